@@ -16,7 +16,7 @@ test:
 bench *names:
     scripts/bench {{ names }}
 
-# run three simulated clusters with churn, mirrored and served, without a server
+# run three simulated clusters with churn, mirrored and served (needs no etcd)
 demo *options:
     scripts/demo {{ options }}
 
@@ -32,7 +32,7 @@ release:
 fmt:
     cargo fmt --all
 
-# run the lints: of all targets, then of the shipped ones, where the compiler finds unused code
+# run clippy on all targets, then on the shipped targets, where it finds unused code
 lint:
     cargo clippy --locked --workspace --all-targets -- -D warnings
     cargo clippy --locked --workspace --lib --bins -- -D warnings
@@ -77,11 +77,11 @@ image name:
 fuzz *seconds:
     scripts/fuzz {{ seconds }}
 
-# break safety-relevant lines one by one (those whose names begin with NAMES): a test must notice
+# break safety-relevant lines one by one (only names that begin with NAMES): a test must notice each
 mutants *names:
     scripts/mutants {{ names }}
 
-# run an attack at full size: the number of clients, `remote`, `files`, `lists` or `face`
+# run an attack at full size: WHAT is a number of clients, `remote`, `files`, `lists` or `face`
 attack *what:
     scripts/attack {{ what }}
 

@@ -38,11 +38,11 @@ const BENCHES: [(&str, Bench); 9] = [
 fn main() -> Outcome<()> {
     // cargo adds `--bench`
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
-    let Some((name, arguments)) = words.split_first() else { return Err(names().into()) };
-    let Some((_, run)) = BENCHES.iter().find(|(bench, _)| bench == name) else { return Err(names().into()) };
+    let Some((name, arguments)) = words.split_first() else { return Err(usage().into()) };
+    let Some((_, run)) = BENCHES.iter().find(|(bench, _)| bench == name) else { return Err(usage().into()) };
     run(arguments)
 }
 
-fn names() -> String {
+fn usage() -> String {
     format!("name a bench: {}", BENCHES.map(|(name, _)| name).join(", "))
 }

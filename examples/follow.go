@@ -12,9 +12,9 @@ import (
 func main() {
 	client, _ := NewClientWithResponses(os.Args[1])
 	entries := map[string]any{}
-	where := &ListChangesParams{Kind: &[]StreamedKind{StreamedKindIpcache}, Snapshot: new(true), WaitSeconds: new(int64(30))}
+	params := &ListChangesParams{Kind: &[]StreamedKind{StreamedKindIpcache}, Snapshot: new(true), WaitSeconds: new(int64(30))}
 	for {
-		answer, err := client.ListChangesWithResponse(context.Background(), where)
+		answer, err := client.ListChangesWithResponse(context.Background(), params)
 		if err == nil && answer.JSON200 == nil {
 			err = fmt.Errorf("%s", answer.Status())
 		}
@@ -32,9 +32,9 @@ func main() {
 				delete(entries, *event.Key)
 			}
 		}
-		where.After = &answer.JSON200.NextPosition
-		if !answer.JSON200.More { // with more to come it is between two states
-			json.NewEncoder(os.Stdout).Encode(map[string]any{"position": where.After, "entries": entries})
+		params.After = &answer.JSON200.NextPosition
+		if !answer.JSON200.More { // with more to follow, the copy is incomplete
+			json.NewEncoder(os.Stdout).Encode(map[string]any{"position": params.After, "entries": entries})
 		}
 	}
 }

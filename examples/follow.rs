@@ -1,4 +1,4 @@
-//! Keeps a copy of the ipcache of all clusters, with the client that progenitor makes of openapi-3.0.json: follow http://127.0.0.1:9870
+//! Keeps a copy of the ipcache of all clusters, with the client that progenitor generates from openapi-3.0.json: follow http://127.0.0.1:9870
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,11 +11,11 @@ async fn main() {
     let client = Client::new(&std::env::args().nth(1).expect("the URL of a meshkeep"));
     let (mut entries, mut position) = (BTreeMap::new(), None::<String>);
     loop {
-        let mut asked = client.list_changes().kind(vec![StreamedKind::Ipcache]).snapshot(true).wait_seconds(30_u64);
+        let mut request = client.list_changes().kind(vec![StreamedKind::Ipcache]).snapshot(true).wait_seconds(30_u64);
         if let Some(position) = &position {
-            asked = asked.after(position.as_str());
+            request = request.after(position.as_str());
         }
-        match asked.send().await {
+        match request.send().await {
             Ok(answer) => {
                 let answer = answer.into_inner();
                 for event in answer.events {
@@ -26,7 +26,7 @@ async fn main() {
                         _ => {}
                     }
                 }
-                position = Some(answer.next_position); // with more to come it is between two states
+                position = Some(answer.next_position); // with more to follow, the copy is incomplete
                 if !answer.more {
                     println!("{}", serde_json::json!({ "position": position, "entries": entries }));
                 }

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Keeps a copy of the ipcache of all clusters in a file, with curl and jq: follow.sh [http://127.0.0.1:9870 [ipcache.json]]
-# The file contains {"position", "entries": {key: entry}} and is replaced atomically. After a restart, the script continues from it.
+# Keeps a copy of the ipcache of all clusters in a file, with curl and jq:
+#   follow.sh [http://127.0.0.1:9870 [ipcache.json]]
+# The file contains {"position", "entries": {key: entry}} and is replaced atomically. After a
+# restart, the script continues from it.
 set -uo pipefail
 base=${1:-http://127.0.0.1:9870} file=${2:-ipcache.json}
 [ -s "$file" ] || echo '{"entries": {}}' >"$file"

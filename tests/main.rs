@@ -7,7 +7,7 @@ mod attack;
 #[cfg(test)]
 mod e2e;
 #[cfg(test)]
-mod etcd_face;
+mod etcd_api;
 #[cfg(test)]
 mod fuzz;
 #[cfg(test)]

@@ -20,28 +20,28 @@ use crate::view::data::{address, cluster, clusters, sized};
 /// Step that visits all addresses in a seemingly random order: a prime.
 const STRIDE: u32 = 7_919;
 
-/// Returns the number of ipcache entries per cluster that the bench looks up. The small run has
-/// these too.
-fn ips() -> u32 {
+/// Returns the number of ipcache entries per cluster that the bench looks up. Even the small run
+/// has as many.
+fn ips_per_cluster() -> u32 {
     sized(super::data::IPS, 300)
 }
 
 /// A request without its final blank line.
-pub(crate) struct Question {
+pub(crate) struct HttpRequest {
     head: String,
     body: String,
 }
 
-/// Returns the cluster and the index of the address with a number.
-fn asked(number: u32) -> (u32, u32) {
-    let at = number.wrapping_mul(STRIDE);
-    (at % clusters() + 1, at / clusters() % ips())
+/// Returns the cluster and the index of the `number`th address to look up.
+fn numbered_address(number: u32) -> (u32, u32) {
+    let index = number.wrapping_mul(STRIDE);
+    (index % clusters() + 1, index / clusters() % ips_per_cluster())
 }
 
-impl Question {
+impl HttpRequest {
     /// Returns a lookup of an address that an entry covers.
     pub(crate) fn lookup(number: u32) -> Self {
-        let (cluster, index) = asked(number);
+        let (cluster, index) = numbered_address(number);
         Self::get(&format!("/v1/ipcache/lookup?ip={}", address(cluster, index)), "*/*")
     }
 
@@ -63,18 +63,18 @@ impl Question {
     /// Returns a request that looks up `count` addresses at once.
     pub(crate) fn batch(number: u32, count: u32) -> Self {
         let ips: Vec<String> = (0..count)
-            .map(|at| {
-                let (cluster, index) = asked(number * count + at);
+            .map(|part| {
+                let (cluster, index) = numbered_address(number * count + part);
                 format!("\"{}\"", address(cluster, index))
             })
             .collect();
         Self::post("/v1/ipcache/lookup", format!("{{\"ips\":[{}]}}", ips.join(",")))
     }
 
-    /// Returns a request to etcd's JSON gateway for the key of a lookup's answer. Its answer is the
-    /// value alone, because etcd joins nothing.
+    /// Returns a request to etcd's JSON gateway for the key that answers a lookup. The gateway
+    /// returns only the value, without labels and node.
     pub(crate) fn gateway(number: u32) -> Self {
-        let (number, index) = asked(number);
+        let (number, index) = numbered_address(number);
         let key = EntryKey::new(Kind::Ip, cluster(number), address(number, index).to_string()).to_string();
         Self::post("/v3/kv/range", format!("{{\"key\":\"{}\",\"serializable\":true}}", BASE64.encode(key)))
     }
@@ -98,19 +98,19 @@ fn lengths(bytes: &[u8]) -> Outcome<Option<(usize, Option<usize>)>> {
 
 /// Measures the answers per second of `connections`, each of which sends the next request as soon
 /// as it has an answer.
-pub(crate) async fn rate(address: &str, connections: u32, time: Duration, questions: &[Question]) -> Outcome<f64> {
-    let mut asking = JoinSet::new();
-    let questions: std::sync::Arc<[Vec<u8>]> = questions.iter().map(Question::bytes).collect();
+pub(crate) async fn rate(address: &str, connections: u32, time: Duration, questions: &[HttpRequest]) -> Outcome<f64> {
+    let mut tasks = JoinSet::new();
+    let questions: std::sync::Arc<[Vec<u8>]> = questions.iter().map(HttpRequest::bytes).collect();
     let began = Instant::now();
     for connection in 0..connections {
         let (address, questions) = (address.to_owned(), std::sync::Arc::clone(&questions));
-        asking.spawn(async move {
+        tasks.spawn(async move {
             let mut stream = tokio::net::TcpStream::connect(&address).await?;
             stream.set_nodelay(true)?;
             let (mut answer, mut count) = (Vec::with_capacity(1 << 20), 0_u32);
             while began.elapsed() < time {
-                let at = (connection * 613 + count) as usize % questions.len();
-                stream.write_all(&questions[at]).await?;
+                let index = (connection * 613 + count) as usize % questions.len();
+                stream.write_all(&questions[index]).await?;
                 answer.clear();
                 while !is_whole(&answer)? {
                     if stream.read_buf(&mut answer).await? == 0 {
@@ -123,8 +123,8 @@ pub(crate) async fn rate(address: &str, connections: u32, time: Duration, questi
         });
     }
     let mut count = 0;
-    while let Some(asked) = asking.join_next().await {
-        count += asked??;
+    while let Some(answers) = tasks.join_next().await {
+        count += answers??;
     }
     Ok(f64::from(count) / began.elapsed().as_secs_f64())
 }
@@ -138,7 +138,7 @@ fn is_whole(answer: &[u8]) -> Outcome<bool> {
     })
 }
 
-pub(crate) fn answer(address: &str, question: &Question) -> Outcome<Vec<u8>> {
+pub(crate) fn answer(address: &str, question: &HttpRequest) -> Outcome<Vec<u8>> {
     let mut stream = TcpStream::connect(address)?;
     stream.write_all(&question.bytes())?;
     let mut bytes = Vec::new();
@@ -152,7 +152,7 @@ pub(crate) fn answer(address: &str, question: &Question) -> Outcome<Vec<u8>> {
 }
 
 /// Measures the median and the 99th percentile of the response time on one connection.
-pub(crate) fn percentiles(address: &str, question: impl Fn(u32) -> Question) -> Outcome<(Duration, Duration)> {
+pub(crate) fn percentiles(address: &str, question: impl Fn(u32) -> HttpRequest) -> Outcome<(Duration, Duration)> {
     let mut stream = BufReader::new(TcpStream::connect(address)?);
     stream.get_ref().set_nodelay(true)?;
     let count = sized(3_000, 20);
@@ -177,28 +177,29 @@ pub(crate) fn percentiles(address: &str, question: impl Fn(u32) -> Question) -> 
     Ok((times[times.len() / 2], times[times.len() * 99 / 100]))
 }
 
-/// Reads a long answer until it contains a text. Returns the number of bytes and the elapsed time.
-pub(crate) fn read_until(address: &str, path: &str, last: &[u8], mut look: impl FnMut() -> Outcome<()>) -> Outcome<(u64, Duration)> {
+/// Reads a long answer until it contains `end_text`, and calls `sample` every 20 ms. Returns the
+/// number of bytes and the elapsed time.
+pub(crate) fn read_until(address: &str, path: &str, end_text: &[u8], mut sample: impl FnMut() -> Outcome<()>) -> Outcome<(u64, Duration)> {
     let mut stream = TcpStream::connect(address)?;
     let began = Instant::now();
-    stream.write_all(&Question::get(path, "application/x-ndjson").bytes())?;
-    let (mut count, mut buffer, mut kept, mut looked) = (0, vec![0; 256 << 10], 0, began);
+    stream.write_all(&HttpRequest::get(path, "application/x-ndjson").bytes())?;
+    let (mut count, mut buffer, mut carried_over, mut last_sample) = (0, vec![0; 256 << 10], 0, began);
     loop {
-        let length = stream.read(&mut buffer[kept..])?;
+        let length = stream.read(&mut buffer[carried_over..])?;
         count += length as u64;
         if length == 0 {
             return Err("the answer ended too early".into());
         }
-        let filled = kept + length;
-        if memchr::memmem::find(&buffer[..filled], last).is_some() {
+        let filled = carried_over + length;
+        if memchr::memmem::find(&buffer[..filled], end_text).is_some() {
             return Ok((count, began.elapsed()));
         }
         // the text may be split between two reads
-        kept = filled.min(last.len());
-        buffer.copy_within(filled - kept..filled, 0);
-        if looked.elapsed() > Duration::from_millis(20) {
-            looked = Instant::now();
-            look()?;
+        carried_over = filled.min(end_text.len());
+        buffer.copy_within(filled - carried_over..filled, 0);
+        if last_sample.elapsed() > Duration::from_millis(20) {
+            last_sample = Instant::now();
+            sample()?;
         }
     }
 }
@@ -211,7 +212,7 @@ pub(crate) fn sink(address: &str, streams: u32) -> Outcome<()> {
         let mut reading = JoinSet::new();
         for _ in 0..streams {
             let mut stream = tokio::net::TcpStream::connect(address).await?;
-            stream.write_all(&Question::get("/v1/events", "text/event-stream").bytes()).await?;
+            stream.write_all(&HttpRequest::get("/v1/events", "text/event-stream").bytes()).await?;
             let mut buffer = vec![0; 64 << 10];
             if stream.read(&mut buffer).await? == 0 {
                 return Err("a stream did not begin".into());

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 
-use super::client::{self, Question};
+use super::client::{self, HttpRequest};
 use super::{Stage, source};
 use crate::processes::{Outcome, child_of};
 use crate::view::data::sized;
@@ -17,9 +17,10 @@ const CONNECTIONS: u32 = 32;
 /// Number of addresses in a batch.
 const BATCH: u32 = 1_000;
 
-/// Ten times the changes of Cilium's own scale test, and as many streams as a large mesh has
-/// subscribers.
+/// Ten times the rate of changes in Cilium's own scale test.
 const CHANGES_PER_SECOND: u32 = 3_250;
+
+/// Number of streams: as many as a large mesh has subscribers.
 const STREAMS: u32 = 100;
 
 type Figure = fn(&Stage, &Runtime) -> Outcome<()>;
@@ -32,85 +33,90 @@ fn rounds() -> u32 {
     sized(5, 1)
 }
 
-/// Prepares the requests in advance, because that is not part of the measurement.
-fn questions(count: u32, question: impl Fn(u32) -> Question) -> Vec<Question> {
+/// Builds the requests in advance, because building them is not part of the measurement.
+fn questions(count: u32, question: impl Fn(u32) -> HttpRequest) -> Vec<HttpRequest> {
     (0..sized(count, 50)).map(question).collect()
 }
 
 /// Returns the duration of one measurement of a rate.
-fn moment() -> Duration {
+fn measure_time() -> Duration {
     sized(Duration::from_secs(3), Duration::from_millis(100))
 }
 
-/// Measured values by column, which are reported as medians and ratios.
+/// Measured values: one row per round, one column per quantity.
 struct Columns(Vec<Vec<f64>>);
 
 impl Columns {
-    fn of(rounds: u32, mut measure: impl FnMut() -> Outcome<Vec<f64>>) -> Outcome<Self> {
-        Ok(Self((0..rounds).map(|_| measure()).collect::<Outcome<_>>()?))
+    fn measure(rounds: u32, mut run: impl FnMut() -> Outcome<Vec<f64>>) -> Outcome<Self> {
+        Ok(Self((0..rounds).map(|_| run()).collect::<Outcome<_>>()?))
     }
 
-    fn by(&self, value: impl Fn(&[f64]) -> f64) -> f64 {
+    fn median_by(&self, value: impl Fn(&[f64]) -> f64) -> f64 {
         let mut values: Vec<f64> = self.0.iter().map(|row| value(row)).collect();
         values.sort_by(f64::total_cmp);
         values[values.len() / 2]
     }
 
-    fn at(&self, column: usize) -> f64 {
-        self.by(|row| row[column])
+    fn median(&self, column: usize) -> f64 {
+        self.median_by(|row| row[column])
     }
 
     fn ratio(&self, column: usize, reference: usize) -> f64 {
-        self.by(|row| row[column] / row[reference])
+        self.median_by(|row| row[column] / row[reference])
     }
 }
 
 fn lookup(stage: &Stage, runtime: &Runtime) -> Outcome<()> {
-    let ask = |address: &str, questions: &[Question]| runtime.block_on(client::rate(address, CONNECTIONS, moment(), questions));
-    let (hits, misses) = (questions(20_000, Question::lookup), questions(250, Question::miss));
-    let bare_question = [Question::get("/", "*/*")];
-    let found = Columns::of(rounds(), || {
+    let ask = |address: &str, questions: &[HttpRequest]| runtime.block_on(client::rate(address, CONNECTIONS, measure_time(), questions));
+    let (hits, misses) = (questions(20_000, HttpRequest::lookup), questions(250, HttpRequest::miss));
+    let bare_question = [HttpRequest::get("/", "*/*")];
+    let columns = Columns::measure(rounds(), || {
         let busy = stage.meshkeep.busy()?;
         let ours = ask(&stage.address, &hits)?;
-        let each = (stage.meshkeep.busy()? - busy).as_secs_f64() * 1e6 / (ours * moment().as_secs_f64());
+        let cpu_us = (stage.meshkeep.busy()? - busy).as_secs_f64() * 1e6 / (ours * measure_time().as_secs_f64());
         let bare = ask(&stage.bare.address, &bare_question)?;
-        Ok(vec![ours, bare, each, ask(&stage.address, &misses)?])
+        Ok(vec![ours, bare, cpu_us, ask(&stage.address, &misses)?])
     })?;
     println!(
-        "lookup: {:.0}/s, {:.1} us of a processor each; bare handler {:.0}/s (ratio {:.2}); of what nothing covers {:.0}/s (ratio {:.2})",
-        found.at(0),
-        found.at(2),
-        found.at(1),
-        found.ratio(0, 1),
-        found.at(3),
-        found.ratio(3, 1)
+        "lookup: {:.0}/s, {:.1} us of a processor each; bare handler {:.0}/s (ratio {:.2}); addresses without an entry {:.0}/s (ratio {:.2})",
+        columns.median(0),
+        columns.median(2),
+        columns.median(1),
+        columns.ratio(0, 1),
+        columns.median(3),
+        columns.ratio(3, 1)
     );
     Ok(())
 }
 
 fn batch(stage: &Stage, runtime: &Runtime) -> Outcome<()> {
-    let (hits, batches) = (questions(20_000, Question::lookup), questions(50, |number| Question::batch(number, BATCH)));
-    let found = Columns::of(rounds(), || {
-        let single = runtime.block_on(client::rate(&stage.address, CONNECTIONS, moment(), &hits))?;
-        let batches = runtime.block_on(client::rate(&stage.address, 4, moment(), &batches))?;
+    let (hits, batches) = (questions(20_000, HttpRequest::lookup), questions(50, |number| HttpRequest::batch(number, BATCH)));
+    let columns = Columns::measure(rounds(), || {
+        let single = runtime.block_on(client::rate(&stage.address, CONNECTIONS, measure_time(), &hits))?;
+        let batches = runtime.block_on(client::rate(&stage.address, 4, measure_time(), &batches))?;
         Ok(vec![batches * f64::from(BATCH), single])
     })?;
-    println!("batches of {BATCH}: {:.0} addresses/s; single lookups {:.0}/s (ratio {:.1})", found.at(0), found.at(1), found.ratio(0, 1));
+    println!(
+        "batches of {BATCH}: {:.0} addresses/s; single lookups {:.0}/s (ratio {:.1})",
+        columns.median(0),
+        columns.median(1),
+        columns.ratio(0, 1)
+    );
     Ok(())
 }
 
 fn gateway(stage: &Stage, runtime: &Runtime) -> Outcome<()> {
-    let (hits, keys) = (questions(20_000, Question::lookup), questions(20_000, Question::gateway));
-    let found = Columns::of(rounds(), || {
-        let ours = runtime.block_on(client::rate(&stage.address, CONNECTIONS, moment(), &hits))?;
-        let theirs = runtime.block_on(client::rate(&stage.gateway, CONNECTIONS, moment(), &keys))?;
+    let (hits, keys) = (questions(20_000, HttpRequest::lookup), questions(20_000, HttpRequest::gateway));
+    let columns = Columns::measure(rounds(), || {
+        let ours = runtime.block_on(client::rate(&stage.address, CONNECTIONS, measure_time(), &hits))?;
+        let theirs = runtime.block_on(client::rate(&stage.gateway, CONNECTIONS, measure_time(), &keys))?;
         Ok(vec![ours, theirs])
     })?;
-    println!("lookup: {:.0}/s; etcd's JSON gateway {:.0}/s (ratio {:.1})", found.at(0), found.at(1), found.ratio(0, 1));
+    println!("lookup: {:.0}/s; etcd's JSON gateway {:.0}/s (ratio {:.1})", columns.median(0), columns.median(1), columns.ratio(0, 1));
     Ok(())
 }
 
-/// Streams that a separate program reads. It is ended on drop.
+/// A separate program that reads streams, ended on drop.
 struct Sink(Child);
 
 impl Drop for Sink {
@@ -134,53 +140,53 @@ fn churn(stage: &Stage, runtime: &Runtime) -> Outcome<()> {
     let micros = |time: Duration| time.as_secs_f64() * 1e6;
     // number of changes in earlier rounds
     let mut before = 0;
-    let found = Columns::of(rounds(), || {
-        let (idle, idle_high) = client::percentiles(&stage.address, Question::lookup)?;
+    let columns = Columns::measure(rounds(), || {
+        let (idle, idle_high) = client::percentiles(&stage.address, HttpRequest::lookup)?;
         let _sink = Sink::start(&stage.address, STREAMS)?;
         let (etcd, address) = (stage.etcd.clone(), stage.address.clone());
         let time = sized(Duration::from_secs(8), Duration::from_millis(300));
         let putting = runtime.spawn(async move { source::put(&etcd, CHANGES_PER_SECOND, before, time, || Ok(())).await });
-        // until everything is in progress
+        // wait until all streams and changes are in progress
         std::thread::sleep(time / 8);
-        let (busy, busy_high) = client::percentiles(&address, Question::lookup)?;
+        let (busy, busy_high) = client::percentiles(&address, HttpRequest::lookup)?;
         let (changes, _) = runtime.block_on(putting)??;
         before += changes;
         Ok(vec![micros(busy), micros(idle), micros(busy_high), micros(idle_high), changes as f64 / time.as_secs_f64()])
     })?;
     println!(
         "lookups during {:.0} changes/s and {STREAMS} streams: p50 {:.0} us, p99 {:.0} us; idle p50 {:.0} us (ratio {:.2}), p99 {:.0} us (ratio {:.2})",
-        found.at(4),
-        found.at(0),
-        found.at(2),
-        found.at(1),
-        found.ratio(0, 1),
-        found.at(3),
-        found.ratio(2, 3)
+        columns.median(4),
+        columns.median(0),
+        columns.median(2),
+        columns.median(1),
+        columns.ratio(0, 1),
+        columns.median(3),
+        columns.ratio(2, 3)
     );
     Ok(())
 }
 
 fn lines(stage: &Stage, _: &Runtime) -> Outcome<()> {
     let megabytes = |(bytes, time): (u64, Duration)| bytes as f64 / 1e6 / time.as_secs_f64();
-    let found = Columns::of(rounds(), || {
+    let columns = Columns::measure(rounds(), || {
         let before = stage.meshkeep.resident_mb()?;
-        let mut most = before;
+        let mut peak = before;
         let list = client::read_until(&stage.address, "/v1/ipcache", b"{\"meta\":{", || {
-            most = most.max(stage.meshkeep.resident_mb()?);
+            peak = peak.max(stage.meshkeep.resident_mb()?);
             Ok(())
         })?;
         let snapshot = "/v1/events?snapshot=true&kind=ipcache";
         let stream = client::read_until(&stage.address, snapshot, b"\"type\":\"synced\"", || Ok(()))?;
-        let grown = f64::from(u32::try_from(most - before)?);
+        let grown = f64::from(u32::try_from(peak - before)?);
         Ok(vec![megabytes(list), megabytes(stream), grown, list.0 as f64 / 1e6])
     })?;
     println!(
         "the ipcache as lines: {:.0} MB at {:.0} MB/s; as the snapshot of a stream {:.0} MB/s (ratio {:.2}); resident + {:.0} MB meanwhile",
-        found.at(3),
-        found.at(0),
-        found.at(1),
-        found.ratio(0, 1),
-        found.at(2)
+        columns.median(3),
+        columns.median(0),
+        columns.median(1),
+        columns.ratio(0, 1),
+        columns.median(2)
     );
     Ok(())
 }
@@ -196,10 +202,15 @@ fn timed(program: &str, arguments: &[&str]) -> Outcome<f64> {
 fn command(stage: &Stage, _: &Runtime) -> Outcome<()> {
     let ip = super::data::address(1, 7).to_string();
     let (server, url) = (format!("http://{}", stage.address), format!("http://{}/v1/ipcache/lookup?ip={ip}", stage.address));
-    let found = Columns::of(sized(41, 1), || {
+    let columns = Columns::measure(sized(41, 1), || {
         let ours = timed(env!("CARGO_BIN_EXE_meshkeep"), &["lookup", &ip, "--server", &server])?;
         Ok(vec![ours, timed("curl", &["--silent", "--fail", &url])?])
     })?;
-    println!("meshkeep lookup, exec to answer: {:.1} ms; curl {:.1} ms (ratio {:.2})", found.at(0), found.at(1), found.ratio(0, 1));
+    println!(
+        "meshkeep lookup, exec to answer: {:.1} ms; curl {:.1} ms (ratio {:.2})",
+        columns.median(0),
+        columns.median(1),
+        columns.ratio(0, 1)
+    );
     Ok(())
 }

@@ -19,14 +19,14 @@ use std::time::Duration;
 
 use etcd_client::Client;
 
-use self::client::Question;
+use self::client::HttpRequest;
 use crate::processes::{Outcome, Running, add_cluster, child_of, start_etcd, start_meshkeep, until};
 use crate::view::data::sized;
 
 /// Maximum time for filling, syncing or an answer.
 const TIME_MAX: Duration = Duration::from_secs(600);
 
-/// Programs under test.
+/// Programs under test, and a client of the etcd.
 pub(crate) struct Stage {
     etcd: Client,
     /// Address of the etcd, for its JSON gateway.
@@ -36,7 +36,7 @@ pub(crate) struct Stage {
     bare: Bare,
 }
 
-/// Program with a single handler, ended on drop.
+/// A server with a single handler, ended on drop.
 pub(crate) struct Bare {
     child: Child,
     address: String,
@@ -52,7 +52,7 @@ impl Drop for Bare {
 impl Bare {
     /// Starts a handler that answers with the content of a file.
     fn start(file: &Path) -> Outcome<Self> {
-        let file = file.to_str().ok_or("not a path")?;
+        let file = file.to_str().ok_or("the path is not UTF-8")?;
         let mut child = child_of("api")?.args(["role:bare", file]).stdout(Stdio::piped()).spawn()?;
         let mut address = String::new();
         BufReader::new(child.stdout.take().ok_or("no standard output")?).read_line(&mut address)?;
@@ -69,12 +69,12 @@ pub(crate) fn run(words: &[String]) -> Outcome<()> {
     }
 }
 
-fn measure(wanted: &[&str]) -> Outcome<()> {
+fn measure(names: &[&str]) -> Outcome<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let home = tempfile::Builder::new().prefix("meshkeep-bench-").tempdir()?;
     let (_etcd, stage) = runtime.block_on(stage(home.path()))?;
     for (name, figure) in figures::FIGURES {
-        if wanted.is_empty() || wanted.contains(&name) {
+        if names.is_empty() || names.contains(&name) {
             figure(&stage, &runtime)?;
         }
     }
@@ -90,11 +90,11 @@ async fn stage(home: &Path) -> Outcome<(Running, Stage)> {
     }
     let (meshkeep, address) = start_meshkeep(home)?;
     until(&address, "/readyz?synced", "200 OK", TIME_MAX).await?;
-    // by then the memory of the first sync is released, and its last changes are folded
+    // wait until the memory of the first sync is released and its last changes are folded
     tokio::time::sleep(sized(Duration::from_secs(20), Duration::ZERO)).await;
     println!("{count} keys of {} clusters, {} MB; resident {} MB", data::clusters(), raw / 1_000_000, meshkeep.resident_mb()?);
     let answer = home.join("answer");
-    std::fs::write(&answer, client::answer(&address, &Question::lookup(1))?)?;
+    std::fs::write(&answer, client::answer(&address, &HttpRequest::lookup(1))?)?;
     let bare = Bare::start(&answer)?;
     let gateway = url.trim_start_matches("http://").to_owned();
     Ok((etcd, Stage { etcd: client, gateway, meshkeep, address, bare }))

@@ -1,4 +1,4 @@
-//! Figures of listing everything and of reading single keys.
+//! Figures of lists of everything, and of reads of single keys.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,8 +17,8 @@ use crate::view::data::{self, sized};
 const PAGE_KEYS: i64 = 1_000;
 
 /// Maximum number of keys for which an etcd is listed completely. An etcd counts all remaining keys
-/// for each page, so with more keys some pages are sampled, evenly over the range, and their mean
-/// is reported.
+/// for each page, which is too slow for more keys: then pages are sampled evenly over the range,
+/// and their mean is reported.
 const WHOLE_KEYS_MAX: usize = 50_000;
 
 /// Number of sampled pages.
@@ -47,14 +47,14 @@ pub(crate) async fn measure(all: &Contenders, keys: &[Vec<u8>]) -> Outcome<()> {
     let shared: Arc<[Vec<u8>]> = keys.to_vec().into();
     let (mut pages, mut streams, mut parts, mut reads) = (columns(), columns(), columns(), columns());
     for _ in 0..rounds() {
-        for (at, contender) in all.iter().enumerate() {
-            pages[at].push(paged(contender, keys, at > 0).await?);
+        for (index, contender) in all.iter().enumerate() {
+            pages[index].push(list_in_pages(contender, keys, index > 0).await?);
             // etcd 3.5 has no streams of ranges
-            if at != 1 {
-                streams[at].push(streamed(contender, keys.len()).await?);
+            if index != 1 {
+                streams[index].push(list_as_stream(contender, keys.len()).await?);
             }
-            parts[at].push(partitioned(contender, &ranges, keys.len()).await?);
-            reads[at].push(single(contender, &shared).await?);
+            parts[index].push(list_by_scope(contender, &ranges, keys.len()).await?);
+            reads[index].push(read_single_keys(contender, &shared).await?);
         }
     }
     let medians = |columns: [Vec<f64>; 3]| columns.map(median);
@@ -70,12 +70,12 @@ const fn columns() -> [Vec<f64>; 3] {
     [const { Vec::new() }; 3]
 }
 
-fn rate(count: usize, took: Duration) -> f64 {
-    count as f64 / took.as_secs_f64()
+fn rate(count: usize, elapsed: Duration) -> f64 {
+    count as f64 / elapsed.as_secs_f64()
 }
 
 /// Measures keys per second of a list in pages at one revision.
-async fn paged(contender: &Contender, keys: &[Vec<u8>], is_etcd: bool) -> Outcome<f64> {
+async fn list_in_pages(contender: &Contender, keys: &[Vec<u8>], is_etcd: bool) -> Outcome<f64> {
     let mut client = contender.client.clone();
     let mut page = async |from: &[u8], revision: i64| {
         let options = GetOptions::new().with_range(PREFIX_END).with_limit(PAGE_KEYS).with_revision(revision);
@@ -84,9 +84,9 @@ async fn paged(contender: &Contender, keys: &[Vec<u8>], is_etcd: bool) -> Outcom
     if is_etcd && keys.len() > WHOLE_KEYS_MAX {
         let revision = page(PREFIX.as_bytes(), 0).await?.header().ok_or("no header")?.revision();
         let (began, mut count) = (Instant::now(), 0);
-        for at in 0..PAGES_SAMPLED {
+        for sample in 0..PAGES_SAMPLED {
             // the middle of each part of the range
-            let from = &keys[(2 * at + 1) * keys.len() / (2 * PAGES_SAMPLED)];
+            let from = &keys[(2 * sample + 1) * keys.len() / (2 * PAGES_SAMPLED)];
             count += page(from, revision).await?.kvs().len();
         }
         return Ok(rate(count, began.elapsed()));
@@ -103,12 +103,12 @@ async fn paged(contender: &Contender, keys: &[Vec<u8>], is_etcd: bool) -> Outcom
             None => break,
         }
     }
-    complete(contender, count, keys.len())?;
+    check_count(contender, count, keys.len())?;
     Ok(rate(count, began.elapsed()))
 }
 
 /// Measures keys per second of one stream of ranges.
-async fn streamed(contender: &Contender, keys: usize) -> Outcome<f64> {
+async fn list_as_stream(contender: &Contender, keys: usize) -> Outcome<f64> {
     let (began, mut count) = (Instant::now(), 0);
     let options = GetOptions::new().with_range(PREFIX_END);
     // etcd's chunks exceed the default limit of clients
@@ -116,7 +116,7 @@ async fn streamed(contender: &Contender, keys: usize) -> Outcome<f64> {
     while let Some(chunk) = stream.message().await? {
         count += chunk.kvs().len();
     }
-    complete(contender, count, keys)?;
+    check_count(contender, count, keys)?;
     Ok(rate(count, began.elapsed()))
 }
 
@@ -131,7 +131,7 @@ fn ranges() -> Arc<[(String, String)]> {
 }
 
 /// Measures keys per second of concurrent lists by cluster and kind.
-async fn partitioned(contender: &Contender, ranges: &Arc<[(String, String)]>, keys: usize) -> Outcome<f64> {
+async fn list_by_scope(contender: &Contender, ranges: &Arc<[(String, String)]>, keys: usize) -> Outcome<f64> {
     let (began, next) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
     let mut listing = JoinSet::new();
     for _ in 0..RANGES_AT_ONCE {
@@ -148,7 +148,7 @@ async fn partitioned(contender: &Contender, ranges: &Arc<[(String, String)]>, ke
     while let Some(listed) = listing.join_next().await {
         count += listed??;
     }
-    complete(contender, count, keys)?;
+    check_count(contender, count, keys)?;
     Ok(rate(count, began.elapsed()))
 }
 
@@ -165,16 +165,16 @@ async fn list(client: &mut Client, first: &str, end: &str) -> Result<usize, etcd
 }
 
 /// Measures reads of single keys per second.
-async fn single(contender: &Contender, keys: &Arc<[Vec<u8>]>) -> Outcome<f64> {
+async fn read_single_keys(contender: &Contender, keys: &Arc<[Vec<u8>]>) -> Outcome<f64> {
     let (began, time) = (Instant::now(), sized(Duration::from_secs(3), Duration::from_millis(300)));
     let mut reading = JoinSet::new();
     for reader in 0..READS_AT_ONCE {
         let (mut client, keys, name) = (contender.client.clone(), Arc::clone(keys), contender.name);
         reading.spawn(async move {
-            let (mut at, mut count) = (reader * keys.len() / READS_AT_ONCE, 0);
+            let (mut index, mut count) = (reader * keys.len() / READS_AT_ONCE, 0);
             while began.elapsed() < time {
-                at = (at + STRIDE) % keys.len();
-                let answer = client.get(keys[at].as_slice(), None).await?;
+                index = (index + STRIDE) % keys.len();
+                let answer = client.get(keys[index].as_slice(), None).await?;
                 if answer.kvs().len() != 1 {
                     return Err(format!("{name} lacks a key").into());
                 }
@@ -190,6 +190,6 @@ async fn single(contender: &Contender, keys: &Arc<[Vec<u8>]>) -> Outcome<f64> {
     Ok(rate(count, began.elapsed()))
 }
 
-fn complete(contender: &Contender, found: usize, keys: usize) -> Outcome<()> {
+fn check_count(contender: &Contender, found: usize, keys: usize) -> Outcome<()> {
     if found == keys { Ok(()) } else { Err(format!("{} listed {found} keys of {keys}", contender.name).into()) }
 }

@@ -1,9 +1,9 @@
-//! Bench of the sidecar's etcd API against real etcds with the same keys: `cargo bench --bench etcd
-//! -- [keys...]` (default: 300,000 and 1,000,000).
+//! Bench of the sidecar's etcd API against real etcds with the same keys: `cargo bench -- etcd
+//! [keys...]` (default: 300,000 and 1,000,000).
 //!
-//! An etcd 3.5 and a 3.7 (`ETCD35_BIN`, `ETCD37_BIN`) get the same keys. The real sidecar mirrors
-//! the second and serves it with `--etcd-listen` and over HTTP. The same client in this process
-//! uses all three in turn, several times: lists of everything in pages, as a stream, and by
+//! An etcd 3.5 and an etcd 3.7 (`ETCD35_BIN`, `ETCD37_BIN`) get the same keys. The real sidecar
+//! mirrors the second and serves it with `--etcd-listen` and over HTTP. The same client in this
+//! process uses all three in turn, several times: lists of everything in pages, as a stream, and by
 //! cluster; single keys; many watches of everything that changes; memory when nothing changes; and
 //! the time from a start to the first answer. Clients and servers share the machine, so only ratios
 //! are meaningful. There are no thresholds.
@@ -91,7 +91,7 @@ async fn stage(home: &Path, keys: u32) -> Outcome<Contenders> {
     }
     let (running, address, url) = start_meshkeep_with(&home, &SERVE)?;
     until(&address, "/readyz?synced", "200 OK", TIME_MAX).await?;
-    // by then the memory of the first sync is released, and its last changes are folded
+    // wait until the memory of the first sync is released and its last changes are folded
     tokio::time::sleep(sized(Duration::from_secs(20), Duration::ZERO)).await;
     let url = url.ok_or("it does not serve an etcd")?;
     let client = Client::connect([&url], None).await?;
@@ -112,7 +112,7 @@ fn memory(all: &Contenders) -> Outcome<Vec<f64>> {
 }
 
 impl Contender {
-    /// Returns an error if the server has another number of keys.
+    /// Returns an error if the server does not have exactly `count` keys.
     async fn has_as_many_keys(&self, count: usize) -> Outcome<()> {
         let options = GetOptions::new().with_range(PREFIX_END).with_count_only();
         let found = self.client.clone().get(PREFIX, Some(options)).await?.count();
@@ -120,7 +120,6 @@ impl Contender {
     }
 }
 
-/// Returns the median.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)

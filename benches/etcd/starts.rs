@@ -17,16 +17,16 @@ const POLL: Duration = Duration::from_millis(1);
 pub(crate) async fn measure(all: &mut Contenders, key: &[u8]) -> Outcome<()> {
     let mut times = [const { Vec::new() }; 3];
     for _ in 0..rounds() {
-        for (at, contender) in all.iter_mut().enumerate() {
+        for (index, contender) in all.iter_mut().enumerate() {
             contender.running.take().ok_or("it does not run")?.terminate()?;
-            times[at].push(started(contender, key).await?.as_secs_f64() * 1_000.0);
+            times[index].push(time_start(contender, key).await?.as_secs_f64() * 1_000.0);
         }
     }
     report("from exec to the first answer for a key, ms", &times.map(median), false);
     Ok(())
 }
 
-async fn started(contender: &mut Contender, key: &[u8]) -> Outcome<Duration> {
+async fn time_start(contender: &mut Contender, key: &[u8]) -> Outcome<Duration> {
     let began = Instant::now();
     let (running, url): (Running, String) = match &contender.program {
         Program::Etcd(binary) => spawn_etcd(binary, &contender.home, &Ports::free()?)?,

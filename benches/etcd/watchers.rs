@@ -1,7 +1,7 @@
 //! Figure of many watches of everything while keys change: the number of events that arrive, and
 //! their delay.
 //!
-//! Each watch has its own connection, as agents have. Events are counted without decoding them, so
+//! Each watch has its own connection, like each agent. Events are counted without decoding them, so
 //! that this process needs little CPU.
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -38,13 +38,16 @@ const HANDSHAKES_AT_ONCE: usize = 50;
 /// Time after the last put in which events may still arrive.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Text before the time stamp in a value, which is in microseconds since 1970.
+/// Text before the time stamp in a value.
 const MARK: &[u8] = b"\"K8sPodName\":\"t";
+
+/// Number of digits of a time stamp, which is in microseconds since 1970.
 const DIGITS: usize = 16;
 
-/// Protobuf number of the field `events` of a `WatchResponse`, and the wire types that are skipped
-/// by their length.
+/// Protobuf number of the field `events` of a `WatchResponse`.
 const EVENTS: u64 = 11;
+
+/// Protobuf wire types of the fields of a `WatchResponse`.
 const WIRE_VARINT: u64 = 0;
 const WIRE_LENGTH: u64 = 2;
 
@@ -62,8 +65,8 @@ struct Totals {
 pub(crate) async fn measure(all: &Contenders) -> Outcome<()> {
     let (count, time) = (sized(1_000, 20), sized(Duration::from_secs(10), Duration::from_secs(1)));
     println!("  {count} watches of everything, {RATE} changes/s for {} s:", time.as_secs());
-    for (at, contender) in all.iter().enumerate() {
-        let source = if at == 0 { &all[2] } else { contender };
+    for (index, contender) in all.iter().enumerate() {
+        let source = if index == 0 { &all[2] } else { contender };
         let reported = follow(contender, &source.client, count, time).await?;
         println!("    {}: {reported}", contender.name);
     }
@@ -74,11 +77,11 @@ async fn follow(contender: &Contender, source: &Client, count: u32, time: Durati
     let (totals, mut watches) = (Arc::new(Totals::default()), JoinSet::new());
     for number in 0..count {
         watches.spawn(watch(contender.url.clone(), number, Arc::clone(&totals)));
-        // a thousand simultaneous handshakes are not part of the measurement
-        created(&totals, &mut watches, (number as usize).saturating_sub(HANDSHAKES_AT_ONCE)).await?;
+        // limit the concurrent handshakes, which are not part of the measurement
+        wait_until_created(&totals, &mut watches, (number as usize).saturating_sub(HANDSHAKES_AT_ONCE)).await?;
     }
-    created(&totals, &mut watches, count as usize).await?;
-    let (put, took) = put(source, time).await?;
+    wait_until_created(&totals, &mut watches, count as usize).await?;
+    let (put, elapsed) = put(source, time).await?;
     let expected = put * u64::from(count);
     let deadline = Instant::now() + GRACE;
     while totals.events.load(Ordering::Relaxed) < expected && Instant::now() < deadline {
@@ -89,24 +92,24 @@ async fn follow(contender: &Contender, source: &Client, count: u32, time: Durati
     delays.sort_unstable();
     let percentile = |share: u64| {
         let mut left = reported * share / 100;
-        let at = delays.iter().find(|(_, events)| {
+        let entry = delays.iter().find(|(_, events)| {
             left = left.saturating_sub(*events);
             left == 0
         });
-        at.map_or(f64::NAN, |(delay, _)| *delay as f64 / 1_000.0)
+        entry.map_or(f64::NAN, |(delay, _)| *delay as f64 / 1_000.0)
     };
     Ok(format!(
         "{put} puts in {:.1} s, {:.1} % of {expected} events were reported, {:.0}/s; p50 {:.0} ms, p99 {:.0} ms",
-        took.as_secs_f64(),
+        elapsed.as_secs_f64(),
         reported as f64 * 100.0 / expected as f64,
-        reported as f64 / took.as_secs_f64(),
+        reported as f64 / elapsed.as_secs_f64(),
         percentile(50),
         percentile(99)
     ))
 }
 
 /// Waits until `count` watches exist.
-async fn created(totals: &Totals, watches: &mut JoinSet<Outcome<()>>, count: usize) -> Outcome<()> {
+async fn wait_until_created(totals: &Totals, watches: &mut JoinSet<Outcome<()>>, count: usize) -> Outcome<()> {
     while totals.created.load(Ordering::Relaxed) < count {
         // a watch does not end by itself
         if let Some(ended) = watches.try_join_next() {
@@ -154,9 +157,9 @@ async fn watch(url: String, number: u32, totals: Arc<Totals>) -> Outcome<()> {
     let mut grpc = Grpc::new(channel);
     grpc.ready().await?;
     // the stream of requests must stay open as long as the watch
-    let requests = futures_util::StreamExt::chain(futures_util::stream::iter([create()]), futures_util::stream::pending());
+    let requests = futures_util::StreamExt::chain(futures_util::stream::iter([encode_create_request()]), futures_util::stream::pending());
     let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
-    let mut answers = grpc.streaming(tonic::Request::new(requests), path, Raw(Arc::clone(&totals))).await?.into_inner();
+    let mut answers = grpc.streaming(tonic::Request::new(requests), path, CountingCodec(Arc::clone(&totals))).await?.into_inner();
     let mut is_created = false;
     while answers.message().await?.is_some() {
         if !std::mem::replace(&mut is_created, true) {
@@ -168,33 +171,33 @@ async fn watch(url: String, number: u32, totals: Arc<Totals>) -> Outcome<()> {
 
 /// Encodes a `WatchRequest` for a watch of everything: a `WatchCreateRequest` in field 1, with the
 /// key in field 1 and the end of the range in field 2.
-fn create() -> Bytes {
+fn encode_create_request() -> Bytes {
     let field = |number: u8, bytes: &[u8]| [&[number << 3 | 2, u8::try_from(bytes.len()).unwrap_or(u8::MAX)], bytes].concat();
     let create = [field(1, PREFIX.as_bytes()), field(2, PREFIX_END.as_bytes())].concat();
     field(1, &create).into()
 }
 
 /// Codec that sends bytes and counts received messages.
-struct Raw(Arc<Totals>);
+struct CountingCodec(Arc<Totals>);
 
-impl Codec for Raw {
+impl Codec for CountingCodec {
     type Encode = Bytes;
     type Decode = ();
-    type Encoder = RawEncoder;
-    type Decoder = Counter;
+    type Encoder = BytesEncoder;
+    type Decoder = EventCounter;
 
     fn encoder(&mut self) -> Self::Encoder {
-        RawEncoder
+        BytesEncoder
     }
 
     fn decoder(&mut self) -> Self::Decoder {
-        Counter(Arc::clone(&self.0))
+        EventCounter(Arc::clone(&self.0))
     }
 }
 
-struct RawEncoder;
+struct BytesEncoder;
 
-impl Encoder for RawEncoder {
+impl Encoder for BytesEncoder {
     type Item = Bytes;
     type Error = Status;
 
@@ -204,9 +207,9 @@ impl Encoder for RawEncoder {
     }
 }
 
-struct Counter(Arc<Totals>);
+struct EventCounter(Arc<Totals>);
 
-impl Decoder for Counter {
+impl Decoder for EventCounter {
     type Item = ();
     type Error = Status;
 
@@ -215,7 +218,7 @@ impl Decoder for Counter {
         let (events, oldest) = events_of(&message).ok_or_else(|| Status::internal("not a watch response"))?;
         if events > 0 {
             self.0.events.fetch_add(events, Ordering::Relaxed);
-            if let Some(stamp) = stamp(oldest) {
+            if let Some(stamp) = parse_stamp(oldest) {
                 let delay = now_us().saturating_sub(stamp);
                 self.0.delays.lock().unwrap_or_else(PoisonError::into_inner).push((delay, events));
             }
@@ -233,8 +236,8 @@ fn events_of(mut rest: &[u8]) -> Option<(u64, &[u8])> {
             WIRE_VARINT => drop(varint(&mut rest)?),
             WIRE_LENGTH => {
                 let length = usize::try_from(varint(&mut rest)?).ok()?;
-                let (field, behind) = rest.split_at_checked(length)?;
-                rest = behind;
+                let (field, after) = rest.split_at_checked(length)?;
+                rest = after;
                 if tag >> 3 == EVENTS {
                     first = if count == 0 { field } else { first };
                     count += 1;
@@ -249,8 +252,8 @@ fn events_of(mut rest: &[u8]) -> Option<(u64, &[u8])> {
 fn varint(rest: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
-        let (byte, behind) = rest.split_first()?;
-        *rest = behind;
+        let (byte, after) = rest.split_first()?;
+        *rest = after;
         value |= u64::from(byte & 0x7f) << shift;
         if byte & 0x80 == 0 {
             return Some(value);
@@ -259,7 +262,7 @@ fn varint(rest: &mut &[u8]) -> Option<u64> {
     None
 }
 
-fn stamp(event: &[u8]) -> Option<u64> {
-    let at = memchr::memmem::find(event, MARK)? + MARK.len();
-    std::str::from_utf8(event.get(at..at + DIGITS)?).ok()?.parse().ok()
+fn parse_stamp(event: &[u8]) -> Option<u64> {
+    let start = memchr::memmem::find(event, MARK)? + MARK.len();
+    std::str::from_utf8(event.get(start..start + DIGITS)?).ok()?.parse().ok()
 }

@@ -1,5 +1,5 @@
 //! Bench of expensive requests, which shows how much the worst queries slow down other clients:
-//! `cargo bench --bench guard` (1M keys of 255 clusters).
+//! `cargo bench -- guard` (1M keys of 255 clusters).
 //!
 //! 20 clients repeatedly scan the whole ipcache without a match, while another client with one
 //! connection requests `/livez` and looks up addresses. The reference is a bare axum handler with
@@ -22,7 +22,7 @@ use crate::processes::{Outcome, add_cluster, child_of, start_meshkeep, until};
 /// threads.
 const SCANNERS: usize = 20;
 
-/// A page without a match: it inspects every entry, or stops after 5 s.
+/// Request for a page without a match. The server inspects every entry, or stops after 5 s.
 const WORST_SCAN: &str = "/v1/ipcache?namespace=none&limit=1";
 
 /// Length of an answer, about that of a lookup.
@@ -50,20 +50,20 @@ fn measure() -> Outcome<()> {
         add_cluster(&home, data::cluster(number).as_str(), "http://127.0.0.1:1")?;
     }
     let store = home.join("data");
-    let filled = role(&["role:fill", store.to_str().ok_or("not a path")?, &clusters.to_string()])?.wait_with_output()?;
+    let filled = start_role(&["role:fill", store.to_str().ok_or("the path is not UTF-8")?, &clusters.to_string()])?.wait_with_output()?;
     println!("{clusters} clusters: {}", String::from_utf8_lossy(&filled.stdout).trim());
     let (meshkeep, address) = start_meshkeep(&home)?;
     tokio::runtime::Runtime::new()?.block_on(until(&address, "/readyz?verbose", "readyz check passed", Duration::from_secs(60)))?;
     let lookup = format!("/v1/ipcache/lookup?ip={}", data::address(clusters, 7));
-    let mut bare = role(&["role:bare", &scans_at_once().to_string()])?;
+    let mut bare = start_role(&["role:bare", &scans_at_once().to_string()])?;
     let mut bare_address = String::new();
     BufReader::new(bare.stdout.take().ok_or("no standard output")?).read_line(&mut bare_address)?;
     let mut figures = [const { Vec::new() }; 4];
     for _ in 0..data::sized(5, 1) {
-        let (idle, _) = beside_scans(&address, &lookup, 0)?;
-        let (livez, _) = beside_scans(&address, "/livez", SCANNERS)?;
-        let (looked_up, scans) = beside_scans(&address, &lookup, SCANNERS)?;
-        let (reference, _) = beside_scans(bare_address.trim(), "/", 0)?;
+        let (idle, _) = measure_during_scans(&address, &lookup, 0)?;
+        let (livez, _) = measure_during_scans(&address, "/livez", SCANNERS)?;
+        let (looked_up, scans) = measure_during_scans(&address, &lookup, SCANNERS)?;
+        let (reference, _) = measure_during_scans(bare_address.trim(), "/", 0)?;
         println!(
             "  p99: lookups alone {idle:?}, with {SCANNERS} scanners {looked_up:?}, /livez {livez:?}, bare {reference:?}; {scans} scans ended"
         );
@@ -76,7 +76,7 @@ fn measure() -> Outcome<()> {
         times[times.len() / 2].as_secs_f64() * 1e3
     });
     println!(
-        "p99, medians: bare handler beside {} busy threads {reference:.2} ms; /livez beside {SCANNERS} scanners {livez:.2} ms ({:.1} x bare), \
+        "p99, medians: bare handler with {} busy threads {reference:.2} ms; /livez with {SCANNERS} scanners {livez:.2} ms ({:.1} x bare), \
          lookups {looked_up:.2} ms ({:.1} x), alone {idle:.2} ms; resident {} MB",
         scans_at_once(),
         livez / reference,
@@ -89,13 +89,13 @@ fn measure() -> Outcome<()> {
     Ok(fs::remove_dir_all(&home)?)
 }
 
-fn role(words: &[&str]) -> Outcome<Child> {
+fn start_role(words: &[&str]) -> Outcome<Child> {
     Ok(child_of("guard")?.args(words).stdout(Stdio::piped()).spawn()?)
 }
 
-/// Measures the 99th percentile of the response time on one connection while scanners are active,
-/// and counts the scans that end meanwhile.
-fn beside_scans(address: &str, path: &str, scanners: usize) -> Outcome<(Duration, u64)> {
+/// Measures the 99th percentile of the response time on one connection while `scanners` scanners
+/// are active. Returns it with the number of scans that ended meanwhile.
+fn measure_during_scans(address: &str, path: &str, scanners: usize) -> Outcome<(Duration, u64)> {
     let scans = AtomicU64::new(0);
     let connections = (0..scanners).map(|_| Connection::open(address)).collect::<Outcome<Vec<_>>>()?;
     let sockets = connections.iter().map(|connection| connection.0.get_ref().try_clone()).collect::<Result<Vec<_>, _>>()?;
@@ -103,14 +103,14 @@ fn beside_scans(address: &str, path: &str, scanners: usize) -> Outcome<(Duration
         for mut connection in connections {
             let scans = &scans;
             scope.spawn(move || {
-                // until its socket is closed
+                // repeat until the socket is closed
                 while connection.ask(WORST_SCAN).is_ok() {
                     scans.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
         let measured = percentile(address, path);
-        // closing the socket ends the scan: otherwise each would take 5 s, and twenty of them share
+        // closing the socket ends the scan; otherwise each would take 5 s, and twenty of them share
         // one core
         sockets.iter().try_for_each(|socket| socket.shutdown(Shutdown::Both))?;
         Ok((measured?, scans.load(Ordering::Relaxed)))
@@ -118,7 +118,7 @@ fn beside_scans(address: &str, path: &str, scanners: usize) -> Outcome<(Duration
 }
 
 fn percentile(address: &str, path: &str) -> Outcome<Duration> {
-    // until every scanner has sent a request
+    // wait until every scanner has sent a request
     std::thread::sleep(Duration::from_millis(data::sized(500, 50)));
     let count = data::sized(3_000, 50);
     let mut connection = Connection::open(address)?;

@@ -1,4 +1,4 @@
-//! Figure of allocating identities for new labels, by 16 tasks over one etcd.
+//! Figure of identities that 16 tasks allocate for new labels over one etcd.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,27 +16,27 @@ use crate::processes::{Outcome, start_etcd};
 const TASKS: u32 = 16;
 const BASE: &str = "cilium/state/identities/v1";
 
-/// Returns the labels of a number. They differ in each round.
+/// Returns the labels with a number. They differ in each round.
 fn labels(round: usize, number: u32) -> AllocatorKey {
     let app = format!("app-{round}-{number}");
     AllocatorKey::from_labels([("k8s:app", app.as_str()), ("k8s:io.cilium.k8s.policy.cluster", "berlin")])
 }
 
 pub(crate) async fn allocate(count: u32) -> Outcome<()> {
-    println!("allocate: {count} new keys a round, {TASKS} tasks, one etcd for each side");
+    println!("allocate: {count} new keys a round, {TASKS} tasks, one etcd for each program");
     let mut ratios = Vec::new();
     for round in 0..sized(ROUNDS, 1) {
-        let bare = bare(round, count).await?;
-        let allocated = allocated(round, count).await?;
+        let bare = time_bare_calls(round, count).await?;
+        let allocated = time_allocations(round, count).await?;
         let [bare, allocated] = [bare, allocated].map(|elapsed| per_second(u64::from(count), elapsed));
         ratios.push(allocated / bare);
-        println!("  the calls alone {bare:.0}/s; allocations {allocated:.0}/s (ratio {:.2})", allocated / bare);
+        println!("  the bare calls {bare:.0}/s; allocations {allocated:.0}/s (ratio {:.2})", allocated / bare);
     }
     println!("  median ratio {:.2}", median(ratios));
     Ok(())
 }
 
-async fn allocated(round: usize, count: u32) -> Outcome<Duration> {
+async fn time_allocations(round: usize, count: u32) -> Outcome<Duration> {
     let home = tempfile::Builder::new().prefix("meshkeep-bench-").tempdir()?;
     let (_etcd, url, _) = start_etcd(home.path()).await?;
     let file = EtcdConfig::new(url);
@@ -71,9 +71,9 @@ async fn allocated(round: usize, count: u32) -> Outcome<Duration> {
     Ok(elapsed)
 }
 
-/// Makes the calls that allocating an identity for new labels needs at least, in order: the lock,
-/// the search for the labels, the number with its reference, and the unlock.
-async fn bare(round: usize, count: u32) -> Outcome<Duration> {
+/// Measures the calls that an allocation for new labels needs at least, in order: the lock, the
+/// search for the labels, the number with its reference, and the unlock.
+async fn time_bare_calls(round: usize, count: u32) -> Outcome<Duration> {
     let home = tempfile::Builder::new().prefix("meshkeep-bench-").tempdir()?;
     let (_etcd, _, client) = start_etcd(home.path()).await?;
     let lease = client.clone().lease_grant(900, None).await?.id();
@@ -88,7 +88,7 @@ async fn bare(round: usize, count: u32) -> Outcome<Duration> {
                 if number >= count {
                     return Ok::<_, etcd_client::Error>(());
                 }
-                calls(client.clone(), lease, &labels(round, number), 65_536 + number).await?;
+                allocate_with_bare_calls(client.clone(), lease, &labels(round, number), 65_536 + number).await?;
             }
         });
     }
@@ -98,7 +98,7 @@ async fn bare(round: usize, count: u32) -> Outcome<Duration> {
     Ok(began.elapsed())
 }
 
-async fn calls(mut client: Client, lease: i64, key: &AllocatorKey, id: u32) -> Result<(), etcd_client::Error> {
+async fn allocate_with_bare_calls(mut client: Client, lease: i64, key: &AllocatorKey, id: u32) -> Result<(), etcd_client::Error> {
     let leased = || Some(PutOptions::new().with_lease(lease));
     let (path, below) = (format!("{BASE}/locks/{key}"), GetOptions::new().with_prefix().with_limit(1));
     let lock = format!("{path}/{lease:x}");

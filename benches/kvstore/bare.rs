@@ -1,4 +1,4 @@
-//! The lower bound for other programs: etcd's client alone.
+//! The reference for `refill`: etcd's client alone, which is the lower bound for every program.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use crate::processes::Outcome;
 use crate::sync::source::{KINDS, share};
 
 /// Number of concurrent puts. Same as in `meshkeep reflect`.
-const AT_ONCE: usize = 64;
+const PUTS_AT_ONCE: usize = 64;
 
 /// Number of keys per lease. Same as in Cilium.
 const KEYS_PER_LEASE: usize = 1_000;
@@ -34,13 +34,13 @@ pub(crate) async fn put_all(client: &Client, entries: Arc<Vec<(String, String)>>
     }
     let (leases, next) = (Arc::new(leases), Arc::new(AtomicUsize::new(0)));
     let mut putting = JoinSet::new();
-    for _ in 0..AT_ONCE {
+    for _ in 0..PUTS_AT_ONCE {
         let (mut client, entries, leases, next) = (client.clone(), Arc::clone(&entries), Arc::clone(&leases), Arc::clone(&next));
         putting.spawn(async move {
             loop {
-                let at = next.fetch_add(1, Ordering::Relaxed);
-                let Some((key, value)) = entries.get(at) else { return Ok::<_, etcd_client::Error>(()) };
-                let options = PutOptions::new().with_lease(leases[at / KEYS_PER_LEASE]);
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some((key, value)) = entries.get(index) else { return Ok::<_, etcd_client::Error>(()) };
+                let options = PutOptions::new().with_lease(leases[index / KEYS_PER_LEASE]);
                 client.put(key.as_str(), value.as_str(), Some(options)).await?;
             }
         });

@@ -9,28 +9,28 @@ use super::{ROUNDS, TIME_MAX, filled, median, sized, start_reflect, write_files}
 use crate::processes::{Outcome, start_etcd};
 use crate::sync::source::{change as entry_of, fill};
 
-/// Number of keys besides those that change.
+/// Number of keys that the source has before the changes.
 const KEYS: u32 = 20_000;
 
-/// Pause between two changes, so that no work of one is left when the next begins.
+/// Pause between two changes, so that the work of one is finished when the next begins.
 const PAUSE: Duration = Duration::from_millis(5);
 
 pub(crate) async fn change(changes: u32) -> Outcome<()> {
     let home = tempfile::Builder::new().prefix("meshkeep-bench-").tempdir()?;
-    let mut places = Vec::new();
+    let mut etcds = Vec::new();
     for name in ["source", "target", "bare"] {
-        let place = home.path().join(name);
-        std::fs::create_dir_all(&place)?;
-        places.push(start_etcd(&place).await?);
+        let etcd_home = home.path().join(name);
+        std::fs::create_dir_all(&etcd_home)?;
+        etcds.push(start_etcd(&etcd_home).await?);
     }
-    let [(_source, source_url, source), (_target, target_url, target), (_bare, _, bare)] = places.as_slice() else {
+    let [(_source, source_url, source), (_target, target_url, target), (_bare, _, bare)] = etcds.as_slice() else {
         return Err("no etcds".into());
     };
     let (total, _) = fill(source, sized(KEYS, 2_000)).await?;
     write_files(home.path(), source_url, target_url)?;
     let (meshkeep, _) = start_reflect(home.path())?;
     filled(target, total).await?;
-    // until its canaries are written and nothing else is in progress
+    // wait until its canaries are written and nothing else is in progress
     tokio::time::sleep(Duration::from_secs(2)).await;
     let mut copying = JoinSet::new();
     copying.spawn(copy(source.clone(), bare.clone()));
@@ -45,9 +45,9 @@ pub(crate) async fn change(changes: u32) -> Outcome<()> {
             let began = Instant::now();
             source.clone().put(key.as_str(), value.as_str(), None).await?;
             let arrived = async |stream: &mut WatchStream| arrival(stream, value.as_bytes()).await;
-            let (one, other) = tokio::try_join!(arrived(&mut in_target), arrived(&mut in_bare))?;
-            reflected.push(one.duration_since(began).as_secs_f64() * 1e3);
-            copied.push(other.duration_since(began).as_secs_f64() * 1e3);
+            let (reflected_at, copied_at) = tokio::try_join!(arrived(&mut in_target), arrived(&mut in_bare))?;
+            reflected.push(reflected_at.duration_since(began).as_secs_f64() * 1e3);
+            copied.push(copied_at.duration_since(began).as_secs_f64() * 1e3);
             tokio::time::sleep(PAUSE).await;
         }
         let (reflected, copied) = (median(reflected), median(copied));
@@ -68,8 +68,8 @@ async fn arrival(stream: &mut WatchStream, value: &[u8]) -> Outcome<Instant> {
     let arrived = async {
         loop {
             let reply = stream.message().await?.ok_or("a watch ended")?;
-            let is_it = |event: &etcd_client::Event| event.kv().is_some_and(|found| found.value() == value);
-            if reply.events().iter().any(is_it) {
+            let is_wanted = |event: &etcd_client::Event| event.kv().is_some_and(|kv| kv.value() == value);
+            if reply.events().iter().any(is_wanted) {
                 return Ok(Instant::now());
             }
         }
@@ -82,8 +82,8 @@ async fn copy(source: Client, mut target: Client) -> Outcome<()> {
     let mut stream = watch(&source).await?;
     while let Some(reply) = stream.message().await? {
         for event in reply.events().iter().filter(|event| event.event_type() == EventType::Put) {
-            let found = event.kv().ok_or("an event without a key")?;
-            target.put(found.key(), found.value(), None).await?;
+            let kv = event.kv().ok_or("an event without a key")?;
+            target.put(kv.key(), kv.value(), None).await?;
         }
     }
     Ok(())

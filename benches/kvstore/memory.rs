@@ -9,7 +9,7 @@ use crate::sync::source::fill;
 /// Time after which the memory of a start and of a fill should be released.
 const SETTLED_AFTER: Duration = Duration::from_secs(30);
 
-async fn settled(meshkeep: &Running, address: &str) -> Outcome<u64> {
+async fn resident_when_settled(meshkeep: &Running, address: &str) -> Outcome<u64> {
     until(address, "/readyz?synced", "200 OK", TIME_MAX).await?;
     tokio::time::sleep(sized(SETTLED_AFTER, Duration::from_secs(1))).await;
     meshkeep.resident_mb()
@@ -27,21 +27,21 @@ pub(crate) async fn memory(keys: u32) -> Outcome<()> {
     println!("memory: {total} keys of {} clusters, {} MB", data::clusters(), bytes / 1_000_000);
     // the first start fills the store; the compared ones start with a full store
     let (meshkeep, address) = start_meshkeep(home.path())?;
-    settled(&meshkeep, &address).await?;
+    resident_when_settled(&meshkeep, &address).await?;
     meshkeep.terminate()?;
     let (meshkeep, address) = start_meshkeep(home.path())?;
-    let mirrored = settled(&meshkeep, &address).await?;
+    let mirrored = resident_when_settled(&meshkeep, &address).await?;
     meshkeep.terminate()?;
     let (meshkeep, address) = start_reflect(home.path())?;
     filled(&target, total).await?;
     until(&address, "/v1/status", "\"waiting\":0", TIME_MAX).await?;
-    let filling = settled(&meshkeep, &address).await?;
+    let filling = resident_when_settled(&meshkeep, &address).await?;
     let leader = ask(&address, "/v1/status").await?.contains("\"leader\":true");
     meshkeep.terminate()?;
     // a reflector that finds every key takes over the existing leases
     let (meshkeep, address) = start_reflect(home.path())?;
     until(&address, "/v1/status", &format!("\"clusters\":{}", data::clusters()), TIME_MAX).await?;
-    let taken_over = settled(&meshkeep, &address).await?;
+    let taken_over = resident_when_settled(&meshkeep, &address).await?;
     meshkeep.terminate()?;
     println!(
         "  mirroring {mirrored} MB resident; reflecting (leads: {leader}) {filling} MB after filling the target (+{}), {taken_over} MB after finding it full (+{})",

@@ -1,5 +1,5 @@
-//! Bench of writing to an etcd, with the real sidecar and real etcds: `cargo bench --bench kvstore
-//! -- [refill [keys] | change [count] | allocate [count] | memory [keys]]` (default: all).
+//! Bench of writing to an etcd, with the real sidecar and real etcds: `cargo bench -- kvstore
+//! [refill [keys] | change [count] | allocate [count] | memory [keys]]` (default: all).
 //!
 //! - `refill`: an etcd that `meshkeep reflect` had filled loses its data. Measures the keys per
 //!   second until it is full again; the reference is bare puts of the same keys by etcd's client
@@ -7,7 +7,7 @@
 //! - `change`: the delay from a put at a source to the target; the reference is a program that only
 //!   watches and puts.
 //! - `allocate`: identities per second that 16 tasks allocate for new labels over one etcd; the
-//!   reference is 16 tasks that make only the calls that this needs at least.
+//!   reference is 16 tasks that make only the calls that an allocation needs at least.
 //! - `memory`: the memory that reflecting needs in addition to mirroring.
 //!
 //! There are no thresholds.
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use etcd_client::{Client, GetOptions};
 
-use crate::processes::{Outcome, Running, add_cluster, start_as};
+use crate::processes::{Outcome, Running, add_cluster, start_meshkeep_command};
 use crate::view::data::sized;
 
 /// Number of measurements of each figure. The median is reported.
@@ -33,10 +33,10 @@ const ROUNDS: usize = 5;
 /// Maximum time for any step.
 const TIME_MAX: Duration = Duration::from_secs(900);
 
-/// Divisor of the elapsed time that gives the pause between two counts of the target's keys. An
-/// etcd counts by walking over all keys (some 30 ms for 300,000), and with a count every 20 ms it
-/// did little else.
-const POLLS: u32 = 50;
+/// The pause between two counts of the target's keys is the elapsed time divided by this. An etcd
+/// counts by walking over all keys (some 30 ms for 300,000), and with a count every 20 ms it did
+/// little else.
+const PAUSE_DIVISOR: u32 = 50;
 
 pub(crate) fn run(words: &[String]) -> Outcome<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -67,7 +67,7 @@ fn write_files(home: &Path, source: &str, target: &str) -> Outcome<()> {
 /// Starts `meshkeep reflect` with the target of [`write_files`].
 fn start_reflect(home: &Path) -> Outcome<(Running, String)> {
     let target = home.join("target.yaml");
-    start_as(home, &["reflect", "--to", target.to_str().ok_or("a path that is no text")?])
+    start_meshkeep_command(home, &["reflect", "--to", target.to_str().ok_or("the path is not UTF-8")?])
 }
 
 /// Counts the entries of a target.
@@ -92,11 +92,10 @@ async fn filled(client: &Client, expected: u64) -> Outcome<(Instant, Duration)> 
         if began.elapsed() > TIME_MAX {
             return Err(format!("the target has {found} of {expected} entries after {TIME_MAX:?}").into());
         }
-        tokio::time::sleep((began.elapsed() / POLLS).max(Duration::from_millis(1))).await;
+        tokio::time::sleep((began.elapsed() / PAUSE_DIVISOR).max(Duration::from_millis(1))).await;
     }
 }
 
-/// Returns the median.
 fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)

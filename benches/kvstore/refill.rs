@@ -1,4 +1,4 @@
-//! Figure of an etcd that was full, lost its data and comes back empty.
+//! Figure of a target etcd that was filled, loses its data and is filled again.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -39,16 +39,16 @@ pub(crate) async fn refill(keys: u32) -> Outcome<()> {
 
         drop(target);
         std::fs::remove_dir_all(target_home.join("etcd"))?;
-        let lost = Instant::now();
-        let (again, _, target_client) = start_etcd_at(&etcd_binary(), &target_home, &ports).await?;
-        target = again;
-        let (begun, took) = filled(&target_client, total).await?;
-        let refilled = per_second(total, took);
+        let lost_at = Instant::now();
+        let (restarted, _, target_client) = start_etcd_at(&etcd_binary(), &target_home, &ports).await?;
+        target = restarted;
+        let (first_at, elapsed) = filled(&target_client, total).await?;
+        let refilled = per_second(total, elapsed);
         ratios.push(refilled / bare);
         println!(
-            "  bare puts {bare:.0} keys/s; refilled at {refilled:.0} keys/s (ratio {:.2}), begun {:.1} s after the loss; {} MB resident",
+            "  bare puts {bare:.0} keys/s; refilled at {refilled:.0} keys/s (ratio {:.2}), from {:.1} s after the loss on; {} MB resident",
             refilled / bare,
-            begun.duration_since(lost).as_secs_f64(),
+            first_at.duration_since(lost_at).as_secs_f64(),
             meshkeep.resident_mb()?
         );
         assert_eq!(count(&target_client).await?, total);

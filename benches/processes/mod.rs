@@ -21,7 +21,7 @@ const START_TIME_MAX: Duration = Duration::from_secs(60);
 /// Minimum pause between two requests of a poll.
 const POLL_MIN: Duration = Duration::from_millis(1);
 
-/// Makes a command that starts this program again, for a role of a bench.
+/// Returns a command that starts this program again, for a role of a bench.
 pub(crate) fn child_of(bench: &str) -> Outcome<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(bench);
@@ -139,19 +139,19 @@ pub(crate) fn add_cluster(home: &Path, name: &str, etcd: &str) -> Outcome<()> {
     Ok(fs::write(clusters.join(name), format!("endpoints:\n- {etcd}\n"))?)
 }
 
-/// Starts the sidecar below `home`. Returns it and its address.
+/// Starts the sidecar with its files below `home`. Returns it and its address.
 pub(crate) fn start_meshkeep(home: &Path) -> Outcome<(Running, String)> {
-    start_as(home, &["serve"])
+    start_meshkeep_command(home, &["serve"])
 }
 
-/// Starts a command that mirrors, below `home`. Returns it and its address.
-pub(crate) fn start_as(home: &Path, words: &[&str]) -> Outcome<(Running, String)> {
+/// Starts a meshkeep command that mirrors, with its files below `home`. Returns it and its address.
+pub(crate) fn start_meshkeep_command(home: &Path, words: &[&str]) -> Outcome<(Running, String)> {
     let (running, address, _) = start_meshkeep_with(home, words)?;
     Ok((running, address))
 }
 
-/// Starts a command that mirrors, below `home`, with its flags. Returns it, its address, and the
-/// URL of its etcd API if it has one.
+/// Starts a meshkeep command that mirrors, with these words and with its files below `home`.
+/// Returns it, its address, and the URL of its etcd API if it has one.
 pub(crate) fn start_meshkeep_with(home: &Path, words: &[&str]) -> Outcome<(Running, String, Option<String>)> {
     let (output, log) = (home.join("meshkeep.out"), home.join("meshkeep.log"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_meshkeep"));
@@ -160,13 +160,13 @@ pub(crate) fn start_meshkeep_with(home: &Path, words: &[&str]) -> Outcome<(Runni
     let running = Running(command.spawn()?);
     let deadline = Instant::now() + START_TIME_MAX;
     loop {
-        let reported = fs::read_to_string(&output)?;
-        let mut lines = reported.lines().filter_map(|line| line.strip_prefix("listening on "));
-        let face = lines.clone().find_map(|line| line.strip_suffix(" as an etcd"));
+        let output_text = fs::read_to_string(&output)?;
+        let mut lines = output_text.lines().filter_map(|line| line.strip_prefix("listening on "));
+        let etcd_url = lines.clone().find_map(|line| line.strip_suffix(" as an etcd"));
         let address = lines.find_map(|line| line.strip_prefix("http://").filter(|rest| !rest.contains(' ')));
-        // the lines of the addresses may not be complete yet
-        if let Some(address) = address.filter(|_| face.is_some() == words.contains(&"--etcd-listen")) {
-            return Ok((running, address.to_owned(), face.map(str::to_owned)));
+        // the lines with the addresses may not be complete yet
+        if let Some(address) = address.filter(|_| etcd_url.is_some() == words.contains(&"--etcd-listen")) {
+            return Ok((running, address.to_owned(), etcd_url.map(str::to_owned)));
         }
         if Instant::now() > deadline {
             return Err(format!("meshkeep does not start: {}", fs::read_to_string(&log)?).into());
@@ -194,7 +194,7 @@ pub(crate) async fn until(address: &str, path: &str, wanted: &str, time_max: Dur
             return Ok(());
         }
         if began.elapsed() > time_max {
-            return Err(format!("{path} never had {wanted:?}, at last:\n{answer}").into());
+            return Err(format!("{path} never contained {wanted:?}; the last answer:\n{answer}").into());
         }
         tokio::time::sleep((began.elapsed() / 100).max(POLL_MIN)).await;
     }

@@ -1,4 +1,4 @@
-//! Fills a store as mirroring some clusters would, without an etcd.
+//! Fills a store with generated clusters, as mirroring them would, without an etcd.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use meshkeep::internals::commit::first_reservation;
 use meshkeep::internals::model::{ClusterConfig, ClusterId, ClusterRecord, Cursor, EtcdClusterId, Kind, Record, Revision, Scope, Sequence};
 use meshkeep::internals::store::{Group, Store};
-use meshkeep::internals::view::DERIVATION;
+use meshkeep::internals::view::DERIVATION_VERSION;
 
 use super::{Outcome, data};
 
@@ -42,7 +42,7 @@ pub(crate) fn fill(directory: &Path, clusters: u32) -> Outcome<()> {
             .clusters
             .insert(data::cluster(number), Some(ClusterRecord { config: Some(config), last_contact: None, ..ClusterRecord::default() }));
         group.covered = Some(Sequence(sequence));
-        group.derived = Some(DERIVATION);
+        group.derived = Some(DERIVATION_VERSION);
         group.sequence_reserved = Some(first_reservation(Sequence(sequence)));
         store.apply(&group)?;
         store.fold_due(Instant::now())?;

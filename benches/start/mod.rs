@@ -1,6 +1,6 @@
 //! Bench of starts: `cargo bench -- start [entries...]` (default: 100,000 and 1,000,000;
-//! derived entries come on top). More than a million entries belong to fewer, larger clusters: set
-//! XL has 3,160,000 of 201.
+//! in addition to derived entries). With more than a million entries, the clusters are fewer and
+//! larger: set XL has 3,160,000 of 201.
 //!
 //! It starts the real binary with a generated store in fresh processes and sends requests over a
 //! unix socket. It measures the time to the first answer to a lookup, and until everything is in
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use meshkeep::internals::model::{Change, Command as Order, Epoch, EpochSpan, Kind, Record, Scope, Sequence};
+use meshkeep::internals::model::{Change, Command as MirrorCommand, Epoch, EpochSpan, Kind, Record, Scope, Sequence};
 use meshkeep::internals::store::{Group, Store};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -76,18 +76,18 @@ fn measure(entries: u64) -> Outcome<()> {
     for number in 1..=clusters.parse()? {
         fs::write(home.join("clustermesh").join(data::cluster(number).as_str()), "endpoints:\n- http://127.0.0.1:1\n")?;
     }
-    let filled = role("role:fill", &data, &[&clusters, &scale])?.wait_with_output()?;
+    let filled = start_role("role:fill", &data, &[&clusters, &scale])?.wait_with_output()?;
     println!("{entries} entries of {clusters} clusters: {}", String::from_utf8_lossy(&filled.stdout).trim());
-    println!("  a flat file of as many bytes is read in {:.0} ms", millis(flat(&data)?));
+    println!("  a flat file of as many bytes is read in {:.0} ms", millis(read_flat_file(&data)?));
     let count: u32 = clusters.parse()?;
     // the first start writes things that later ones do not
     start(&home, &data, count, 0)?;
     report("after a clean stop", (1..=runs()).map(|run| start(&home, &data, count, run)))?;
     let without_cache = |run| {
-        forget_pages()?;
+        drop_page_cache()?;
         start(&home, &data, count, run)
     };
-    match forget_pages() {
+    match drop_page_cache() {
         Ok(()) => report("without the page cache", (1..=runs()).map(without_cache))?,
         Err(error) => println!("  without the page cache: cannot drop it ({error})"),
     }
@@ -104,8 +104,8 @@ fn measure(entries: u64) -> Outcome<()> {
     Ok(())
 }
 
-fn role(name: &str, directory: &Path, words: &[&str]) -> Outcome<Child> {
-    let directory = directory.to_str().ok_or("not a path")?;
+fn start_role(name: &str, directory: &Path, words: &[&str]) -> Outcome<Child> {
+    let directory = directory.to_str().ok_or("the path is not UTF-8")?;
     Ok(child_of("start")?.args([name, directory]).args(words).stdout(Stdio::piped()).spawn()?)
 }
 
@@ -136,12 +136,12 @@ fn start(home: &Path, data: &Path, clusters: u32, run: u32) -> Outcome<Times> {
     let began = Instant::now();
     let mut child = Command::new(env!("CARGO_BIN_EXE_meshkeep"))
         .args(["serve", "--log-level", "error", "--listen", &format!("unix://{}", socket.display())])
-        .args(["--data-dir", data.to_str().ok_or("not a path")?])
-        .args(["--clustermesh-config", home.join("clustermesh").to_str().ok_or("not a path")?])
+        .args(["--data-dir", data.to_str().ok_or("the path is not UTF-8")?])
+        .args(["--clustermesh-config", home.join("clustermesh").to_str().ok_or("the path is not UTF-8")?])
         .stdout(Stdio::null())
         .spawn()?;
-    let asked = ask_both(&socket, &address, began);
-    let outcome = asked.and_then(|(first, ready)| {
+    let times = time_answers(&socket, &address, began);
+    let outcome = times.and_then(|(first, ready)| {
         // the allocator releases the memory of loading within a second
         std::thread::sleep(Duration::from_secs(1));
         Ok(Times { first, ready, resident_mb: resident(child.id())? })
@@ -151,7 +151,7 @@ fn start(home: &Path, data: &Path, clusters: u32, run: u32) -> Outcome<Times> {
     outcome
 }
 
-fn ask_both(socket: &Path, address: &std::net::Ipv4Addr, began: Instant) -> Outcome<(Duration, Duration)> {
+fn time_answers(socket: &Path, address: &std::net::Ipv4Addr, began: Instant) -> Outcome<(Duration, Duration)> {
     let body = until(socket, &format!("/v1/ipcache/lookup?ip={address}"))?;
     let first = began.elapsed();
     if !body.contains(r#""match":{"#) {
@@ -200,7 +200,7 @@ fn churn(directory: &Path, clusters: u32) -> Outcome<()> {
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         let mut group = Group::default();
         for _ in 0..CHANGES_PER_GROUP {
-            let Order::Apply { changes, .. } = data::change(&mut random, i64::try_from(sequence)?, clusters) else { continue };
+            let MirrorCommand::Apply { changes, .. } = data::change(&mut random, i64::try_from(sequence)?, clusters) else { continue };
             for change in changes {
                 let Change::Put { key, value, decoded, source } = change else { continue };
                 sequence += 1;
@@ -222,7 +222,7 @@ fn churn(directory: &Path, clusters: u32) -> Outcome<()> {
 }
 
 fn kill_in_churn(data: &Path, words: &[&str]) -> Outcome<()> {
-    let mut child = role("role:churn", data, words)?;
+    let mut child = start_role("role:churn", data, words)?;
     let mut line = String::new();
     BufReader::new(child.stdout.take().ok_or("no standard output")?).read_line(&mut line)?;
     std::thread::sleep(churn_time());
@@ -231,9 +231,9 @@ fn kill_in_churn(data: &Path, words: &[&str]) -> Outcome<()> {
     Ok(())
 }
 
-/// Reads a plain file as large as the store several times. The fastest read counts, because then
-/// the page cache is warm.
-fn flat(data: &Path) -> Outcome<Duration> {
+/// Measures reads of a plain file as large as the store. The fastest read counts, because the page
+/// cache is warm then.
+fn read_flat_file(data: &Path) -> Outcome<Duration> {
     let path = data.join("flat");
     fs::write(&path, vec![1; usize::try_from(fs::metadata(data.join("store/db"))?.len())?])?;
     let mut fastest = Duration::MAX;
@@ -246,7 +246,7 @@ fn flat(data: &Path) -> Outcome<Duration> {
     Ok(fastest)
 }
 
-fn forget_pages() -> Outcome<()> {
+fn drop_page_cache() -> Outcome<()> {
     Command::new("sync").status()?;
     Ok(fs::write("/proc/sys/vm/drop_caches", "3")?)
 }

@@ -1,5 +1,5 @@
-//! Bench of the store alone, each figure with a reference of the same run: `cargo bench --bench
-//! store -- [entries] [seconds]`.
+//! Bench of the store alone, each figure with a reference of the same run: `cargo bench -- store
+//! [entries] [seconds]`.
 //!
 //! Each role runs in its own process (this binary again), so that its memory and its writes are its
 //! own. `fill` writes the entries in groups, `churn` changes random ones at a rate, and `load`
@@ -19,11 +19,11 @@ use std::time::{Duration, Instant};
 use meshkeep::internals::model::{Cursor, EtcdClusterId, PutPoint, Revision, Scope, Sequence};
 use meshkeep::internals::store::{Group, Store};
 
-use syncs::{SYNC_BYTES, Syncs, Wait, tell_slowest};
+use syncs::{SYNC_BYTES, Syncs, Wait, print_slowest_groups};
 use written::Written;
 
-/// Number of entries that reach the store together: a list has pages of 256 keys, from many
-/// clusters at once.
+/// Number of entries that are stored together: a list has pages of 256 keys, and many clusters are
+/// listed at once.
 const FILL_GROUP: u64 = 10_000;
 
 /// Time in which changes are gathered into a group, at high and at low rates (`commit::persist`).
@@ -39,14 +39,14 @@ pub(crate) fn run(words: &[String]) -> Outcome<()> {
         ["role:fill", directory, count] => fill(Path::new(directory), count.parse()?),
         ["role:churn", directory, count, rate, seconds] => churn(Path::new(directory), count.parse()?, rate.parse()?, seconds.parse()?),
         ["role:load", directory] => load(Path::new(directory)),
-        rest => all(rest.first().copied().unwrap_or("300000"), rest.get(1).copied().unwrap_or("60")),
+        rest => run_all(rest.first().copied().unwrap_or("300000"), rest.get(1).copied().unwrap_or("60")),
     }
 }
 
-fn all(count: &str, seconds: &str) -> Outcome<()> {
+fn run_all(count: &str, seconds: &str) -> Outcome<()> {
     let parent = std::env::var("MESHKEEP_BENCH_DIRECTORY").unwrap_or_else(|_| "target".to_owned());
     let directory = Path::new(&parent).join(format!("bench-store-{}", std::process::id()));
-    let path = directory.to_str().ok_or("not a path")?;
+    let path = directory.to_str().ok_or("the path is not UTF-8")?;
     run_role(&["role:fill", path, count])?;
     (0..5).try_for_each(|_| run_role(&["role:load", path]))?;
     for rate in ["1000", "20000"] {
@@ -85,13 +85,13 @@ fn fill(directory: &Path, count: u64) -> Outcome<()> {
     }
     let began = Instant::now();
     store.fold_within(Duration::from_secs(600))?;
-    let settled = began.elapsed();
+    let folded = began.elapsed();
     let disk = store.bytes_on_disk();
     println!(
-        "fill {count}: {:.1} s, of it {:.1} s storing and {:.1} s settling; raw {} MB, disk {} MB ({:.3} of raw); {}; resident {} MB",
+        "fill {count}: {:.1} s, of which {:.1} s storing and {:.1} s folding; raw {} MB, disk {} MB ({:.3} of raw); {}; resident {} MB",
         started.elapsed().as_secs_f64(),
         storing.as_secs_f64(),
-        settled.as_secs_f64(),
+        folded.as_secs_f64(),
         raw >> 20,
         disk >> 20,
         ratio(disk, raw as u64),
@@ -111,17 +111,17 @@ fn churn(directory: &Path, count: u64, rate: u64, seconds: u64) -> Outcome<()> {
     let (mut sequence, mut raw, mut disk_max, mut resident_max) = (count + 1, 0, 0, 0);
     let (mut durable, mut oldest, mut waits) = (Vec::new(), Vec::new(), Vec::new());
     let (written, started, mut busy) = (Written::now(directory)?, Instant::now(), Duration::ZERO);
-    // a group has all changes since the previous one was taken, so a group after a slow one is
-    // larger
-    let (mut taken, mut came) = (started, 0);
+    // a group contains all changes since the end of the previous one, so the group after a slow one
+    // is larger
+    let (mut group_end, mut change_total) = (started, 0);
     while started.elapsed() < Duration::from_secs(seconds) {
-        let since = taken;
-        std::thread::sleep((since + window).saturating_duration_since(Instant::now()));
-        taken = Instant::now();
-        let all = rate * u64::try_from((taken - started).as_millis())? / 1_000;
-        let coming = all - std::mem::replace(&mut came, all);
+        let group_start = group_end;
+        std::thread::sleep((group_start + window).saturating_duration_since(Instant::now()));
+        group_end = Instant::now();
+        let new_total = rate * u64::try_from((group_end - started).as_millis())? / 1_000;
+        let change_count = new_total - std::mem::replace(&mut change_total, new_total);
         let mut group = Group::default();
-        for _ in 0..coming {
+        for _ in 0..change_count {
             sequence += 1;
             let number = data::mix(sequence) % count;
             let record = data::shared(number, sequence, sequence);
@@ -133,13 +133,13 @@ fn churn(directory: &Path, count: u64, rate: u64, seconds: u64) -> Outcome<()> {
         let began = Instant::now();
         store.apply(&group)?;
         let stored = Instant::now();
-        let arrivals = (1..).map(|part| since + window * part / SAMPLES).take_while(|arrival| *arrival <= taken);
+        let arrivals = (1..).map(|part| group_start + window * part / SAMPLES).take_while(|arrival| *arrival <= group_end);
         durable.extend(arrivals.map(|arrival| stored - arrival));
-        oldest.push(stored - since);
-        store.fold_due(taken + GROUP_WINDOW)?;
+        oldest.push(stored - group_start);
+        store.fold_due(group_end + GROUP_WINDOW)?;
         busy += began.elapsed();
         let end = Instant::now();
-        waits.push(Wait { taken, since: taken - since, storing: stored - began, tending: end - stored, end });
+        waits.push(Wait { taken: group_end, since: group_end - group_start, storing: stored - began, tending: end - stored, end });
         if oldest.len() % 40 == 0 {
             disk_max = disk_max.max(store.bytes_on_disk());
             resident_max = resident_max.max(resident()?);
@@ -159,8 +159,8 @@ fn churn(directory: &Path, count: u64, rate: u64, seconds: u64) -> Outcome<()> {
         written.tell(directory, raw as u64, others)?,
         disk_max >> 20
     );
-    tell_slowest(waits, &syncs, started);
-    // end without cleaning up, as at a kill
+    print_slowest_groups(waits, &syncs, started);
+    // exit without a clean shutdown, as after a kill
     std::process::exit(0);
 }
 
@@ -179,7 +179,7 @@ fn cursor(sequence: u64) -> Cursor {
 }
 
 fn load(directory: &Path) -> Outcome<()> {
-    let reference = flat(directory)?;
+    let reference = read_flat_file(directory)?;
     let started = Instant::now();
     let store = open(directory)?;
     let opened = started.elapsed();
@@ -195,9 +195,9 @@ fn load(directory: &Path) -> Outcome<()> {
     std::process::exit(0);
 }
 
-/// Reads a plain file as large as the store several times. The fastest read counts, because then
-/// the page cache is warm.
-fn flat(directory: &Path) -> Outcome<Duration> {
+/// Measures reads of a plain file as large as the store. The fastest read counts, because the page
+/// cache is warm then.
+fn read_flat_file(directory: &Path) -> Outcome<Duration> {
     let path = directory.join("flat");
     let length = fs::metadata(directory.join("store/db"))?.len();
     fs::write(&path, vec![1; usize::try_from(length)?])?;
@@ -218,7 +218,7 @@ fn millis(times: &mut [Duration], percent: usize) -> f64 {
     times.get(at).map_or(0.0, |time| time.as_secs_f64() * 1e3)
 }
 
-#[allow(clippy::cast_precision_loss, reason = "for people")]
+#[allow(clippy::cast_precision_loss, reason = "only printed")]
 fn ratio(a: u64, b: u64) -> f64 {
     a as f64 / b as f64
 }

@@ -32,10 +32,10 @@ impl Syncs {
     pub(crate) fn begin(directory: &Path) -> Outcome<Self> {
         let path = directory.with_extension("sync");
         let (file, stop) = (File::create(&path)?, Arc::new(AtomicBool::new(false)));
-        let seen = Arc::clone(&stop);
+        let stop_flag = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             let mut times = Vec::new();
-            while !seen.load(Ordering::Relaxed) {
+            while !stop_flag.load(Ordering::Relaxed) {
                 let began = Instant::now();
                 let block = times.len() as u64 % BLOCKS;
                 file.write_all_at(&[7; SYNC_BYTES], block * SYNC_BYTES as u64)?;
@@ -57,7 +57,7 @@ impl Syncs {
     }
 }
 
-/// Times of one group.
+/// Times of a group of changes.
 pub(crate) struct Wait {
     pub(crate) taken: Instant,
     /// Time since the previous group was taken.
@@ -68,13 +68,13 @@ pub(crate) struct Wait {
 }
 
 /// Prints how the slowest groups spent their time, with the longest sync during each.
-pub(crate) fn tell_slowest(mut groups: Vec<Wait>, syncs: &[(Instant, Duration)], started: Instant) {
+pub(crate) fn print_slowest_groups(mut groups: Vec<Wait>, syncs: &[(Instant, Duration)], started: Instant) {
     groups.sort_by_key(|group| std::cmp::Reverse(group.storing + group.tending));
     for Wait { taken, since, storing, tending, end } in groups.into_iter().take(8) {
-        let meanwhile = syncs.iter().filter(|(began, took)| *began < end && *began + *took > taken);
-        let longest = meanwhile.map(|(_, took)| *took).max().unwrap_or_default();
+        let meanwhile = syncs.iter().filter(|(began, duration)| *began < end && *began + *duration > taken);
+        let longest = meanwhile.map(|(_, duration)| *duration).max().unwrap_or_default();
         println!(
-            "  slow, at {:.1} s: taken {:.0} ms after the one before, {:.0} ms storing, {:.0} ms folding; longest sync meanwhile {:.0} ms",
+            "  slow, at {:.1} s: {:.0} ms after the previous group, {:.0} ms storing, {:.0} ms folding; longest sync meanwhile {:.0} ms",
             (taken - started).as_secs_f64(),
             since.as_secs_f64() * 1e3,
             storing.as_secs_f64() * 1e3,
@@ -82,7 +82,7 @@ pub(crate) fn tell_slowest(mut groups: Vec<Wait>, syncs: &[(Instant, Duration)],
             longest.as_secs_f64() * 1e3
         );
     }
-    let mut times: Vec<Duration> = syncs.iter().map(|(_, took)| *took).collect();
+    let mut times: Vec<Duration> = syncs.iter().map(|(_, duration)| *duration).collect();
     println!(
         "  a loop that writes and syncs {} KB meanwhile: p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms",
         SYNC_BYTES >> 10,

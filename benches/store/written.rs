@@ -14,7 +14,7 @@ use super::{Outcome, field, ratio};
 /// Unit in which the kernel counts sectors, whatever the disk has (Documentation/block/stat.rst).
 const SECTOR_BYTES: u64 = 512;
 
-/// Bytes written so far.
+/// Counters of written bytes.
 pub(crate) struct Written {
     /// Bytes that the kernel counts for this process.
     counted: u64,

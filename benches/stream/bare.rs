@@ -1,5 +1,5 @@
-//! The reference program: tokio and hyper, which only send the same shared bytes at the same
-//! interval.
+//! The reference program: a server of tokio and hyper that only sends the same shared bytes to all
+//! readers at an interval.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use super::Outcome;
 use super::child::{answer, now_us, number, orders};
 
 /// Maximum number of ticks that a reader may be behind.
-const TICKS_KEPT: usize = 256;
+const TICKS_BEHIND_MAX: usize = 256;
 
 /// Returns an event as large as one of the server under test, with a position and a time stamp of
 /// the same width.
@@ -28,10 +28,10 @@ pub(crate) fn event(sequence: u64, stamp: u64) -> String {
     )
 }
 
-/// Runs the program. Its order `feed RATE SECONDS TICK_MS` is answered with the last position.
+/// Runs the program. It answers the order `feed RATE SECONDS TICK_MS` with the last position.
 pub(crate) fn run() -> Outcome<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let (ticks, _) = broadcast::channel(TICKS_KEPT);
+    let (ticks, _) = broadcast::channel(TICKS_BEHIND_MAX);
     let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))?;
     let address = listener.local_addr()?;
     let mut tasks = JoinSet::new();
@@ -55,8 +55,8 @@ fn feed(ticks: &broadcast::Sender<Bytes>, sequence: &mut u64, rate: u64, length:
         while *sequence - first < due {
             *sequence += 1;
             // changes are spread evenly over the tick, so they wait for half of it on average
-            let waits = (due - (*sequence - first)) * 1_000_000 / rate;
-            text.push_str(&event(*sequence, now_us() - waits));
+            let age_us = (due - (*sequence - first)) * 1_000_000 / rate;
+            text.push_str(&event(*sequence, now_us() - age_us));
         }
         drop(ticks.send(text.into()));
     }

@@ -31,11 +31,11 @@ impl Role {
 
     /// Sends an order and waits for its answer.
     pub(crate) fn ask(&mut self, order: &str) -> Outcome<String> {
-        self.tell(order)?;
+        self.send(order)?;
         self.answer()
     }
 
-    pub(crate) fn tell(&mut self, order: &str) -> Outcome<()> {
+    pub(crate) fn send(&mut self, order: &str) -> Outcome<()> {
         writeln!(self.orders, "{order}")?;
         Ok(self.orders.flush()?)
     }

@@ -11,7 +11,7 @@ fn window() -> u64 {
     sized(8, 1)
 }
 
-/// Returns the number of readers, `full` in a full run.
+/// Returns the number of readers: `full`, or 20 in a small run.
 fn readers(full: u64) -> u64 {
     sized(full, 20)
 }
@@ -59,9 +59,9 @@ pub(crate) fn run(names: &[String]) -> Outcome<()> {
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", ")).into()) }
 }
 
-/// Measurements of a server and its readers while changes come.
+/// Measurements of a server and its readers while entries change.
 #[derive(Debug, Clone, Copy)]
-struct Ran {
+struct LoadResult {
     cpu_percent: f64,
     /// Share of all changes for all readers that arrived. Merged changes are missing from it.
     delivered: f64,
@@ -73,18 +73,18 @@ struct Ran {
     p99_ms: f64,
 }
 
-impl std::fmt::Display for Ran {
+impl std::fmt::Display for LoadResult {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { cpu_percent, delivered, events_per_second, bytes, resets, behind, p50_ms, p99_ms } = *self;
         let (megabytes, thousands, percent) = (bytes / 1e6, events_per_second / 1e3, delivered * 100.0);
         write!(f, "CPU {cpu_percent:.0} %, {thousands:.0}k events/s, {megabytes:.0} MB ({percent:.0} % of all changes for all), ")?;
         write!(f, "p50 {p50_ms:.1} ms, p99 {p99_ms:.1} ms, ")?;
-        write!(f, "{resets} resets (of those sampled), {behind} readers not at the end")
+        write!(f, "{resets} resets (of the sampled readers), {behind} readers behind")
     }
 }
 
-/// Gives a server the order to feed while readers read.
-fn drive(server: &mut Role, load: &mut Role, order: &str, changes: u64) -> Outcome<Ran> {
+/// Sends a server the order to feed, while readers read.
+fn run_load(server: &mut Role, load: &mut Role, order: &str, changes: u64) -> Outcome<LoadResult> {
     let (cpu, began) = (server.cpu()?, Instant::now());
     let reached = server.ask(order)?;
     let sequence = reached.rsplit('.').next().unwrap_or_default().to_owned();
@@ -101,18 +101,18 @@ fn drive(server: &mut Role, load: &mut Role, order: &str, changes: u64) -> Outco
     // at the beginning
     let events = bytes / bare::event(window() * 500, now_us()).len() as f64;
     let (delivered, events_per_second) = (events / changes as f64, events / seconds);
-    Ok(Ran { cpu_percent, delivered, events_per_second, bytes, resets: number(&words, 1)?, behind, p50_ms: ms(4)?, p99_ms: ms(5)? })
+    Ok(LoadResult { cpu_percent, delivered, events_per_second, bytes, resets: number(&words, 1)?, behind, p50_ms: ms(4)?, p99_ms: ms(5)? })
 }
 
 const PATH: &str = "/v1/events?kind=ipcache";
 
-fn feed(server: &str, readers: u64, seconds: u64, more: &[&str]) -> Outcome<Ran> {
+fn feed(server: &str, readers: u64, seconds: u64, more: &[&str]) -> Outcome<LoadResult> {
     let (mut server_role, address) = Role::start(&[server])?;
     let count = readers.to_string();
     let (mut load, _) = Role::start(&[&["role:load", &address, &count, PATH], more].concat())?;
     let order =
         if server == "role:bare" { format!("feed 1000 {seconds} {}", tick_ms(readers)) } else { format!("feed 1000 {seconds} {KEYS} 1") };
-    drive(&mut server_role, &mut load, &order, 1_000 * seconds * readers)
+    run_load(&mut server_role, &mut load, &order, 1_000 * seconds * readers)
 }
 
 fn fan_out(readers: u64) -> Outcome<()> {
@@ -125,22 +125,25 @@ fn fan_out(readers: u64) -> Outcome<()> {
     Ok(())
 }
 
-fn per_byte(ran: Ran) -> f64 {
-    ran.cpu_percent / ran.bytes.max(1.0)
+fn per_byte(result: LoadResult) -> f64 {
+    result.cpu_percent / result.bytes.max(1.0)
 }
 
 fn filters() -> Outcome<()> {
-    println!("   3,250 changes/s of 10,000 entries for {} s; each subscriber another identity (0.1 % of the changes); in turn", window());
+    println!(
+        "   3,250 changes/s of 10,000 entries for {} s; each subscriber filters for another identity (0.1 % of the changes); in turn",
+        window()
+    );
     let (mut few, mut many) = (Vec::new(), Vec::new());
     filtered("0")?;
     for _ in 0..sized(3, 1) {
         few.push(filtered("10")?);
         many.push(filtered(&readers(1_000).to_string())?);
     }
-    let median = |name, mut ran: Vec<f64>| {
-        ran.sort_by(f64::total_cmp);
-        println!("   {name} subscribers: CPU {:.1} % (median of {ran:.1?})", ran[ran.len() / 2]);
-        ran[ran.len() / 2]
+    let median = |name, mut percents: Vec<f64>| {
+        percents.sort_by(f64::total_cmp);
+        println!("   {name} subscribers: CPU {:.1} % (median of {percents:.1?})", percents[percents.len() / 2]);
+        percents[percents.len() / 2]
     };
     let (few, many) = (median("10", few), median("1,000", many));
     println!("   CPU of 1,000 is {:.2} x that of 10", many / few);
@@ -219,7 +222,7 @@ fn replay() -> Outcome<()> {
 
 fn stalled() -> Outcome<()> {
     let count = readers(1_000);
-    println!("   {count} subscribers, 1,000 changes/s for 4 s: p99 in ms, in turn without and with one more that takes nothing");
+    println!("   {count} subscribers, 1,000 changes/s for 4 s: p99 in ms, in turn without and with one more that reads nothing");
     let (mut without, mut with) = (Vec::new(), Vec::new());
     for _ in 0..sized(5, 1) {
         without.push(feed("role:server", count, sized(4, 1), &[])?.p99_ms);

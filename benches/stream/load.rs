@@ -19,7 +19,7 @@ const SAMPLED_EVERY: usize = 50;
 /// Number of readers from one loopback address. It is below the limit of streams per client.
 const READERS_PER_ADDRESS: usize = 900;
 
-/// Number of bytes at its end that a reader keeps: more than the longest event.
+/// Number of bytes that a reader keeps of the end of its stream: more than the longest event.
 const TAIL_BYTES: usize = 2_048;
 
 /// Number of bytes per read.
@@ -36,11 +36,11 @@ struct Totals {
     reached: Vec<AtomicU64>,
 }
 
-/// Runs the load with the arguments `ADDRESS COUNT PATH [stalled]`; `{}` in the path is the
-/// reader's number. Prints `ready` when all readers are in sync. With `stalled`, one more reader
-/// reads nothing. The order `wait SEQUENCE MS` is answered when all readers have reached the
-/// sequence or the time is over, with `bytes resets ended behind p50_us p99_us`, and resets the
-/// counters.
+/// Runs the load with the arguments `ADDRESS COUNT PATH [stalled]`; `{}` in the path is replaced by
+/// the reader's number. Prints `ready` when all readers are in sync. With `stalled`, one more
+/// reader reads nothing. The order `wait SEQUENCE MS` waits until all readers have reached the
+/// sequence or the time is over. It is answered with `bytes resets ended behind p50_us p99_us`, and
+/// resets the counters.
 pub(crate) fn run(arguments: &[String]) -> Outcome<()> {
     let address: SocketAddr = arguments.first().ok_or("no address")?.parse()?;
     let count = usize::try_from(number(arguments, 1)?)?;
@@ -72,8 +72,8 @@ pub(crate) fn run(arguments: &[String]) -> Outcome<()> {
 
 async fn connect(address: SocketAddr, index: usize, path: &str) -> std::io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
-    let own = u8::try_from(1 + index / READERS_PER_ADDRESS).unwrap_or(u8::MAX);
-    socket.bind(SocketAddr::from((Ipv4Addr::new(127, 0, 0, own), 0)))?;
+    let last_octet = u8::try_from(1 + index / READERS_PER_ADDRESS).unwrap_or(u8::MAX);
+    socket.bind(SocketAddr::from((Ipv4Addr::new(127, 0, 0, last_octet), 0)))?;
     let mut stream = socket.connect(address).await?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
@@ -87,17 +87,17 @@ async fn read(address: SocketAddr, index: usize, path: String, totals: Arc<Total
 
 async fn follow(address: SocketAddr, index: usize, path: &str, totals: &Totals) -> std::io::Result<()> {
     let stream = connect(address, index, path).await?;
-    let mut seen = Seen { index, tail: Vec::new(), ready: false };
+    let mut state = ReaderState { index, tail: Vec::new(), ready: false };
     loop {
         stream.readable().await?;
         // all readers share one buffer, which stays in the processor's cache: 5,000 machines would
         // have 5,000 caches
-        let taken = BUFFER.with_borrow_mut(|buffer| -> std::io::Result<usize> {
+        let length = BUFFER.with_borrow_mut(|buffer| -> std::io::Result<usize> {
             let length = stream.try_read(buffer)?;
-            seen.take(&buffer[..length], totals);
+            state.receive(&buffer[..length], totals);
             Ok(length)
         });
-        match taken {
+        match length {
             Ok(0) => return Ok(()),
             Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => return Err(error),
             _ => {}
@@ -109,18 +109,18 @@ thread_local! {
     static BUFFER: std::cell::RefCell<Vec<u8>> = std::cell::RefCell::new(vec![0; READ_BYTES]);
 }
 
-/// Part of the stream that a reader keeps.
-struct Seen {
+/// State of a reader, with the end of its stream.
+struct ReaderState {
     index: usize,
     tail: Vec<u8>,
     ready: bool,
 }
 
-impl Seen {
-    fn take(&mut self, bytes: &[u8], totals: &Totals) {
+impl ReaderState {
+    fn receive(&mut self, bytes: &[u8], totals: &Totals) {
         totals.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let sampled = self.index.is_multiple_of(SAMPLED_EVERY);
-        let kept = self.tail.len();
+        let kept_length = self.tail.len();
         // other readers only inspect the end, while nothing but events arrives
         let from = if sampled || !self.ready { 0 } else { bytes.len().saturating_sub(TAIL_BYTES) };
         self.tail.extend_from_slice(&bytes[from..]);
@@ -131,8 +131,8 @@ impl Seen {
         if sampled {
             // an event that began in the kept part counts once, because its stamp ends in the new
             // part
-            sample(&self.tail, kept, now_us(), totals);
-            totals.resets.fetch_add(count(&self.tail[kept.saturating_sub(12)..], b"event: reset"), Ordering::Relaxed);
+            sample(&self.tail, kept_length, now_us(), totals);
+            totals.resets.fetch_add(count(&self.tail[kept_length.saturating_sub(12)..], b"event: reset"), Ordering::Relaxed);
         }
         if let Some(sequence) = last_sequence(&self.tail) {
             totals.reached[self.index].store(sequence, Ordering::Relaxed);
@@ -158,16 +158,16 @@ fn last_sequence(tail: &[u8]) -> Option<u64> {
     id.rsplit('.').next()?.parse().ok()
 }
 
-/// Records the age of every time stamp that ends after `kept`.
-fn sample(text: &[u8], kept: usize, now: u64, totals: &Totals) {
+/// Records the age of every time stamp that ends after the first `kept_length` bytes.
+fn sample(text: &[u8], kept_length: usize, now: u64, totals: &Totals) {
     const MARK: &[u8] = b"\"podName\":\"t";
     const DIGITS: usize = 16;
-    let from = kept.saturating_sub(MARK.len() + DIGITS);
+    let from = kept_length.saturating_sub(MARK.len() + DIGITS);
     let mut delays = totals.delays_us.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     for (at, _) in text[from..].windows(MARK.len()).enumerate().filter(|(_, window)| *window == MARK) {
         let start = from + at + MARK.len();
         let stamp = text.get(start..start + DIGITS).and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<u64>().ok());
-        if start + DIGITS > kept
+        if start + DIGITS > kept_length
             && let Some(stamp) = stamp
         {
             delays.push(now.saturating_sub(stamp));

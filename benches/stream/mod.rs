@@ -1,5 +1,5 @@
-//! Bench of the change stream, with ratios to bare programs in the same run: `cargo bench --bench
-//! stream -- [figure…]`.
+//! Bench of the change stream, with ratios to bare programs in the same run: `cargo bench -- stream
+//! [figure…]`.
 //!
 //! Each figure runs its servers and its load in separate processes (this binary in several roles),
 //! so that a server's CPU time is its own. It prints the measurements with the size of the data and

@@ -35,7 +35,7 @@ pub(crate) fn run() -> Outcome<()> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(measure())
 }
 
-fn put(index: u32, stamp: u64) -> (String, String) {
+fn entry(index: u32, stamp: u64) -> (String, String) {
     let address = std::net::Ipv4Addr::from((10 << 24) + index);
     let value = format!(
         "{{\"IP\":\"{address}\",\"Mask\":null,\"HostIP\":\"172.18.1.1\",\"ID\":65795,\"Key\":0,\"Metadata\":\"\",\"K8sNamespace\":\"shop\",\"K8sPodName\":\"t{stamp}\",\"K8sServiceAccount\":\"default\"}}"
@@ -52,7 +52,7 @@ async fn load(client: &mut Client) -> Outcome<()> {
     }
     let mut puts: Vec<TxnOp> = Vec::new();
     for index in 0..keys() {
-        let (key, value) = put(index, 0);
+        let (key, value) = entry(index, 0);
         puts.push(TxnOp::put(key, value, None));
         if puts.len() == TXN_OPERATIONS_MAX || index + 1 == keys() {
             client.txn(Txn::new().and_then(std::mem::take(&mut puts))).await?;
@@ -64,10 +64,10 @@ async fn load(client: &mut Client) -> Outcome<()> {
 type Delays = Arc<Mutex<Vec<u64>>>;
 
 /// Records the age of every time stamp in a text.
-fn note(text: &str, delays: &Delays) {
+fn record_ages(text: &str, delays: &Delays) {
     let now = now_us();
-    for (at, _) in text.match_indices(MARK) {
-        if let Some(stamp) = text.get(at + 2..at + 18).and_then(|digits| digits.parse::<u64>().ok()) {
+    for (start, _) in text.match_indices(MARK) {
+        if let Some(stamp) = text.get(start + 2..start + 18).and_then(|digits| digits.parse::<u64>().ok()) {
             delays.lock().unwrap_or_else(PoisonError::into_inner).push(now.saturating_sub(stamp));
         }
     }
@@ -78,7 +78,7 @@ async fn watch(mut client: Client, delays: Delays) -> Outcome<()> {
     while let Some(response) = stream.message().await? {
         for event in response.events() {
             if let Some(pair) = event.kv() {
-                note(pair.value_str()?, &delays);
+                record_ages(pair.value_str()?, &delays);
             }
         }
     }
@@ -97,7 +97,7 @@ async fn stream(address: String, delays: Delays) -> Outcome<()> {
         }
         text.push_str(&String::from_utf8_lossy(&buffer[..length]));
         if let Some(end) = text.rfind("\n\n") {
-            note(&text[..end], &delays);
+            record_ages(&text[..end], &delays);
             text.drain(..end);
         }
     }
@@ -123,7 +123,7 @@ async fn measure() -> Outcome<()> {
         tokio::time::sleep_until(began + Duration::from_micros(u64::from(number) * 1_000_000 / RATE)).await;
         let mut client = client.clone();
         puts.spawn(async move {
-            let (key, value) = put(number * 73 % keys(), now_us());
+            let (key, value) = entry(number * 73 % keys(), now_us());
             client.put(key, value, None).await
         });
         while puts.try_join_next().is_some() {}
@@ -140,6 +140,6 @@ async fn measure() -> Outcome<()> {
 fn percentiles(delays: &Delays) -> (usize, f64, f64) {
     let mut delays = delays.lock().unwrap_or_else(PoisonError::into_inner);
     delays.sort_unstable();
-    let at = |share: usize| delays.get(delays.len() * share / 100).map_or(f64::NAN, |delay| *delay as f64 / 1e3);
-    (delays.len(), at(50), at(99))
+    let percentile = |share: usize| delays.get(delays.len() * share / 100).map_or(f64::NAN, |delay| *delay as f64 / 1e3);
+    (delays.len(), percentile(50), percentile(99))
 }

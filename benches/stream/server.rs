@@ -1,12 +1,12 @@
-//! The server under test: the library's HTTP server over a writer that gets its changes from here,
-//! without etcd and store.
+//! The server under test: the library's HTTP server with a committer that gets its changes from
+//! this program, without etcd and store.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meshkeep::internals::api::{ApiOptions, BoundApi};
 use meshkeep::internals::commit::{
-    CommandSender, Committer, MirrorSnapshot, PersistState, Persistence, command_queue, folder, persister, publication,
+    CommandSender, Committer, MirrorSnapshot, PersistState, Persistence, command_queue, folder, persister, snapshot_channel,
 };
 use meshkeep::internals::feed::{Feed, Retention};
 use meshkeep::internals::handle::{Handle, ProcessState};
@@ -31,29 +31,29 @@ impl Persistence for DiscardingStore {
     }
 }
 
-/// Source of consecutive changes of ipcache entries.
+/// Sends consecutive changes of ipcache entries to the committer.
 struct Feeder {
     commands: CommandSender,
     handle: Handle,
     cluster: ClusterName,
     /// Runtime that waits for capacity in the queue.
-    waiting: tokio::runtime::Runtime,
+    queue_runtime: tokio::runtime::Runtime,
     /// Number of changes so far.
     count: u64,
 }
 
-/// Runs the server. The orders `feed RATE SECONDS KEYS IDENTITIES` and `fill COUNT` are answered
-/// with the last position.
+/// Runs the server. It answers the orders `feed RATE SECONDS KEYS IDENTITIES` and `fill COUNT` with
+/// the last position.
 pub(crate) fn run() -> Outcome<()> {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let (handle, commands) = writer(runtime.handle().clone());
+    let (handle, commands) = start_committer(runtime.handle().clone());
     let address = ListenAddress::parse("127.0.0.1:0")?;
     let bound = runtime.block_on(BoundApi::bind(&[address], &ApiOptions::default()))?;
     let url = bound.addresses().swap_remove(0);
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn_on(bound.serve(handle.clone(), CancellationToken::new(), Duration::ZERO), runtime.handle());
     let mut feeder =
-        Feeder { commands, handle, cluster: ClusterName::parse("paris")?, waiting: Builder::new_current_thread().build()?, count: 0 };
+        Feeder { commands, handle, cluster: ClusterName::parse("paris")?, queue_runtime: Builder::new_current_thread().build()?, count: 0 };
     answer(url.trim_start_matches("http://"));
     for words in orders() {
         match words.first().map(String::as_str) {
@@ -66,7 +66,7 @@ pub(crate) fn run() -> Outcome<()> {
     Ok(())
 }
 
-fn writer(runtime: tokio::runtime::Handle) -> (Handle, CommandSender) {
+fn start_committer(runtime: tokio::runtime::Handle) -> (Handle, CommandSender) {
     let retention = Retention { age_max: Duration::from_secs(86_400), count_max: 1_000_000 };
     let start = Sequence(1);
     let state = MirrorSnapshot {
@@ -75,7 +75,7 @@ fn writer(runtime: tokio::runtime::Handle) -> (Handle, CommandSender) {
         epoch: Epoch(0xbe),
         earlier: std::sync::Arc::default(),
     };
-    let (publisher, subscriber) = publication(state.clone());
+    let (publisher, subscriber) = snapshot_channel(state.clone());
     let (persister, worker) = persister(DiscardingStore, watch::channel(PersistState::Healthy).0);
     std::thread::spawn(move || worker.run());
     let (fold, fold_worker) = folder();
@@ -117,7 +117,7 @@ impl Feeder {
 
     fn send(&self, changes: Vec<Change>) -> Outcome<()> {
         let scope = Scope { cluster: self.cluster.clone(), kind: Kind::Ip };
-        Ok(self.waiting.block_on(self.commands.send(Command::Apply { scope, changes, cursor: None }))?)
+        Ok(self.queue_runtime.block_on(self.commands.send(Command::Apply { scope, changes, cursor: None }))?)
     }
 
     fn feed(&mut self, rate: u64, seconds: u64, keys: u64, identities: u64) -> Outcome<()> {
@@ -143,7 +143,7 @@ impl Feeder {
         Ok(())
     }
 
-    /// Waits until all changes are visible and returns the position.
+    /// Waits until all changes are visible, and returns the position.
     fn reached(&self) -> String {
         loop {
             let position = self.handle.try_reading().map(|reading| reading.position());

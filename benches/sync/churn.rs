@@ -1,5 +1,5 @@
 //! Figure of the sidecar while remote clusters change at a rate: memory, disk, bytes written, CPU
-//! time, and its delay.
+//! time, and delay.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,15 +14,15 @@ const SETTLED_AFTER: Duration = Duration::from_secs(30);
 /// Unit of a file's blocks, in bytes (stat(2)).
 const BLOCK_BYTES: u64 = 512;
 
-/// Highest values so far, in MB.
+/// Peak values so far, in MB.
 #[derive(Default)]
-struct Most {
+struct Peaks {
     resident: u64,
     disk: u64,
 }
 
-impl Most {
-    fn look(&mut self, meshkeep: &Running, home: &Path) -> Outcome<()> {
+impl Peaks {
+    fn sample(&mut self, meshkeep: &Running, home: &Path) -> Outcome<()> {
         self.resident = self.resident.max(meshkeep.resident_mb()?);
         self.disk = self.disk.max(disk_mb(&home.join("data/store"))?);
         Ok(())
@@ -37,47 +37,47 @@ pub(crate) async fn churn(rate: u32, seconds: Duration) -> Outcome<()> {
         add_cluster(home.path(), data::cluster(number).as_str(), &url)?;
     }
     println!("churn: {count} keys of {} clusters, {} MB", data::clusters(), raw / 1_000_000);
-    let (meshkeep, _) = started(home.path(), "cold").await?;
+    let (meshkeep, _) = start_synced(home.path(), "cold").await?;
     meshkeep.terminate()?;
-    let (meshkeep, address) = started(home.path(), "again").await?;
-    let (mut most, written, busy, began) = (Most::default(), meshkeep.written_bytes()?, meshkeep.busy()?, Instant::now());
-    let (changes, bytes) = put(&client, rate, 0, seconds, || most.look(&meshkeep, home.path())).await?;
+    let (meshkeep, address) = start_synced(home.path(), "again").await?;
+    let (mut peaks, written, busy, began) = (Peaks::default(), meshkeep.written_bytes()?, meshkeep.busy()?, Instant::now());
+    let (changes, bytes) = put(&client, rate, 0, seconds, || peaks.sample(&meshkeep, home.path())).await?;
     let (elapsed, ended) = (began.elapsed(), Instant::now());
     let (_, _, last) = change(changes)?;
     let (path, pod) = last.split_once('\n').ok_or("no path")?;
     until(&address, path, pod, TIME_MAX).await?;
-    let behind = ended.elapsed();
+    let delay = ended.elapsed();
     let (written, busy) = (meshkeep.written_bytes()? - written, meshkeep.busy()? - busy);
     println!(
-        "  {changes} changes of {} MB in {elapsed:.0?} ({:.0}/s of {rate}): written {} MB ({:.2} of them); {:.0} % of a core; the last is answered {:.0?} later",
+        "  {changes} changes of {} MB in {elapsed:.0?} ({:.0}/s of {rate}): written {} MB ({:.2} of them); {:.0} % of a core; the last change is served {:.0?} later",
         bytes / 1_000_000,
         changes as f64 / elapsed.as_secs_f64(),
         written / 1_000_000,
         written as f64 / bytes as f64,
         busy.as_secs_f64() * 100.0 / elapsed.as_secs_f64(),
-        behind
+        delay
     );
     tokio::time::sleep(SAMPLE_INTERVAL).await;
     println!(
         "  resident at most {} MB, {} MB {SAMPLE_INTERVAL:.0?} later; disk at most {} MB ({:.2} of raw); status: {}",
-        most.resident,
+        peaks.resident,
         meshkeep.resident_mb()?,
-        most.disk,
-        most.disk as f64 * 1e6 / raw as f64,
+        peaks.disk,
+        peaks.disk as f64 * 1e6 / raw as f64,
         ask(&address, "/readyz?synced").await?.lines().next().unwrap_or_default()
     );
     meshkeep.terminate()
 }
 
 /// Starts a sidecar and waits until it is synced.
-async fn started(home: &Path, how: &str) -> Outcome<(Running, String)> {
+async fn start_synced(home: &Path, description: &str) -> Outcome<(Running, String)> {
     let (meshkeep, address) = start_meshkeep(home)?;
     until(&address, "/readyz?synced", "200 OK", TIME_MAX).await?;
     tokio::time::sleep(SAMPLE_INTERVAL).await;
     let soon = meshkeep.resident_mb()?;
     tokio::time::sleep(SETTLED_AFTER - SAMPLE_INTERVAL).await;
     let later = meshkeep.resident_mb()?;
-    println!("  {soon} MB resident {SAMPLE_INTERVAL:.0?}, {later} MB {SETTLED_AFTER:.0?} after a start ({how}) was synced");
+    println!("  {soon} MB resident {SAMPLE_INTERVAL:.0?}, {later} MB {SETTLED_AFTER:.0?} after a start ({description}) was synced");
     Ok((meshkeep, address))
 }
 

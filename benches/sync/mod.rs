@@ -34,10 +34,12 @@ use crate::processes::{Outcome, add_cluster, ask, start_etcd, start_meshkeep, un
 const PAGE_KEYS: i64 = 1_000;
 const RANGES_AT_ONCE: u32 = 4;
 
-/// Number of missed changes: 60 s at the rate of Cilium's own scale test (325 changes/s). One in
-/// twenty is a delete and one in twenty a new key.
-const MISSED: u32 = 60 * 325;
-const DELETES_EACH: u32 = 20;
+/// Number of changes that the sidecar misses: 60 s at the rate of Cilium's own scale test (325
+/// changes/s).
+const MISSED_CHANGES: u32 = 60 * 325;
+
+/// Interval, in changes, between two deletes, and between two new keys.
+const DELETE_INTERVAL: u32 = 20;
 
 /// Maximum time for any step.
 const TIME_MAX: Duration = Duration::from_secs(600);
@@ -71,11 +73,11 @@ async fn list_all(client: &Client) -> Outcome<(Duration, u64)> {
         listing.spawn(async move {
             let mut count = 0;
             loop {
-                let at = next.fetch_add(1, Ordering::Relaxed);
-                let Some(kind) = KINDS.get((at % 4) as usize).filter(|_| at < data::clusters() * 4) else {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(kind) = KINDS.get((index % 4) as usize).filter(|_| index < data::clusters() * 4) else {
                     return Ok::<u64, etcd_client::Error>(count);
                 };
-                count += list(&mut client, *kind, at / 4 + 1).await?;
+                count += list(&mut client, *kind, index / 4 + 1).await?;
             }
         });
     }
@@ -124,7 +126,7 @@ async fn cold(keys: u32) -> Outcome<()> {
         meshkeep.terminate()?;
         let stored = ended.elapsed();
         println!(
-            "  bare list of {found} keys into nothing: {:.2} s; meshkeep: all served {:.2} s after exec (ratio {:.2}), and stored at most {:.2} s later (ratio {:.2}); {resident} MB; {:.2} s of a processor until served",
+            "  bare list of {found} keys, discarded: {:.2} s; meshkeep: all served {:.2} s after exec (ratio {:.2}), and stored at most {:.2} s later (ratio {:.2}); {resident} MB; {:.2} s of a processor until served",
             listed.as_secs_f64(),
             synced.as_secs_f64(),
             listed.as_secs_f64() / synced.as_secs_f64(),
@@ -144,22 +146,22 @@ type Pods = Vec<Vec<(EntryKey, String)>>;
 async fn change(client: &Client, pods: &mut Pods, round: u32) -> Outcome<u64> {
     const POD: &str = "\"K8sPodName\":\"";
     let (mut bytes, mut changing) = (0, JoinSet::new());
-    for change in 0..MISSED {
+    for change in 0..MISSED_CHANGES {
         let number = change % data::clusters() + 1;
-        let of_cluster = &mut pods[number as usize - 1];
-        let at = (change * 7 + round) as usize % of_cluster.len();
-        let (key, value) = match change % DELETES_EACH {
-            0 => (of_cluster.swap_remove(at).0, None),
+        let pods_of_cluster = &mut pods[number as usize - 1];
+        let index = (change * 7 + round) as usize % pods_of_cluster.len();
+        let (key, value) = match change % DELETE_INTERVAL {
+            0 => (pods_of_cluster.swap_remove(index).0, None),
             1 => {
-                let [high, low] = u16::try_from(0xc000 + (round * MISSED + change) % 0x3fff)?.to_be_bytes();
+                let [high, low] = u16::try_from(0xc000 + (round * MISSED_CHANGES + change) % 0x3fff)?.to_be_bytes();
                 let address = format!("10.{number}.{high}.{low}");
-                let (old, value) = &of_cluster[at];
+                let (old, value) = &pods_of_cluster[index];
                 let value = value.replace(&*old.name, &address);
-                of_cluster.push((EntryKey::new(Kind::Ip, old.cluster.clone(), address), value));
-                of_cluster.last().map(|(key, value)| (key.clone(), Some(value.clone()))).ok_or("no pod")?
+                pods_of_cluster.push((EntryKey::new(Kind::Ip, old.cluster.clone(), address), value));
+                pods_of_cluster.last().map(|(key, value)| (key.clone(), Some(value.clone()))).ok_or("no pod")?
             }
             _ => {
-                let (key, value) = &of_cluster[at];
+                let (key, value) = &pods_of_cluster[index];
                 (key.clone(), Some(value.replace(POD, &format!("{POD}moved-{round}-{change}-"))))
             }
         };
@@ -191,11 +193,11 @@ async fn resume(keys: u32) -> Outcome<()> {
         add_cluster(home.path(), data::cluster(number).as_str(), &wire.url())?;
     }
     println!(
-        "resume: {count} keys of {} clusters, {} MB raw; {MISSED} changes are missed, one in {DELETES_EACH} a delete",
+        "resume: {count} keys of {} clusters, {} MB raw; {MISSED_CHANGES} changes are missed, one in {DELETE_INTERVAL} a delete",
         data::clusters(),
         bytes / 1_000_000
     );
-    let synced = async |what: &str| -> Outcome<u64> {
+    let bytes_of_start = async |what: &str| -> Outcome<u64> {
         let before = wire.received_bytes();
         let began = Instant::now();
         let (meshkeep, address) = start_meshkeep(home.path())?;
@@ -209,17 +211,17 @@ async fn resume(keys: u32) -> Outcome<()> {
         Ok(received)
     };
     let mut pods: Pods = (1..=data::clusters()).map(|number| share(Kind::Ip, number, keys)).collect();
-    let full = synced("a full list").await?;
-    let nothing = synced("nothing missed").await?;
+    let full = bytes_of_start("a full list").await?;
+    let nothing = bytes_of_start("nothing missed").await?;
     for (round, is_compacted) in [(0, false), (1, true), (2, false)] {
         let missed = change(&client, &mut pods, round).await?;
         if is_compacted {
             let revision = client.clone().status().await?.header().ok_or("no header")?.revision();
             client.clone().compact(revision, Some(CompactionOptions::new().with_physical())).await?;
         }
-        let received = synced(if is_compacted { "missed, and the etcd compacted" } else { "missed" }).await?;
+        let received = bytes_of_start(if is_compacted { "missed, and the etcd compacted" } else { "missed" }).await?;
         println!(
-            "    {:.2} MB of changes: {:.2} times as many read ({:.2} without what a start reads anyway), {:.3} of a full list",
+            "    {:.2} MB of changes: {:.2} times as many bytes read ({:.2} without those of a start that missed nothing), {:.3} of a full list",
             missed as f64 / 1e6,
             received as f64 / missed as f64,
             received.saturating_sub(nothing) as f64 / missed as f64,

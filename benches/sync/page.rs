@@ -14,16 +14,16 @@ use super::source::{fill, put};
 use super::{TIME_MAX, data};
 use crate::processes::{Outcome, Running, add_cluster, start_etcd, start_meshkeep, until};
 
-/// Changes of Cilium's own scale test.
+/// Rate of changes in Cilium's own scale test.
 const CHANGES_PER_SECOND: u32 = 325;
 
 /// Returns the duration of the CPU measurement.
-fn measured() -> Duration {
+fn measure_time() -> Duration {
     Duration::from_secs(data::sized(60, 3))
 }
 
 /// Returns how often the page is opened after a restart.
-fn runs() -> u32 {
+fn restarts() -> u32 {
     data::sized(5, 1)
 }
 
@@ -38,8 +38,8 @@ fn settled_after() -> Duration {
 const FLAGS: [&str; 6] =
     ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking"];
 
-/// Script that returns the transferred bytes with heads: those of the page and its files, then
-/// those of the API without the stream.
+/// Script that returns the transferred bytes including HTTP heads: those of the page and its files,
+/// and those of the API without the stream.
 const TRANSFERRED: &str = "const all = [...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]; \
     const sum = (of) => all.filter((one) => of(new URL(one.name).pathname)).reduce((bytes, one) => bytes + one.transferSize, 0); \
     return [sum((path) => !path.startsWith('/v1/')), sum((path) => path.startsWith('/v1/') && path !== '/v1/events')]";
@@ -60,14 +60,14 @@ pub(crate) async fn page(keys: u32) -> Outcome<()> {
     until(&address, "/readyz?synced", "200 OK", TIME_MAX).await?;
     tokio::time::sleep(settled_after()).await;
     let mut times = Vec::new();
-    for _ in 0..runs() {
-        browser.goes("about:blank").await?;
+    for _ in 0..restarts() {
+        browser.go_to("about:blank").await?;
         meshkeep.terminate()?;
         let began = Instant::now();
         let (started, address) = start_meshkeep(home.path())?;
         meshkeep = started;
         let listening = began.elapsed();
-        browser.goes(&format!("http://{address}/")).await?;
+        browser.go_to(&format!("http://{address}/")).await?;
         browser.has_all_rows().await?;
         times.push((began.elapsed(), listening));
         until(&address, "/readyz?synced", "200 OK", TIME_MAX).await?;
@@ -76,13 +76,13 @@ pub(crate) async fn page(keys: u32) -> Outcome<()> {
     let shown: Vec<String> = times.iter().map(|(usable, _)| format!("{:.0}", usable.as_secs_f64() * 1e3)).collect();
     let (usable, listening) = times[times.len() / 2];
     println!("  usable {} ms after exec (it listens after {listening:.0?}); all: {} ms", usable.as_millis(), shown.join(" "));
-    let bytes = browser.runs(TRANSFERRED).await?;
+    let bytes = browser.run_script(TRANSFERRED).await?;
     println!("  transferred: {} bytes of the page and its files, {} of answers", bytes[0], bytes[1]);
     tokio::time::sleep(settled_after()).await;
-    let (open, changes) = cost(&client, &meshkeep, 0).await?;
-    browser.goes("about:blank").await?;
+    let (open, changes) = measure_cpu(&client, &meshkeep, 0).await?;
+    browser.go_to("about:blank").await?;
     tokio::time::sleep(settled_after()).await;
-    let (closed, _) = cost(&client, &meshkeep, changes).await?;
+    let (closed, _) = measure_cpu(&client, &meshkeep, changes).await?;
     println!(
         "  at {CHANGES_PER_SECOND} changes/s: {open:.2} % of a core while it is open, {closed:.2} % without: it costs {:.2} %",
         open - closed
@@ -92,9 +92,9 @@ pub(crate) async fn page(keys: u32) -> Outcome<()> {
 
 /// Measures the CPU of the sidecar while the mesh changes, in percent of a core, and the number of
 /// changes. `after` is the number of earlier changes.
-async fn cost(client: &etcd_client::Client, meshkeep: &Running, after: u64) -> Outcome<(f64, u64)> {
+async fn measure_cpu(client: &etcd_client::Client, meshkeep: &Running, after: u64) -> Outcome<(f64, u64)> {
     let (busy, began) = (meshkeep.busy()?, Instant::now());
-    let (changes, _) = put(client, CHANGES_PER_SECOND, after, measured(), || Ok(())).await?;
+    let (changes, _) = put(client, CHANGES_PER_SECOND, after, measure_time(), || Ok(())).await?;
     Ok(((meshkeep.busy()? - busy).as_secs_f64() * 100.0 / began.elapsed().as_secs_f64(), changes))
 }
 
@@ -128,18 +128,18 @@ impl Browser {
         let profile = format!("--user-data-dir={}", home.join("profile").display());
         let flags: Vec<&str> = FLAGS.into_iter().chain([profile.as_str()]).collect();
         let options = json!({"binary": "/usr/bin/chromium", "args": flags});
-        let wanted = json!({"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}});
+        let capabilities = json!({"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}});
         let server = format!("http://127.0.0.1:{port}/session");
-        let session = ask(&server, &wanted).await?;
+        let session = ask(&server, &capabilities).await?;
         browser.session = format!("{server}/{}", session["sessionId"].as_str().ok_or("no session")?);
         Ok(browser)
     }
 
-    async fn goes(&self, url: &str) -> Outcome<()> {
+    async fn go_to(&self, url: &str) -> Outcome<()> {
         ask(&format!("{}/url", self.session), &json!({"url": url})).await.map(drop)
     }
 
-    async fn runs(&self, script: &str) -> Outcome<Value> {
+    async fn run_script(&self, script: &str) -> Outcome<Value> {
         ask(&format!("{}/execute/sync", self.session), &json!({"script": script, "args": []})).await
     }
 
@@ -147,7 +147,7 @@ impl Browser {
     async fn has_all_rows(&self) -> Outcome<()> {
         let began = Instant::now();
         loop {
-            let rows = self.runs("return document.querySelectorAll('tbody tr').length").await?;
+            let rows = self.run_script("return document.querySelectorAll('tbody tr').length").await?;
             if rows.as_u64() == Some(u64::from(data::clusters())) {
                 return Ok(());
             }

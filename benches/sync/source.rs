@@ -15,7 +15,7 @@ pub(crate) const KINDS: [Kind; 4] = [Kind::Node, Kind::Service, Kind::Identity, 
 /// Maximum number of operations in an etcd transaction.
 pub(crate) const TXN_OPERATIONS_MAX: usize = 128;
 
-/// Interval at which `put` lets its caller take a sample.
+/// Interval at which [`put`] calls `take_sample`.
 pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Number of concurrent transactions. It is more than the disk's syncs need, but not so many that
@@ -75,29 +75,31 @@ pub(crate) async fn fill(client: &Client, keys: u32) -> Outcome<(u64, u64)> {
     Ok((count, bytes))
 }
 
-/// Returns the change with a number: another pod gets the address of an entry.
+/// Returns the change with a number, which gives the address of an entry to another pod: the key,
+/// the value, and a text with the path of a lookup and the pod that it must return, on one line
+/// each.
 pub(crate) fn change(number: u64) -> Outcome<(String, String, String)> {
     let entries = u64::from(data::clusters()) * u64::from(data::IPS);
-    let at = number * STRIDE % entries;
-    let (cluster, index) = (u32::try_from(at / u64::from(data::IPS))? + 1, u32::try_from(at % u64::from(data::IPS))?);
+    let position = number * STRIDE % entries;
+    let (cluster, index) = (u32::try_from(position / u64::from(data::IPS))? + 1, u32::try_from(position % u64::from(data::IPS))?);
     let address = data::address(cluster, index).to_string();
     let pod = format!("cart-7-{:08x}-{:05x}", number.wrapping_mul(0x9e37_79b9) & 0xffff_ffff, number & 0xf_ffff);
     let key = EntryKey::new(Kind::Ip, data::cluster(cluster), address.as_str()).to_string();
     Ok((key, data::ip_value(cluster, index, &pod), format!("/v1/ipcache/lookup?ip={address}\n{pod}")))
 }
 
-/// Changes entries at a rate for some time, starting after change `after`, because repeated changes
-/// would have no effect. Returns the number of changes and their bytes.
+/// Changes entries at a rate for some time. It starts after the change with the number `after`,
+/// because repeated changes would have no effect. Returns the number of changes and their bytes.
 pub(crate) async fn put(
     client: &Client,
     rate: u32,
     after: u64,
     seconds: Duration,
-    mut look: impl FnMut() -> Outcome<()>,
+    mut take_sample: impl FnMut() -> Outcome<()>,
 ) -> Outcome<(u64, u64)> {
     let (mut count, mut bytes, mut putting) = (0, 0, JoinSet::new());
     let began = Instant::now();
-    let (mut sample, mut compaction) = (began, began + COMPACTION_INTERVAL);
+    let (mut next_sample, mut next_compaction) = (began, began + COMPACTION_INTERVAL);
     while began.elapsed() < seconds {
         let mut puts = Vec::with_capacity(TXN_OPERATIONS_MAX);
         for _ in 0..TXN_OPERATIONS_MAX {
@@ -108,9 +110,9 @@ pub(crate) async fn put(
         }
         let mut client = client.clone();
         let now = Instant::now();
-        let is_due = now >= compaction;
+        let is_due = now >= next_compaction;
         if is_due {
-            compaction = now + COMPACTION_INTERVAL;
+            next_compaction = now + COMPACTION_INTERVAL;
         }
         putting.spawn(async move {
             let revision = client.txn(Txn::new().and_then(puts)).await?.header().map_or(0, etcd_client::ResponseHeader::revision);
@@ -123,9 +125,9 @@ pub(crate) async fn put(
         while putting.len() >= TXNS_AT_ONCE {
             putting.join_next().await.ok_or("nothing is put")???;
         }
-        if now >= sample {
-            sample = now + SAMPLE_INTERVAL;
-            look()?;
+        if now >= next_sample {
+            next_sample = now + SAMPLE_INTERVAL;
+            take_sample()?;
         }
         let due = began + Duration::from_secs(1) * u32::try_from(count)? / rate;
         tokio::time::sleep_until(due.into()).await;

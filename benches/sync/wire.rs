@@ -27,7 +27,7 @@ impl Wire {
             let mut connections = JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
                 let count = Arc::clone(&count);
-                connections.spawn(async move { drop(carry(client, server, &count).await) });
+                connections.spawn(async move { drop(forward(client, server, &count).await) });
                 while connections.try_join_next().is_some() {}
             }
         });
@@ -45,13 +45,13 @@ impl Wire {
     }
 }
 
-async fn carry(client: TcpStream, server: SocketAddr, count: &AtomicU64) -> std::io::Result<()> {
+async fn forward(client: TcpStream, server: SocketAddr, count: &AtomicU64) -> std::io::Result<()> {
     let server = TcpStream::connect(server).await?;
     server.set_nodelay(true)?;
     client.set_nodelay(true)?;
     let ((mut from_client, mut to_client), (mut from_server, mut to_server)) = (client.into_split(), server.into_split());
-    let there = async { tokio::io::copy(&mut from_client, &mut to_server).await.map(drop) };
-    let back = async {
+    let upstream = async { tokio::io::copy(&mut from_client, &mut to_server).await.map(drop) };
+    let downstream = async {
         let mut buffer = vec![0; 64 << 10];
         loop {
             let length = from_server.read(&mut buffer).await?;
@@ -62,5 +62,5 @@ async fn carry(client: TcpStream, server: SocketAddr, count: &AtomicU64) -> std:
             to_client.write_all(&buffer[..length]).await?;
         }
     };
-    tokio::try_join!(there, back).map(drop)
+    tokio::try_join!(upstream, downstream).map(drop)
 }

@@ -29,7 +29,7 @@ const SERVICES: u32 = 39;
 /// Factor for the size of each cluster, for sets with more than a million keys.
 pub(crate) static SCALE: AtomicU32 = AtomicU32::new(1);
 
-const SETS: [&str; 5] = ["cart", "checkout", "web", "payments-api", "search"];
+const REPLICA_SETS: [&str; 5] = ["cart", "checkout", "web", "payments-api", "search"];
 
 pub(crate) fn cluster(number: u32) -> ClusterName {
     ClusterName::parse(&format!("cluster-{number}")).expect("must be a name")
@@ -105,8 +105,9 @@ fn service_value(random: &mut StdRng, cluster: u32, index: u32, name: &str) -> S
 /// Returns the keys and values of one kind of one cluster, in key order.
 pub(crate) fn values(kind: Kind, number: u32) -> Vec<(EntryKey, String)> {
     let mut random = StdRng::seed_from_u64(u64::from(number) * 4 + kind as u64);
-    let sets: Vec<String> = (0..IPS / 4).map(|i| format!("{}-{}-{}", SETS[i as usize % 5], i % 97, letters(&mut random, 9))).collect();
-    let made = |index: u32| match kind {
+    let sets: Vec<String> =
+        (0..IPS / 4).map(|i| format!("{}-{}-{}", REPLICA_SETS[i as usize % 5], i % 97, letters(&mut random, 9))).collect();
+    let entry = |index: u32| match kind {
         Kind::EndpointSlice | Kind::NodeIp | Kind::ServiceExport | Kind::Cluster | Kind::Problem | Kind::Notice => {
             (index.to_string(), String::new())
         }
@@ -139,15 +140,15 @@ pub(crate) fn values(kind: Kind, number: u32) -> Vec<(EntryKey, String)> {
         Kind::EndpointSlice | Kind::NodeIp | Kind::ServiceExport | Kind::Cluster | Kind::Problem | Kind::Notice => 0,
     };
     let count = count * SCALE.load(Ordering::Relaxed);
-    let made = (0..count).map(made).map(|(name, value)| (EntryKey::new(kind, cluster(number), name), value));
-    let mut made: Vec<(EntryKey, String)> = made.collect();
-    made.sort();
-    made
+    let entries = (0..count).map(entry).map(|(name, value)| (EntryKey::new(kind, cluster(number), name), value));
+    let mut entries: Vec<(EntryKey, String)> = entries.collect();
+    entries.sort();
+    entries
 }
 
 pub(crate) fn decode(key: &EntryKey, value: &[u8]) -> Arc<Object> {
     let context = Context { cluster: &key.cluster, cluster_id: ClusterId(0), max_connected_clusters: MaxConnectedClusters::Clusters255 };
-    Arc::new(wire::decode(key, value, &context).expect("must be a value that agents take"))
+    Arc::new(wire::decode(key, value, &context).expect("must be a value that agents accept"))
 }
 
 /// Returns the records of one kind of one cluster. Sequences and revisions are spread over those of
@@ -179,14 +180,14 @@ pub(crate) fn records(kind: Kind, number: u32) -> Vec<Record> {
 /// Returns the entries that are derived from a node.
 pub(crate) fn derived(record: &Record) -> Vec<Record> {
     let Some(Object::Node(node)) = record.object.as_deref() else { return Vec::new() };
-    let made = |entry: IpEntry| Record {
+    let to_record = |entry: IpEntry| Record {
         key: EntryKey::of_node_ip(&record.key, entry.prefix),
         value: wire::derived_value(&entry).into(),
         object: Some(Arc::new(Object::Ip(entry))),
         source: SourceStamp { mod_revision: record.source.mod_revision, ..SourceStamp::default() },
         ..record.clone()
     };
-    derive_entries(node).into_iter().map(made).collect()
+    derive_entries(node).into_iter().map(to_record).collect()
 }
 
 /// Returns the numbers of the clusters in key order.

@@ -76,29 +76,29 @@ pub(crate) fn packing() {
             continue;
         }
         let raw: usize = records.iter().map(|record| record.key.to_string().len() + record.value.len()).sum();
-        let begun = thread_time();
+        let began = thread_time();
         let chunks = build(&records);
-        let built = thread_time() - begun;
+        let built = thread_time() - began;
         let packed: usize = chunks.iter().map(|chunk| chunk.stored().len()).sum();
         let stored: Vec<Vec<u8>> = chunks.iter().map(|chunk| chunk.stored().to_vec()).collect();
-        let begun = thread_time();
+        let began = thread_time();
         let again: Vec<Chunk> = stored.into_iter().map(|stored| Chunk::from_stored(stored).expect("must read")).collect();
-        let checked = thread_time() - begun;
+        let checked = thread_time() - began;
         let firsts: Vec<EntryKey> = again.iter().map(Chunk::first_key).collect();
-        let begun = thread_time();
+        let began = thread_time();
         for index in 0..50_000 {
             let key = &records[index * 7_919 % records.len()].key;
-            let at = firsts.partition_point(|first| first <= key) - 1;
-            black_box(again[at].get(key).expect("must be there"));
+            let chunk = firsts.partition_point(|first| first <= key) - 1;
+            black_box(again[chunk].get(key).expect("must be there"));
         }
-        let got = thread_time() - begun;
+        let get_time = thread_time() - began;
         println!(
             "  {kind}: {} B raw -> {} B packed a record; build {:.2} us, check {:.3} us a record; get {:.2} us",
             raw / records.len(),
             packed / records.len(),
             mean_us(built, records.len()),
             mean_us(checked, records.len()),
-            mean_us(got, 50_000)
+            mean_us(get_time, 50_000)
         );
     }
 }
@@ -119,25 +119,25 @@ pub(crate) fn folding() {
                 let pod = format!("cart-7-{:x}-{:05x}", random.random::<u32>(), random.random_range(0..1 << 20));
                 let text = String::from_utf8(record.value.to_vec()).expect("must be JSON");
                 let (before, rest) = text.split_once(r#""K8sPodName":""#).expect("must have a pod");
-                let behind = rest.split_once('"').expect("must end").1;
-                record.value = format!(r#"{before}"K8sPodName":"{pod}"{behind}"#).into_bytes().into();
+                let after = rest.split_once('"').expect("must end").1;
+                record.value = format!(r#"{before}"K8sPodName":"{pod}"{after}"#).into_bytes().into();
                 record.object = Some(decode(&record.key, &record.value));
                 record.last_sequence = Sequence(1_000_000 + round * 1_000 + random.random_range(0..1_000));
                 (record.key.clone(), Some(Arc::new(record)))
             };
             let changes: BTreeMap<EntryKey, Option<Arc<Record>>> = (0..CHANGES_PER_FOLD).map(changed).collect();
-            let begun = thread_time();
+            let began = thread_time();
             let new = fold(std::slice::from_ref(chunk), &[], &changes);
-            let took = thread_time() - begun;
-            folded += took;
-            longest = longest.max(took);
+            let elapsed = thread_time() - began;
+            folded += elapsed;
+            longest = longest.max(elapsed);
             *chunk = new.into_iter().next().expect("must have a chunk");
         }
     }
-    let begun = thread_time();
+    let began = thread_time();
     let all: Vec<Record> = chunks.iter().flat_map(Chunk::records).collect();
     let fresh = build(&all);
-    built += thread_time() - begun;
+    built += thread_time() - began;
     let length = |chunks: &[Chunk]| chunks.iter().map(|chunk| chunk.stored().len()).sum::<usize>();
     println!(
         "  {CHANGES_PER_FOLD} changes into a chunk of 1,024: {:.0} us, at most {:.0} us; packing one from its records: {:.0} us; length {:.3} of that",
@@ -158,20 +158,20 @@ pub(crate) fn memory() {
     let view = mirror();
     let (chunks, packed) = view.packed_size();
     println!("  {} keys, {:.0} MB raw; {chunks} chunks of {:.1} MB", view.entry_count(), megabytes(raw), megabytes(packed));
-    println!("  resident: {before} MB before, {} MB after (what making it left behind included)", resident());
+    println!("  resident: {before} MB before, {} MB after (including the memory that building it left behind)", resident());
     let bytes = std::env::temp_dir().join(format!("meshkeep-bench-{}", std::process::id()));
     let mut all = Vec::new();
     view.chunks().for_each(|chunk| all.push(chunk.stored().to_vec()));
     std::fs::write(&bytes, all.concat()).expect("must write");
-    let begun = Instant::now();
+    let began = Instant::now();
     black_box(std::fs::read(&bytes).expect("must read"));
-    let flat = begun.elapsed();
-    let begun = Instant::now();
+    let flat = began.elapsed();
+    let began = Instant::now();
     let chunks: Vec<Chunk> = all.into_iter().map(|stored| Chunk::from_stored(stored).expect("must read")).collect();
-    let checked = begun.elapsed();
+    let checked = began.elapsed();
     let mut again = View::starting_at(Sequence(1_000_000));
     again.restore_chunks(chunks);
-    println!("  bytes -> all views: {:?}, of it checking {checked:?}; reading a flat file of the same bytes {flat:?}", begun.elapsed());
+    println!("  bytes -> all views: {:?}, of which checking {checked:?}; reading a flat file of the same bytes {flat:?}", began.elapsed());
     std::fs::remove_file(bytes).expect("must remove");
     drop(again);
     churn(view);
@@ -188,7 +188,7 @@ fn churn(mut view: View) {
     let (mut folder, worker) = folder();
     let thread = std::thread::spawn(move || worker.run());
     let mut random = StdRng::seed_from_u64(3);
-    let (begun, now, mut most) = (Instant::now(), SystemTime::UNIX_EPOCH, 0);
+    let (began, now, mut peak) = (Instant::now(), SystemTime::UNIX_EPOCH, 0);
     let mut snapshot = (view.clone(), feed.clone());
     let total = sized(60, 1) * CHANGES_PER_SECOND;
     for done in 0..total {
@@ -199,15 +199,15 @@ fn churn(mut view: View) {
             folder.advance(&mut view, &feed);
             snapshot = (view.clone(), feed.clone());
             let due = Duration::from_secs(1) * done / CHANGES_PER_SECOND;
-            std::thread::park_timeout(due.saturating_sub(begun.elapsed()));
+            std::thread::park_timeout(due.saturating_sub(began.elapsed()));
         }
         if done % (5 * CHANGES_PER_SECOND) == 0 {
-            most = most.max(resident());
+            peak = peak.max(resident());
         }
     }
     println!(
-        "  after {total} changes in {:.0?}: resident {} MB, at most {most} MB; {} records not packed, {} kept for readers",
-        begun.elapsed(),
+        "  after {total} changes in {:.0?}: resident {} MB, at most {peak} MB; {} records not packed, {} retained for readers",
+        began.elapsed(),
         resident(),
         snapshot.0.unpacked_count(),
         feed.ring_length()
@@ -220,9 +220,9 @@ fn churn(mut view: View) {
 /// some 30 ns of each.
 fn percentiles(ips: &[IpAddr], mut call: impl FnMut(IpAddr)) -> (u128, u128) {
     let timed = |ip: &IpAddr| {
-        let begun = Instant::now();
+        let began = Instant::now();
         call(*ip);
-        begun.elapsed().as_nanos()
+        began.elapsed().as_nanos()
     };
     let mut times: Vec<u128> = ips.iter().map(timed).collect();
     times.sort_unstable();
@@ -262,7 +262,7 @@ pub(crate) fn lookup() {
 
 fn write(mut view: View, published: &ArcSwap<View>, stop: &AtomicBool) {
     let mut random = StdRng::seed_from_u64(5);
-    let (begun, mut done) = (Instant::now(), 0);
+    let (began, mut done) = (Instant::now(), 0);
     while !stop.load(Ordering::Acquire) {
         for _ in 0..CHANGES_PER_BATCH {
             done += 1;
@@ -270,7 +270,7 @@ fn write(mut view: View, published: &ArcSwap<View>, stop: &AtomicBool) {
         }
         published.store(Arc::new(view.clone()));
         let due = Duration::from_secs(1) * done / CHANGES_PER_SECOND;
-        std::thread::park_timeout(due.saturating_sub(begun.elapsed()));
+        std::thread::park_timeout(due.saturating_sub(began.elapsed()));
     }
 }
 
@@ -293,18 +293,18 @@ pub(crate) fn apply() {
         let mut batches = Vec::with_capacity(BATCHES_PER_TURN);
         for _ in 0..BATCHES_PER_TURN {
             let commands: Vec<_> = (0..CHANGES_PER_BATCH).map(|_| change(&mut random, turn, clusters())).collect();
-            let begun = thread_time();
+            let began = thread_time();
             let effects = view.apply_all(commands, SystemTime::UNIX_EPOCH);
-            ours += thread_time() - begun;
+            ours += thread_time() - began;
             snapshots.0 = view.clone();
             batches.push(effects.records.into_iter().filter_map(|(_, record)| record).collect::<Vec<Arc<Record>>>());
         }
         for batch in batches {
-            let begun = thread_time();
+            let began = thread_time();
             for record in batch {
                 replaced.extend(map.insert(record.key.clone(), record));
             }
-            reference += thread_time() - begun;
+            reference += thread_time() - began;
             snapshots.1 = map.clone();
         }
     }

@@ -22,13 +22,13 @@ type follower struct {
 	client *client.RecordingClient
 	prevKV bool
 	mutex  sync.Mutex
-	held   map[string]string
+	values map[string]string
 	// revisions of all events
 	seen []int64
 }
 
 func newFollower(client *client.RecordingClient, prevKV bool) *follower {
-	return &follower{client: client, prevKV: prevKV, held: map[string]string{}}
+	return &follower{client: client, prevKV: prevKV, values: map[string]string{}}
 }
 
 func (f *follower) follow(ctx context.Context, random *rand.Rand) error {
@@ -71,9 +71,9 @@ func (f *follower) follow(ctx context.Context, random *rand.Rand) error {
 func (f *follower) replace(kvs []*mvccpb.KeyValue) {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
-	f.held = map[string]string{}
+	f.values = map[string]string{}
 	for _, kv := range kvs {
-		f.held[string(kv.Key)] = string(kv.Value)
+		f.values[string(kv.Key)] = string(kv.Value)
 	}
 }
 
@@ -83,32 +83,32 @@ func (f *follower) apply(events []*clientv3.Event) {
 	for _, event := range events {
 		f.seen = append(f.seen, event.Kv.ModRevision)
 		if event.Type == mvccpb.Event_DELETE {
-			delete(f.held, string(event.Kv.Key))
+			delete(f.values, string(event.Kv.Key))
 		} else {
-			f.held[string(event.Kv.Key)] = string(event.Kv.Value)
+			f.values[string(event.Kv.Key)] = string(event.Kv.Value)
 		}
 	}
 }
 
-// differs returns the differences from a state; empty if there are none.
+// differs returns the first difference from a state; empty if there is none.
 func (f *follower) differs(state map[string]string) string {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
 	for key, value := range state {
-		if f.held[key] != value {
-			return fmt.Sprintf("%s is %q, not %q", key, f.held[key], value)
+		if f.values[key] != value {
+			return fmt.Sprintf("%s is %q, not %q", key, f.values[key], value)
 		}
 	}
-	for key := range f.held {
+	for key := range f.values {
 		if _, isThere := state[key]; !isThere {
-			return key + " is gone"
+			return key + " should have been deleted"
 		}
 	}
 	return ""
 }
 
-// wander reads at earlier revisions and watches parts, from now on or from earlier revisions, until
-// the context ends.
+// wander reads at earlier revisions and watches keys and prefixes, from now on or from earlier
+// revisions, until the context ends.
 func wander(ctx context.Context, client *client.RecordingClient, random *rand.Rand) {
 	for ctx.Err() == nil {
 		newest, err := client.Range(ctx, prefix, prefixEnd, 0, 1, true)
@@ -172,8 +172,8 @@ func (h *history) until(value string) {
 	}
 }
 
-// replay returns the history for etcd's model, after comparing it with the source key by key.
-// Revisions that no key of the prefix has belong to another prefix.
+// replay returns the history for etcd's model, after comparing it with the source key by key. A
+// revision that no key of the prefix has belongs to a key of another prefix.
 func (h *history) replay(source *source) (*model.EtcdReplay, error) {
 	events, requests, next := map[string][]string{}, []model.EtcdRequest{}, int64(2)
 	for _, event := range h.events {
@@ -205,8 +205,8 @@ func request(operation model.EtcdOperation) model.EtcdRequest {
 	return model.EtcdRequest{Type: model.Txn, Txn: &model.TxnRequest{OperationsOnSuccess: []model.EtcdOperation{operation}}}
 }
 
-// fromOldRevisions starts watches from many earlier revisions, over all kills. Each must be
-// compacted or receive the newest state of every key that changed since.
+// fromOldRevisions starts watches from many earlier revisions, also from before kills. Each watch
+// must be cancelled as compacted or receive the newest state of every key that changed since.
 func (s *scene) fromOldRevisions() error {
 	recording := s.client()
 	listed, err := recording.Range(context.Background(), prefix, prefixEnd, 0, 0, false)
@@ -253,9 +253,9 @@ func (s *scene) fromOldRevisions() error {
 			return fmt.Errorf("a watch from %d got %d of %d keys", revision, len(events), len(due))
 		}
 	}
-	fmt.Printf("  200 watches from earlier revisions: %d end with what is there, %d are compacted\n", answered, compacted)
+	fmt.Printf("  200 watches from earlier revisions: %d received the current state, %d were compacted\n", answered, compacted)
 	if answered == 0 {
-		return fmt.Errorf("no watch goes on over a kill")
+		return fmt.Errorf("no watch continues after a kill")
 	}
 	return nil
 }

@@ -1,5 +1,5 @@
 // Runs etcd's own watch validators (robustness tests of go.etcd.io/etcd/tests/v3) with the etcd
-// face: robustness MESHKEEP ETCD [SECONDS]
+// API: robustness MESHKEEP ETCD [SECONDS]
 //
 // A real etcd is changed at random, a real meshkeep mirrors it, and clients read, watch and resume
 // at random meanwhile. `live`: meshkeep is not killed, and one watch receives the whole history;
@@ -29,7 +29,7 @@ const (
 	// number of clients that follow everything, and of clients that read and watch parts
 	followers = 4
 	wanderers = 8
-	// duration of a process until it is killed
+	// time after which a process is killed
 	lifeMin, lifeSpread = 700 * time.Millisecond, 1500 * time.Millisecond
 )
 
@@ -54,7 +54,7 @@ type scene struct {
 	stop    context.CancelFunc
 	ctx     context.Context
 	group   sync.WaitGroup
-	broken  chan error
+	errors  chan error
 }
 
 func run(name string, length time.Duration, act func(*scene, time.Duration) (*model.EtcdReplay, error)) bool {
@@ -69,7 +69,7 @@ func run(name string, length time.Duration, act func(*scene, time.Duration) (*mo
 		clients: client.NewSet(identity.NewIDProvider(), time.Now()),
 		random:  rand.New(rand.NewSource(seed + 1)),
 		stop:    stop, ctx: ctx,
-		broken: make(chan error, 64),
+		errors: make(chan error, 64),
 	}
 	replay, err := act(s, length)
 	if err == nil {
@@ -119,7 +119,7 @@ func killed(s *scene, length time.Duration) (*model.EtcdReplay, error) {
 }
 
 func (s *scene) client() *client.RecordingClient {
-	recording, err := s.clients.NewClient([]string{s.servers.faceURL})
+	recording, err := s.clients.NewClient([]string{s.servers.etcdAPIURL})
 	must(err)
 	return recording
 }
@@ -134,7 +134,7 @@ func (s *scene) spawn(length time.Duration) {
 		go func() {
 			defer s.group.Done()
 			if err := s.source.followers[number].follow(s.ctx, random); err != nil {
-				s.broken <- err
+				s.errors <- err
 			}
 		}()
 	}
@@ -148,7 +148,7 @@ func (s *scene) spawn(length time.Duration) {
 	}
 }
 
-// settle waits until nothing is written any more and every follower has the current state.
+// settle waits until the writes have ended and every follower has the current state.
 func (s *scene) settle(length time.Duration) error {
 	s.source.done.Wait()
 	deadline := time.Now().Add(60*time.Second + length)
@@ -159,17 +159,17 @@ func (s *scene) settle(length time.Duration) error {
 				break
 			}
 			select {
-			case err := <-s.broken:
+			case err := <-s.errors:
 				return err
 			default:
 			}
 			if time.Now().After(deadline) {
-				return fmt.Errorf("a follower does not end with what is there: %s", different)
+				return fmt.Errorf("a follower does not have the current state: %s", different)
 			}
 			time.Sleep(20 * time.Millisecond)
 		}
 	}
-	fmt.Printf("  %d writes; %d followers hold the %d keys that are there\n", s.source.writes(), followers, len(s.source.state()))
+	fmt.Printf("  %d writes; %d followers have the %d existing keys\n", s.source.writes(), followers, len(s.source.state()))
 	return nil
 }
 

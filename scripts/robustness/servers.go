@@ -22,14 +22,14 @@ const cluster = "c01"
 
 // servers are a real etcd and a real meshkeep that mirrors it, with their own directory.
 type servers struct {
-	meshkeepBinary, home, etcdURL, faceURL, apiURL string
+	meshkeepBinary, home, etcdURL, etcdAPIURL, apiURL string
 	etcd, meshkeep                                 *exec.Cmd
 }
 
 func start(meshkeepBinary, etcdBinary string) *servers {
 	home, err := os.MkdirTemp("", "meshkeep-robustness-")
 	must(err)
-	s := &servers{meshkeepBinary: meshkeepBinary, home: home, etcdURL: freeURL(), faceURL: freeURL()}
+	s := &servers{meshkeepBinary: meshkeepBinary, home: home, etcdURL: freeURL(), etcdAPIURL: freeURL()}
 	peer := freeURL()
 	s.etcd = exec.Command(etcdBinary, "--data-dir="+filepath.Join(home, "etcd"), "--listen-client-urls="+s.etcdURL, "--advertise-client-urls="+s.etcdURL,
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=default="+peer, "--unsafe-no-fsync=true")
@@ -58,7 +58,7 @@ func (s *servers) file(name string) *os.File {
 // startMeshkeep starts meshkeep with the existing data and waits until it listens.
 func (s *servers) startMeshkeep() {
 	s.meshkeep = exec.Command(s.meshkeepBinary, "serve", "--clustermesh-config="+filepath.Join(s.home, "clustermesh"), "--data-dir="+filepath.Join(s.home, "data"),
-		"--listen=127.0.0.1:0", "--etcd-listen="+strings.TrimPrefix(s.faceURL, "http://"))
+		"--listen=127.0.0.1:0", "--etcd-listen="+strings.TrimPrefix(s.etcdAPIURL, "http://"))
 	s.meshkeep.Stderr = s.file("meshkeep.log")
 	output, err := s.meshkeep.StdoutPipe()
 	must(err)

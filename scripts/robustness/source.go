@@ -26,7 +26,7 @@ type source struct {
 
 	mutex   sync.Mutex
 	number  int
-	held    map[string]string
+	values  map[string]string
 	history map[string][]string
 	last    string
 }
@@ -35,7 +35,7 @@ type source struct {
 const deleted = "-"
 
 func newSource(url string, random *rand.Rand) *source {
-	return &source{client: plainClient(url), random: random, held: map[string]string{}, history: map[string][]string{}}
+	return &source{client: plainClient(url), random: random, values: map[string]string{}, history: map[string][]string{}}
 }
 
 func address(index int) string { return fmt.Sprintf("10.1.%d.%d", index/20, index%20+1) }
@@ -80,15 +80,15 @@ func (s *source) writeSome() {
 	var operations []clientv3.Op
 	for _, index := range s.random.Perm(keyCount)[:1+s.random.Intn(4)] {
 		key := key(index)
-		if _, isHeld := s.held[key]; isHeld && s.random.Intn(4) == 0 {
+		if _, exists := s.values[key]; exists && s.random.Intn(4) == 0 {
 			operations = append(operations, clientv3.OpDelete(key))
-			delete(s.held, key)
+			delete(s.values, key)
 			s.history[key] = append(s.history[key], deleted)
 		} else {
 			s.number++
 			value := value(index, s.number)
 			operations = append(operations, clientv3.OpPut(key, value))
-			s.held[key] = value
+			s.values[key] = value
 			s.history[key] = append(s.history[key], value)
 			s.last = value
 		}
@@ -119,7 +119,7 @@ func (s *source) state() map[string]string {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	state := map[string]string{}
-	for key, value := range s.held {
+	for key, value := range s.values {
 		state[key] = value
 	}
 	return state

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use super::client::Client;
 
-/// Part of a budget that one client may have.
+/// Part of a budget that one client may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientShare {
     /// A multiple of the bytes that are free.
@@ -48,10 +48,10 @@ pub struct MemoryPermit {
     bytes: usize,
 }
 
-/// Error: a client gets no more bytes.
+/// Error: a client cannot reserve more bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BudgetExceeded {
-    /// The client has its share.
+    /// The client has used up its share.
     PerClient,
     /// The budget has fewer free bytes than requested.
     Total,
@@ -70,7 +70,7 @@ impl AsRef<[u8]> for ResponseBytes {
 }
 
 impl MemoryBudget {
-    /// Creates a budget of `bytes_max`, of which one client may have `share`.
+    /// Creates a budget of `bytes_max` bytes, of which one client may use `share`.
     #[must_use]
     pub fn new(bytes_max: usize, share: ClientShare) -> Arc<Self> {
         Arc::new(Self { bytes_max, share, state: Mutex::default(), freed: Notify::new() })
@@ -114,7 +114,7 @@ impl MemoryBudget {
 
     fn reserve(&self, client: Client, bytes: usize) -> Result<(), BudgetExceeded> {
         let mut state = self.state();
-        let (free, own) = (self.bytes_max.saturating_sub(state.used), state.by_client.get(&client).copied().unwrap_or(0));
+        let (free, used_by_client) = (self.bytes_max.saturating_sub(state.used), state.by_client.get(&client).copied().unwrap_or(0));
         if bytes > free {
             return Err(BudgetExceeded::Total);
         }
@@ -122,7 +122,7 @@ impl MemoryBudget {
             ClientShare::TimesFree(times) => free.saturating_mul(times),
             ClientShare::Bytes(bytes) => bytes,
         };
-        if own.saturating_add(bytes) > share {
+        if used_by_client.saturating_add(bytes) > share {
             return Err(BudgetExceeded::PerClient);
         }
         state.used += bytes;
@@ -133,9 +133,9 @@ impl MemoryBudget {
     fn resize(&self, client: Client, before: usize, after: usize) {
         let mut state = self.state();
         state.used = state.used - before + after;
-        let own = state.by_client.entry(client).or_default();
-        *own = *own - before + after;
-        if *own == 0 {
+        let client_bytes = state.by_client.entry(client).or_default();
+        *client_bytes = *client_bytes - before + after;
+        if *client_bytes == 0 {
             state.by_client.remove(&client);
         }
         drop(state);

@@ -115,7 +115,7 @@ impl ScanExecutor {
         self.limits
     }
 
-    /// Returns the work of all finished slices together.
+    /// Returns the total work of all finished slices.
     #[must_use]
     pub fn spent(&self) -> ScanUsage {
         self.scheduler.spent()

@@ -31,7 +31,7 @@ struct SchedulerState {
     /// Number of admitted requests by client.
     admitted: HashMap<Client, usize>,
     count: usize,
-    /// The queues that are not empty, each once; the first one gets the next permit.
+    /// Queues that are not empty, in round-robin order. The first one gets the next permit.
     order: VecDeque<QueueKey>,
     queues: HashMap<QueueKey, VecDeque<oneshot::Sender<SlicePermit>>>,
     spent: ScanUsage,
@@ -83,11 +83,11 @@ impl SliceScheduler {
         if state.count >= SCAN_COUNT_MAX {
             return Err(ScanLimitError::Total);
         }
-        let own = state.admitted.entry(client).or_default();
-        if *own >= SCANS_PER_CLIENT_MAX {
+        let client_count = state.admitted.entry(client).or_default();
+        if *client_count >= SCANS_PER_CLIENT_MAX {
             return Err(ScanLimitError::PerClient);
         }
-        *own += 1;
+        *client_count += 1;
         state.count += 1;
         Ok(Admission { scheduler: Arc::clone(scheduler), queue: QueueKey::Requests(client) })
     }
@@ -118,7 +118,7 @@ impl SliceScheduler {
             match next.send(permit) {
                 Ok(()) => return,
                 // the waiting request was dropped
-                Err(back) => permit = back,
+                Err(returned) => permit = returned,
             }
         }
         // the permit is marked as free now: dropping it must not grant it again
@@ -175,9 +175,9 @@ impl Drop for Admission {
         let QueueKey::Requests(client) = self.queue else { return };
         let mut state = self.scheduler.state();
         state.count -= 1;
-        if let Some(own) = state.admitted.get_mut(&client) {
-            *own -= 1;
-            if *own == 0 {
+        if let Some(client_count) = state.admitted.get_mut(&client) {
+            *client_count -= 1;
+            if *client_count == 0 {
                 state.admitted.remove(&client);
             }
         }

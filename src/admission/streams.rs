@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn one_client_gets_a_tenth_and_ten_get_all() {
+    fn one_client_may_open_a_tenth_of_all_streams() {
         let limiter = StreamLimiter::new();
         let mut permits: Vec<StreamPermit> =
             (0..STREAMS_PER_CLIENT_MAX).map(|_| limiter.try_acquire(client("192.0.2.1")).unwrap()).collect();

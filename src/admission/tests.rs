@@ -12,10 +12,10 @@ use super::*;
 use crate::handle::{SliceLimit, WorkSlice};
 
 /// One row per slice.
-const SHORT: ScanLimits = ScanLimits { slice: SliceLimit::Rows(1), page: SliceLimit::Rows(1_000) };
+const ONE_ROW_SLICES: ScanLimits = ScanLimits { slice: SliceLimit::Rows(1), page: SliceLimit::Rows(1_000) };
 
 fn scans(threads: usize) -> ScanExecutor {
-    ScanExecutor::with_threads(SHORT, threads)
+    ScanExecutor::with_threads(ONE_ROW_SLICES, threads)
 }
 
 fn client(last: u8) -> Client {
@@ -82,11 +82,11 @@ async fn work_of_a_disconnected_client_gets_no_further_slice() {
 }
 
 #[tokio::test]
-#[should_panic(expected = "of the work")]
+#[should_panic(expected = "second panic")]
 async fn a_panic_ends_only_the_request_that_caused_it() {
     let scans = scans(1);
     let scanner = scans.admit(client(1)).unwrap();
-    let failed = std::panic::AssertUnwindSafe(scanner.run_once(|| panic!("of the first"))).catch_unwind().await;
+    let failed = std::panic::AssertUnwindSafe(scanner.run_once(|| panic!("first panic"))).catch_unwind().await;
     assert!(failed.is_err());
-    scanner.run_once(|| panic!("of the work")).await;
+    scanner.run_once(|| panic!("second panic")).await;
 }

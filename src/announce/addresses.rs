@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 /// Metadata services of clouds at unique local addresses. Those at link-local addresses
 /// (169.254.169.254) are refused as link-local.
-const METADATA: [Ipv6Addr; 2] = [
+const METADATA_SERVICES: [Ipv6Addr; 2] = [
     // Amazon EC2
     Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
     // Google Compute Engine
@@ -27,7 +27,7 @@ pub(super) fn refusal_reason(ip: IpAddr) -> Option<&'static str> {
         }
         IpAddr::V6(ip) if ip.is_unicast_link_local() => Some("is link-local: for each client it is another machine"),
         IpAddr::V6(ip) if ip.segments()[..6] == [0; 6] => Some("is in ::/96, where no machine can be reached"),
-        IpAddr::V6(ip) if METADATA.contains(&ip) => Some("is the address of a cloud's metadata service"),
+        IpAddr::V6(ip) if METADATA_SERVICES.contains(&ip) => Some("is the address of a cloud's metadata service"),
         IpAddr::V4(_) | IpAddr::V6(_) => None,
     }
 }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::fault::FileError;
 use super::files::read_files;
-use super::follow::{ChangeRules, FileFollower, FollowError, FollowReport, keep_metrics};
+use super::follow::{ChangeRules, FileFollower, FollowError, FollowReport, write_metrics};
 use super::plan::{ClusterPlan, Resource};
 use super::publish::{PlanPublisher, PublishError};
 use super::retire::retire;
@@ -27,7 +27,7 @@ use cilium_kvstore::allocator::{Allocator, AllocatorOptions, CollectionLimits, E
 use cilium_kvstore::{ClientOptions, EtcdConfig, KvLocker, KvstoreError, Life, Session, SessionOptions};
 
 /// Prefix of the identities in a cluster's own etcd (docs/develop/protocol.md §1.2).
-const IDENTITIES: &str = "cilium/state/identities/v1";
+const IDENTITIES_PREFIX: &str = "cilium/state/identities/v1";
 
 /// Time that a second announcer waits for the lock: the lock's lease after its holder died (25 s),
 /// and a margin.
@@ -37,14 +37,14 @@ const LOCK_WAIT: Duration = Duration::from_secs(30);
 const HEARTBEAT_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Maximum time that writing a heartbeat may take (`pkg/kvstore/heartbeat`).
-const HEARTBEAT_MAX: Duration = Duration::from_secs(25);
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Interval between passes that nothing else triggered. A clustermesh-apiserver rewrites its
 /// cluster config as often.
 const PASS_INTERVAL: Duration = Duration::from_mins(5);
 
-/// Time that changes are gathered before a pass.
-const GATHERING: Duration = Duration::from_millis(50);
+/// Wait after a change before the next pass, so that one pass covers several changes.
+const DEBOUNCE_TIME: Duration = Duration::from_millis(50);
 
 /// Wait after the first failed pass. After n failures in a row the wait is n times as long, up to
 /// [`RETRY_MAX`].
@@ -80,7 +80,7 @@ pub struct AnnounceOptions {
     pub lease_ttl: Duration,
     /// Rules that decide when a changed file is applied.
     pub rules: ChangeRules,
-    /// Signal to apply all changes of the files at once (SIGHUP).
+    /// Signal to apply all changes of the files immediately (SIGHUP).
     pub apply_now: Arc<Notify>,
     /// Path of the metrics file, if one is wanted.
     pub metrics_file: Option<PathBuf>,
@@ -120,13 +120,13 @@ pub enum AnnounceError {
     },
     /// The etcd already has a cluster config of this cluster with another id.
     #[error(
-        "cluster {cluster} has id {found} in that etcd, but the files have id {id}: retire it with files that have id {found}, or announce it under another name"
+        "cluster {cluster} has id {existing_id} in that etcd, but the files have id {id}: retire it with files that have id {existing_id}, or announce it under another name"
     )]
     OtherId {
         /// Name of the cluster.
         cluster: ClusterName,
         /// Id in the etcd's cluster config.
-        found: ClusterId,
+        existing_id: ClusterId,
         /// Id in the files.
         id: ClusterId,
     },
@@ -170,7 +170,7 @@ pub async fn announce(options: &AnnounceOptions, stop: CancellationToken) -> Res
     let announcer = Announcer { session: session.clone(), plans: plans.clone() };
     let metrics = async {
         match &options.metrics_file {
-            Some(path) => keep_metrics(path.clone(), plans.clone(), reports.clone()).await,
+            Some(path) => write_metrics(path.clone(), plans.clone(), reports.clone()).await,
             None => std::future::pending().await,
         }
     };
@@ -246,27 +246,27 @@ impl Announcer {
         let lock = lock?;
         let plan = Arc::clone(&self.plans.borrow());
         let (sender, mut events) = mpsc::channel(EVENTS_MAX);
-        let backend = EtcdBackend::new(self.session.clone(), IDENTITIES, &format!("announce-{}", plan.cluster));
+        let backend = EtcdBackend::new(self.session.clone(), IDENTITIES_PREFIX, &format!("announce-{}", plan.cluster));
         let options =
             AllocatorOptions { range: plan.range(), master_key_protection: true, events: Some(sender), ..AllocatorOptions::default() };
         let allocator = Allocator::start(backend, options).unwrap_or_else(|error| unreachable!("no mask is set: {error}"));
         let publisher = PlanPublisher::new(self.session.clone(), allocator.clone());
-        let lost = async {
+        let lost_identities = async {
             while let Some(event) = events.recv().await {
                 publisher.forget(&event);
             }
         };
         let ended = tokio::select! {
-            () = lost => Ok(()),
-            ended = self.announce_under(lock, &publisher, &allocator, &plan, stop) => ended,
+            () = lost_identities => Ok(()),
+            ended = self.announce_with_lock(lock, &publisher, &allocator, &plan, stop) => ended,
         };
         allocator.delete().await;
         ended
     }
 
-    /// Announces while the lock is held, and takes the lock again if it is lost. Identities keep
-    /// their numbers meanwhile.
-    async fn announce_under(
+    /// Announces while this process has the lock, and acquires the lock again if it is lost.
+    /// Identities keep their numbers in between.
+    async fn announce_with_lock(
         &self,
         mut lock: KvLocker,
         publisher: &PlanPublisher,
@@ -277,7 +277,7 @@ impl Announcer {
         loop {
             tokio::select! {
                 () = lock.lost() => tracing::warn!("the lock of cluster {} was lost with its lease: acquiring it again", plan.cluster),
-                () = self.work(publisher, allocator, plan) => {}
+                () = self.run_locked_tasks(publisher, allocator, plan) => {}
                 () = stop.cancelled() => {
                     // so that the next announcer does not have to wait for the lease
                     let _ = lock.unlock().await;
@@ -286,7 +286,7 @@ impl Announcer {
             }
             drop(lock);
             match stop.run_until_cancelled(self.lock()).await {
-                Some(taken) => lock = taken?,
+                Some(acquired_lock) => lock = acquired_lock?,
                 None => return Ok(()),
             }
         }
@@ -297,21 +297,23 @@ impl Announcer {
     /// [`LOCK_WAIT`].
     async fn lock(&self) -> Result<KvLocker, AnnounceError> {
         let cluster = self.plans.borrow().cluster.clone();
-        let (path, holder) = (format!("cilium/.announce/lock/{cluster}"), format!("cilium/.announce/holder/{cluster}"));
+        let (lock_key, holder_key) = (format!("cilium/.announce/lock/{cluster}"), format!("cilium/.announce/holder/{cluster}"));
         let mut failures = 0;
         loop {
             self.session.connected().await?;
-            let failed = match timeout(LOCK_WAIT, self.session.lock_path_for_long(path.as_bytes())).await {
-                Ok(Ok(lock)) => match self.claim(&lock, &holder).await {
+            let failed = match timeout(LOCK_WAIT, self.session.lock_path_without_limit(lock_key.as_bytes())).await {
+                Ok(Ok(lock)) => match self.claim(&lock, &holder_key).await {
                     Ok(()) => return Ok(lock),
                     Err(AnnounceError::Kvstore(error)) => error,
                     Err(error) => return Err(error),
                 },
                 Ok(Err(error)) => error,
-                Err(_) => match self.session.get(holder.as_bytes()).await {
-                    Ok(found) => {
-                        let holder =
-                            found.map_or_else(|| "an unknown process".into(), |found| String::from_utf8_lossy(&found.value).into_owned());
+                Err(_) => match self.session.get(holder_key.as_bytes()).await {
+                    Ok(key_value) => {
+                        let holder = key_value.map_or_else(
+                            || "an unknown process".into(),
+                            |key_value| String::from_utf8_lossy(&key_value.value).into_owned(),
+                        );
                         return Err(AnnounceError::Announced { cluster: cluster.as_str().into(), holder });
                     }
                     Err(error) => error,
@@ -331,33 +333,33 @@ impl Announcer {
     /// Writes this process's name to the holder key. Returns [`AnnounceError::OtherId`] if the etcd
     /// has a cluster config with another id: then another cluster uses the name, and its keys must
     /// not change.
-    async fn claim(&self, lock: &KvLocker, holder: &str) -> Result<(), AnnounceError> {
+    async fn claim(&self, lock: &KvLocker, holder_key: &str) -> Result<(), AnnounceError> {
         let (cluster, id) = (self.plans.borrow().cluster.clone(), self.plans.borrow().id);
         let config = self.session.get(cluster_config_key(&cluster).as_bytes()).await?;
-        let found = config.and_then(|config| parse_cluster_config(&config.value).ok()).map(|config| config.id);
-        if let Some(found) = found.filter(|found| *found != id) {
-            return Err(AnnounceError::OtherId { cluster, found, id });
+        let existing_id = config.and_then(|config| parse_cluster_config(&config.value).ok()).map(|config| config.id);
+        if let Some(existing_id) = existing_id.filter(|existing_id| *existing_id != id) {
+            return Err(AnnounceError::OtherId { cluster, existing_id, id });
         }
-        self.session.update_if_locked(holder.as_bytes(), process_name().as_bytes(), Life::Leased, lock).await?;
+        self.session.update_if_locked(holder_key.as_bytes(), process_name().as_bytes(), Life::Leased, lock).await?;
         Ok(())
     }
 
-    /// Runs everything that needs the lock.
-    async fn work(&self, publisher: &PlanPublisher, allocator: &Allocator<EtcdBackend>, plan: &ClusterPlan) {
+    /// Runs the tasks that need the lock.
+    async fn run_locked_tasks(&self, publisher: &PlanPublisher, allocator: &Allocator<EtcdBackend>, plan: &ClusterPlan) {
         tokio::join!(
             self.watch(publisher, plan, Some(Resource::Nodes)),
             self.watch(publisher, plan, Some(Resource::Ips)),
             self.watch(publisher, plan, Some(Resource::Services)),
             self.watch(publisher, plan, None),
             self.watch_config(publisher, plan),
-            self.passes(publisher),
-            self.keep_heartbeat(publisher),
+            self.run_passes(publisher),
+            self.write_heartbeats(publisher),
             self.collect_identities(allocator, plan)
         );
     }
 
     /// Runs a pass after each change of the plan or of the etcd, and one every [`PASS_INTERVAL`].
-    async fn passes(&self, publisher: &PlanPublisher) {
+    async fn run_passes(&self, publisher: &PlanPublisher) {
         let mut plans = self.plans.clone();
         let (mut failures, mut announced, mut last_error) = (0, false, String::new());
         loop {
@@ -386,23 +388,23 @@ impl Announcer {
                     }
                 }
             }
-            let due = if failures > 0 { retry_after(failures) } else { PASS_INTERVAL };
+            let wait = if failures > 0 { retry_after(failures) } else { PASS_INTERVAL };
             tokio::select! {
                 changed = plans.changed() => if changed.is_err() { return },
                 () = publisher.due.notified(), if failures == 0 => {}
                 () = self.session.disconnected(), if failures == 0 => {}
-                () = sleep(due) => {}
+                () = sleep(wait) => {}
             }
-            sleep(GATHERING).await;
+            sleep(DEBOUNCE_TIME).await;
         }
     }
 
-    async fn keep_heartbeat(&self, publisher: &PlanPublisher) {
+    async fn write_heartbeats(&self, publisher: &PlanPublisher) {
         let mut ticks = interval(HEARTBEAT_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            match timeout(HEARTBEAT_MAX, publisher.write_heartbeat()).await {
+            match timeout(HEARTBEAT_TIMEOUT, publisher.write_heartbeat()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::warn!(%error, "cannot write the heartbeat: clients disconnect after two minutes without one"),
                 Err(_) => tracing::warn!("the heartbeat was not written in time: clients disconnect after two minutes without one"),
@@ -433,13 +435,13 @@ impl Announcer {
     }
 
     async fn collect_identities(&self, allocator: &Allocator<EtcdBackend>, plan: &ClusterPlan) {
-        let what = CollectionLimits { range: plan.range(), deletes_per_minute: COLLECTION_RATE };
+        let limits = CollectionLimits { range: plan.range(), deletes_per_minute: COLLECTION_RATE };
         let mut ticks = interval(COLLECTION_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut stale = StaleIds::new();
         loop {
             ticks.tick().await;
-            match allocator.run_gc(&stale, &what).await {
+            match allocator.run_gc(&stale, &limits).await {
                 Ok(round) => {
                     if !round.deleted.is_empty() {
                         tracing::info!(deleted = round.deleted.len(), alive = round.alive, "deleted unused identities");

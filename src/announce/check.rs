@@ -26,7 +26,8 @@ const NAMESPACE_LABEL: &str = "k8s:io.kubernetes.pod.namespace";
 /// Source of labels without an explicit source.
 const SOURCE_K8S: &str = "k8s";
 
-/// Label sources that have a meaning in Cilium, so that a machine must not use them (`pkg/labels`).
+/// Label sources that Cilium reserves for its own labels (`pkg/labels`). A machine must not use
+/// them.
 const SOURCES_RESERVED: [&str; 3] = ["reserved", "cidr", "fqdn"];
 
 /// Cluster name that Cilium treats as unset (`pkg/defaults`, `ClusterName`).
@@ -35,15 +36,15 @@ const CLUSTER_NAME_DEFAULT: &str = "default";
 /// Maximum length of a Kubernetes name (RFC 1123), in bytes.
 const NAME_LENGTH_MAX: usize = 253;
 
-/// Plan of the files that were validated so far.
+/// Plan under construction, with everything that was validated so far.
 struct PlanBuilder<'a> {
     faults: &'a mut Vec<FileError>,
     cluster: ClusterName,
     nodes: BTreeMap<String, Node>,
     workloads: Vec<Workload>,
     services: Vec<Service>,
-    names: BTreeSet<(&'static str, String)>,
-    ips: BTreeMap<IpAddr, String>,
+    unique_names: BTreeSet<(&'static str, String)>,
+    workloads_by_ip: BTreeMap<IpAddr, String>,
 }
 
 #[derive(Clone, Copy)]
@@ -55,44 +56,44 @@ struct YamlLocation<'a> {
 impl YamlLocation<'_> {
     /// Records a fault. Does nothing once [`FAULTS_MAX`] faults are recorded, because finding the
     /// line of a fault parses the whole file again.
-    fn fault(self, faults: &mut Vec<FileError>, reason: impl AsRef<str>) {
+    fn report(self, faults: &mut Vec<FileError>, reason: impl AsRef<str>) {
         if faults.len() < FAULTS_MAX {
             faults.push(self.file.fault(self.path, reason.as_ref()));
         }
     }
 }
 
-/// Returns the plan of the files, or `None` if no valid cluster is named. Appends errors to
-/// `faults`; with any of them the plan must not be used.
+/// Returns the plan of the files, or `None` if they name no valid cluster. Appends errors to
+/// `faults`. If it is not empty afterwards, the plan must not be used.
 pub(super) fn check(files: &[Arc<ParsedFile>], faults: &mut Vec<FileError>) -> Option<ClusterPlan> {
-    let (cluster, id, max) = cluster(files, faults)?;
+    let (cluster, id, max) = agreed_cluster(files, faults)?;
     let mut builder = PlanBuilder {
         faults,
         cluster,
         nodes: BTreeMap::new(),
         workloads: Vec::new(),
         services: Vec::new(),
-        names: BTreeSet::new(),
-        ips: BTreeMap::new(),
+        unique_names: BTreeSet::new(),
+        workloads_by_ip: BTreeMap::new(),
     };
-    let each = |list: &'static str, length: fn(&ParsedFile) -> usize| {
+    let each_element = |list: &'static str, length: fn(&ParsedFile) -> usize| {
         files.iter().flat_map(move |file| (0..length(file)).map(move |index| (file, index, YamlPath::element(list, index))))
     };
-    for (file, index, path) in each("nodes", |file| file.yaml.nodes.len()) {
-        builder.node(&file.yaml.nodes[index], id, YamlLocation { file, path: &path });
+    for (file, index, path) in each_element("nodes", |file| file.yaml.nodes.len()) {
+        builder.add_node(&file.yaml.nodes[index], id, YamlLocation { file, path: &path });
     }
-    for (file, index, path) in each("workloads", |file| file.yaml.workloads.len()) {
-        builder.workload(&file.yaml.workloads[index], YamlLocation { file, path: &path });
+    for (file, index, path) in each_element("workloads", |file| file.yaml.workloads.len()) {
+        builder.add_workload(&file.yaml.workloads[index], YamlLocation { file, path: &path });
     }
-    for (file, index, path) in each("services", |file| file.yaml.services.len()) {
-        builder.service(&file.yaml.services[index], id, YamlLocation { file, path: &path });
+    for (file, index, path) in each_element("services", |file| file.yaml.services.len()) {
+        builder.add_service(&file.yaml.services[index], id, YamlLocation { file, path: &path });
     }
     let PlanBuilder { cluster, nodes, workloads, services, .. } = builder;
     Some(ClusterPlan { cluster, id, max, nodes: nodes.into_values().collect(), workloads, services })
 }
 
 /// Returns the cluster that all files agree on.
-fn cluster(files: &[Arc<ParsedFile>], faults: &mut Vec<FileError>) -> Option<(ClusterName, ClusterId, MaxConnectedClusters)> {
+fn agreed_cluster(files: &[Arc<ParsedFile>], faults: &mut Vec<FileError>) -> Option<(ClusterName, ClusterId, MaxConnectedClusters)> {
     let path = YamlPath::member("cluster");
     let mut named = files.iter().filter_map(|file| Some((file, file.yaml.cluster.as_ref()?)));
     let Some((file, yaml)) = named.next() else {
@@ -127,26 +128,26 @@ fn cluster(files: &[Arc<ParsedFile>], faults: &mut Vec<FileError>) -> Option<(Cl
 }
 
 impl PlanBuilder<'_> {
-    fn node(&mut self, yaml: &NodeYaml, id: ClusterId, location: YamlLocation<'_>) {
+    fn add_node(&mut self, yaml: &NodeYaml, id: ClusterId, location: YamlLocation<'_>) {
         let YamlLocation { file, path } = location;
-        self.name(&yaml.name, YamlLocation { file, path: &path.join("name") });
+        self.check_name(&yaml.name, YamlLocation { file, path: &path.join("name") });
         if yaml.addresses.is_empty() {
-            YamlLocation { file, path: &path.join("addresses") }.fault(self.faults, "is empty: a node needs at least one address");
+            YamlLocation { file, path: &path.join("addresses") }.report(self.faults, "is empty: a node needs at least one address");
         }
         let mut addresses = Vec::new();
         for (index, address) in yaml.addresses.iter().enumerate() {
             let path = path.join("addresses").index(index);
             if address.address_type.is_empty() {
-                YamlLocation { file, path: &path.join("type") }.fault(self.faults, "is empty: expected a type such as InternalIP");
+                YamlLocation { file, path: &path.join("type") }.report(self.faults, "is empty: expected a type such as InternalIP");
             }
-            let ip = self.ip(&address.ip, YamlLocation { file, path: &path.join("ip") });
+            let ip = self.parse_ip(&address.ip, YamlLocation { file, path: &path.join("ip") });
             addresses.extend(ip.map(|ip| NodeAddress { address_type: address.address_type.clone(), ip }));
         }
         let mut node = Node { name: yaml.name.clone(), cluster_id: id.0, addresses, ..Node::default() };
         for (index, text) in yaml.pod_cidrs.iter().enumerate() {
             let parsed = text.parse::<IpNet>();
             if let Some(reason) = parsed.as_ref().ok().and_then(|net| prefix_refusal_reason(*net)) {
-                YamlLocation { file, path: &path.join("podCIDRs").index(index) }.fault(self.faults, reason);
+                YamlLocation { file, path: &path.join("podCIDRs").index(index) }.report(self.faults, reason);
                 continue;
             }
             match parsed {
@@ -157,45 +158,45 @@ impl PlanBuilder<'_> {
                 },
                 Ok(net) => {
                     let reason = format!("{text} has bits set after its prefix length, expected {}", net.trunc());
-                    YamlLocation { file, path: &path.join("podCIDRs").index(index) }.fault(self.faults, reason);
+                    YamlLocation { file, path: &path.join("podCIDRs").index(index) }.report(self.faults, reason);
                 }
                 Err(_) => {
                     let reason = format!("{text:?} is not a prefix such as 192.168.7.16/28");
-                    YamlLocation { file, path: &path.join("podCIDRs").index(index) }.fault(self.faults, reason);
+                    YamlLocation { file, path: &path.join("podCIDRs").index(index) }.report(self.faults, reason);
                 }
             }
         }
         if self.nodes.insert(yaml.name.clone(), node).is_some() {
-            YamlLocation { file, path: &path.join("name") }.fault(self.faults, format!("another node has the name {:?} too", yaml.name));
+            YamlLocation { file, path: &path.join("name") }.report(self.faults, format!("another node has the name {:?} too", yaml.name));
         }
     }
 
-    fn workload(&mut self, yaml: &WorkloadYaml, location: YamlLocation<'_>) {
+    fn add_workload(&mut self, yaml: &WorkloadYaml, location: YamlLocation<'_>) {
         let YamlLocation { file, path } = location;
         self.check_unique_name("workload", &yaml.namespace, &yaml.name, location);
-        let mut labels = self.labels(&yaml.labels, YamlLocation { file, path: &path.join("labels") });
+        let mut labels = self.parse_labels(&yaml.labels, YamlLocation { file, path: &path.join("labels") });
         labels.insert(CLUSTER_LABEL.into(), self.cluster.as_str().into());
         labels.insert(NAMESPACE_LABEL.into(), yaml.namespace.clone());
         if !yaml.service_account.is_empty() {
-            self.name(&yaml.service_account, YamlLocation { file, path: &path.join("serviceAccount") });
+            self.check_name(&yaml.service_account, YamlLocation { file, path: &path.join("serviceAccount") });
             labels.insert(SERVICE_ACCOUNT_LABEL.into(), yaml.service_account.clone());
         }
         if yaml.ips.is_empty() {
-            YamlLocation { file, path: &path.join("ips") }.fault(self.faults, "is empty: a workload needs at least one address");
+            YamlLocation { file, path: &path.join("ips") }.report(self.faults, "is empty: a workload needs at least one address");
         }
         let mut ips = Vec::new();
         for (index, text) in yaml.ips.iter().enumerate() {
             let path = path.join("ips").index(index);
-            let Some(ip) = self.ip(text, YamlLocation { file, path: &path }) else { continue };
+            let Some(ip) = self.parse_ip(text, YamlLocation { file, path: &path }) else { continue };
             let workload = format!("{}/{}", yaml.namespace, yaml.name);
-            match self.ips.insert(ip, workload) {
-                Some(other) => YamlLocation { file, path: &path }.fault(self.faults, format!("{other} has the address {ip} too")),
+            match self.workloads_by_ip.insert(ip, workload) {
+                Some(other) => YamlLocation { file, path: &path }.report(self.faults, format!("{other} has the address {ip} too")),
                 None => ips.push(ip),
             }
         }
         let host_ip = match yaml.node.as_ref().map(|name| (name, self.nodes.get(name))) {
             Some((name, None)) => {
-                YamlLocation { file, path: &path.join("node") }.fault(self.faults, format!("no node has the name {name:?}"));
+                YamlLocation { file, path: &path.join("node") }.report(self.faults, format!("no node has the name {name:?}"));
                 None
             }
             Some((_, Some(node))) => node.addresses.first().map(|address| address.ip),
@@ -212,14 +213,14 @@ impl PlanBuilder<'_> {
         });
     }
 
-    fn service(&mut self, yaml: &ServiceYaml, id: ClusterId, location: YamlLocation<'_>) {
+    fn add_service(&mut self, yaml: &ServiceYaml, id: ClusterId, location: YamlLocation<'_>) {
         let YamlLocation { file, path } = location;
         self.check_unique_name("service", &yaml.namespace, &yaml.name, location);
-        let ports = self.ports(&yaml.ports, YamlLocation { file, path: &path.join("ports") });
-        let list = |ips: Vec<IpAddr>| ips.into_iter().collect::<BTreeSet<_>>();
-        let frontends = list(self.ips(&yaml.frontends, YamlLocation { file, path: &path.join("frontends") }));
-        let (backends, selector) = self.backends(&yaml.backends, YamlLocation { file, path: &path.join("backends") });
-        let labels = self.labels(&yaml.labels, YamlLocation { file, path: &path.join("labels") });
+        let ports = self.parse_ports(&yaml.ports, YamlLocation { file, path: &path.join("ports") });
+        let to_set = |ips: Vec<IpAddr>| ips.into_iter().collect::<BTreeSet<_>>();
+        let frontends = to_set(self.parse_ips(&yaml.frontends, YamlLocation { file, path: &path.join("frontends") }));
+        let (backends, selector) = self.resolve_backends(&yaml.backends, YamlLocation { file, path: &path.join("backends") });
+        let labels = self.parse_labels(&yaml.labels, YamlLocation { file, path: &path.join("labels") });
         let ports: Arc<[Port]> = ports.into();
         let (namespace, name) = (yaml.namespace.clone(), yaml.name.clone());
         let backend = |ip| Backend { ip, ports: ports.clone(), hostname: String::new(), zone: None };
@@ -238,118 +239,125 @@ impl PlanBuilder<'_> {
 
     /// Returns the addresses behind a service, and its label selector if it has one. A selector
     /// matches workloads of any namespace, because a machine belongs to none.
-    fn backends(&mut self, yaml: &BackendsYaml, location: YamlLocation<'_>) -> (BTreeSet<IpAddr>, LabelSet) {
+    fn resolve_backends(&mut self, yaml: &BackendsYaml, location: YamlLocation<'_>) -> (BTreeSet<IpAddr>, LabelSet) {
         let YamlLocation { file, path } = location;
         match (&yaml.labels, &yaml.ips) {
             (Some(labels), None) => {
-                let wanted = self.labels(labels, YamlLocation { file, path: &path.join("labels") });
+                let wanted = self.parse_labels(labels, YamlLocation { file, path: &path.join("labels") });
                 if wanted.is_empty() {
-                    YamlLocation { file, path: &path.join("labels") }.fault(self.faults, "is empty: it would select every workload");
+                    YamlLocation { file, path: &path.join("labels") }.report(self.faults, "is empty: it would select every workload");
                 }
                 let selected = |workload: &&Workload| wanted.iter().all(|(name, value)| workload.key.label(name) == Some(value.as_str()));
                 let ips = self.workloads.iter().filter(selected).flat_map(|workload| workload.ips.iter().copied()).collect();
                 (ips, wanted.into_iter().map(|(name, value)| (without_source(&name).to_owned(), value)).collect())
             }
-            (None, Some(ips)) => (self.ips(ips, YamlLocation { file, path: &path.join("ips") }).into_iter().collect(), LabelSet::new()),
+            (None, Some(ips)) => {
+                (self.parse_ips(ips, YamlLocation { file, path: &path.join("ips") }).into_iter().collect(), LabelSet::new())
+            }
             (Some(_), Some(_)) | (None, None) => {
-                location.fault(self.faults, "must have either labels or ips");
+                location.report(self.faults, "must have either labels or ips");
                 (BTreeSet::new(), LabelSet::new())
             }
         }
     }
 
     /// Returns the ports of a service, sorted by name.
-    fn ports(&mut self, yaml: &[PortYaml], location: YamlLocation<'_>) -> Vec<Port> {
+    fn parse_ports(&mut self, yaml: &[PortYaml], location: YamlLocation<'_>) -> Vec<Port> {
         let YamlLocation { file, path } = location;
         if yaml.is_empty() {
-            location.fault(self.faults, "is empty: a service needs at least one port");
+            location.report(self.faults, "is empty: a service needs at least one port");
         }
         let mut ports = BTreeMap::new();
         for (index, port) in yaml.iter().enumerate() {
             let path = path.index(index);
             if !["TCP", "UDP", "SCTP"].contains(&port.protocol.as_str()) {
                 let reason = format!("is {:?}, expected TCP, UDP or SCTP", port.protocol);
-                YamlLocation { file, path: &path.join("protocol") }.fault(self.faults, reason);
+                YamlLocation { file, path: &path.join("protocol") }.report(self.faults, reason);
             }
             let number = u16::try_from(port.port.0).ok().filter(|number| *number > 0).unwrap_or_else(|| {
-                YamlLocation { file, path: &path.join("port") }.fault(self.faults, format!("is {}, expected 1 to 65535", port.port.0));
+                YamlLocation { file, path: &path.join("port") }.report(self.faults, format!("is {}, expected 1 to 65535", port.port.0));
                 0
             });
-            let known = Port { name: port.name.clone(), protocol: port.protocol.clone(), port: number };
-            if ports.insert(port.name.clone(), known).is_some() {
-                YamlLocation { file, path: &path }.fault(self.faults, format!("another port has the name {:?} too", port.name));
+            let parsed_port = Port { name: port.name.clone(), protocol: port.protocol.clone(), port: number };
+            if ports.insert(port.name.clone(), parsed_port).is_some() {
+                YamlLocation { file, path: &path }.report(self.faults, format!("another port has the name {:?} too", port.name));
             }
         }
         ports.into_values().collect()
     }
 
-    fn check_unique_name(&mut self, what: &'static str, namespace: &str, name: &str, location: YamlLocation<'_>) {
+    fn check_unique_name(&mut self, kind: &'static str, namespace: &str, name: &str, location: YamlLocation<'_>) {
         let YamlLocation { file, path } = location;
-        self.name(namespace, YamlLocation { file, path: &path.join("namespace") });
-        self.name(name, YamlLocation { file, path: &path.join("name") });
-        let full = format!("{namespace}/{name}");
-        if !self.names.insert((what, full.clone())) {
-            YamlLocation { file, path: &path.join("name") }.fault(self.faults, format!("another {what} has the name {full} too"));
+        self.check_name(namespace, YamlLocation { file, path: &path.join("namespace") });
+        self.check_name(name, YamlLocation { file, path: &path.join("name") });
+        let full_name = format!("{namespace}/{name}");
+        if !self.unique_names.insert((kind, full_name.clone())) {
+            YamlLocation { file, path: &path.join("name") }.report(self.faults, format!("another {kind} has the name {full_name} too"));
         }
     }
 
     /// Checks a name that becomes a part of a key.
-    fn name(&mut self, name: &str, location: YamlLocation<'_>) {
-        let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.';
-        let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    fn check_name(&mut self, name: &str, location: YamlLocation<'_>) {
+        let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.';
+        let is_alphanumeric = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
         let bytes = name.as_bytes();
-        if !(bytes.len() <= NAME_LENGTH_MAX && bytes.iter().all(|byte| good(*byte)) && ends(bytes.first()) && ends(bytes.last())) {
-            location.fault(self.faults, format!("{name:?} is not a valid Kubernetes name: use a-z, 0-9, '-' and '.'"));
+        if !(bytes.len() <= NAME_LENGTH_MAX
+            && bytes.iter().all(|byte| is_allowed(*byte))
+            && is_alphanumeric(bytes.first())
+            && is_alphanumeric(bytes.last()))
+        {
+            location.report(self.faults, format!("{name:?} is not a valid Kubernetes name: use a-z, 0-9, '-' and '.'"));
         }
     }
 
-    fn ip(&mut self, text: &str, location: YamlLocation<'_>) -> Option<IpAddr> {
+    fn parse_ip(&mut self, text: &str, location: YamlLocation<'_>) -> Option<IpAddr> {
         match text.parse::<IpAddr>() {
             Ok(ip) => match refusal_reason(ip) {
-                // the form that Cilium writes, also in keys
+                // Cilium writes this form, in keys too
                 None => Some(ip.to_canonical()),
                 Some(reason) => {
-                    location.fault(self.faults, format!("{ip} {reason}"));
+                    location.report(self.faults, format!("{ip} {reason}"));
                     None
                 }
             },
             Err(_) => {
-                location.fault(self.faults, format!("{text:?} is not an address"));
+                location.report(self.faults, format!("{text:?} is not an address"));
                 None
             }
         }
     }
 
-    fn ips(&mut self, texts: &[String], location: YamlLocation<'_>) -> Vec<IpAddr> {
+    fn parse_ips(&mut self, texts: &[String], location: YamlLocation<'_>) -> Vec<IpAddr> {
         let YamlLocation { file, path } = location;
-        let each = texts.iter().enumerate();
-        each.filter_map(|(index, text)| self.ip(text, YamlLocation { file, path: &path.index(index) })).collect()
+        let indexed_texts = texts.iter().enumerate();
+        indexed_texts.filter_map(|(index, text)| self.parse_ip(text, YamlLocation { file, path: &path.index(index) })).collect()
     }
 
     /// Returns the labels by `source:key`. Identities are stored without escaping, so labels with
     /// separators are refused.
-    fn labels(&mut self, yaml: &LabelsYaml, location: YamlLocation<'_>) -> BTreeMap<String, String> {
+    fn parse_labels(&mut self, yaml: &LabelsYaml, location: YamlLocation<'_>) -> BTreeMap<String, String> {
         let (mut labels, mut keys) = (BTreeMap::new(), BTreeSet::new());
         for (name, value) in &yaml.0 {
             let (source, key) = name.split_once(':').unwrap_or((SOURCE_K8S, name));
-            let full = format!("{source}:{key}");
-            let separators = |text: &str| text.contains([';', '\n']) || text.contains(char::is_control);
-            let added = [CLUSTER_LABEL, NAMESPACE_LABEL, SERVICE_ACCOUNT_LABEL].iter().any(|label| without_source(label) == key);
+            let full_name = format!("{source}:{key}");
+            let has_separators = |text: &str| text.contains([';', '\n']) || text.contains(char::is_control);
+            let is_set_by_announce =
+                [CLUSTER_LABEL, NAMESPACE_LABEL, SERVICE_ACCOUNT_LABEL].iter().any(|label| without_source(label) == key);
             let fault = match () {
                 () if key.is_empty() || source.is_empty() => "a label needs a name".to_owned(),
-                () if separators(name) || key.contains('=') || key.contains("//") => format!("{name:?} is not a valid label name"),
-                () if separators(value) => format!("the value of {name:?} must not have a ';' or a line break"),
+                () if has_separators(name) || key.contains('=') || key.contains("//") => format!("{name:?} is not a valid label name"),
+                () if has_separators(value) => format!("the value of {name:?} must not have a ';' or a line break"),
                 () if SOURCES_RESERVED.contains(&source) || source.starts_with('$') => {
                     format!("the label source {source:?} is not allowed for machines")
                 }
-                () if added => format!("{name:?} is set from the cluster, the namespace and the service account: remove it"),
+                () if is_set_by_announce => format!("{name:?} is set from the cluster, the namespace and the service account: remove it"),
                 () if !keys.insert(key) => format!("{key:?} has two sources: Cilium keeps only one label per name"),
                 () => {
-                    labels.insert(full, value.clone());
+                    labels.insert(full_name, value.clone());
                     continue;
                 }
             };
-            location.fault(self.faults, fault);
+            location.report(self.faults, fault);
         }
         labels
     }

@@ -39,15 +39,15 @@ pub(super) fn check_count(paths: &[PathBuf]) -> Result<(), Vec<FileError>> {
 
 /// Returns the plan of files that were read, or the first twenty errors in them.
 pub(super) fn check_files(files: impl IntoIterator<Item = Result<Arc<ParsedFile>, FileError>>) -> Result<ClusterPlan, Vec<FileError>> {
-    let (mut read, mut faults) = (Vec::new(), Vec::new());
+    let (mut parsed_files, mut faults) = (Vec::new(), Vec::new());
     for file in files {
         match file {
-            Ok(file) => read.push(file),
+            Ok(file) => parsed_files.push(file),
             Err(fault) => faults.push(fault),
         }
     }
     if faults.is_empty() {
-        let plan = check::check(&read, &mut faults);
+        let plan = check::check(&parsed_files, &mut faults);
         if let Some(plan) = plan.filter(|_| faults.is_empty()) {
             return Ok(plan);
         }

@@ -1,5 +1,5 @@
 //! The desired contents of the etcd, computed from the files and the numbers of the identities.
-//! Pure.
+//! Nothing here does I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -16,8 +16,8 @@ use crate::wire::{ip_identity, time_text};
 use cilium_kvstore::allocator::{AllocateError, Allocator, AllocatorEvent, AllocatorEventKind, AllocatorKey, EtcdBackend};
 use cilium_kvstore::{Condition, EventKind, KeyValue, KeyValueEvent, KvstoreError, Life, Session, Write};
 
-/// Maximum number of concurrent writes. etcd syncs its log once for all writes that wait, and more
-/// of them gain little (docs/develop/measurements.md).
+/// Maximum number of concurrent writes. etcd syncs its log once for all waiting writes, so a larger
+/// number gains little (docs/develop/measurements.md).
 const WRITES_MAX: usize = 16;
 
 /// The reason why a pass was incomplete.
@@ -45,7 +45,7 @@ pub(super) struct PlanPublisher {
     allocator: Allocator<EtcdBackend>,
     numbers: Mutex<BTreeMap<AllocatorKey, u32>>,
     /// Expected values by key, from the last pass. `None` accepts any value.
-    wanted: Mutex<BTreeMap<Vec<u8>, Option<Vec<u8>>>>,
+    expected: Mutex<BTreeMap<Vec<u8>, Option<Vec<u8>>>>,
     /// Notified when the etcd may differ from the plan.
     pub(super) due: Arc<Notify>,
 }
@@ -55,37 +55,37 @@ impl PlanPublisher {
         let due = Arc::new(Notify::new());
         let observer = Arc::clone(&due);
         session.on_lease_lost(b"cilium/", move |_| observer.notify_one());
-        Self { session, allocator, numbers: Mutex::default(), wanted: Mutex::default(), due }
+        Self { session, allocator, numbers: Mutex::default(), expected: Mutex::default(), due }
     }
 
-    /// Runs one pass: writes everything that differs from the plan and deletes what the plan does
-    /// not have. A reader always finds what a key refers to: identities are written before
+    /// Runs one pass: writes everything that differs from the plan and deletes everything that the
+    /// plan does not have. Readers can always resolve references: identities are written before
     /// addresses, all entries before the canaries, and the canaries before the cluster config.
     pub(super) async fn pass(&self, plan: &ClusterPlan) -> Result<(), PublishError> {
         self.write_heartbeat().await?;
-        let shortfall = self.allocate_identities(plan).await;
+        let identity_error = self.allocate_identities(plan).await;
         self.restore_identities(plan).await?;
         let numbers = self.numbers().clone();
         let mut desired = Vec::new();
         for resource in [Resource::Nodes, Resource::Ips, Resource::Services] {
             desired.push((resource, plan.keys(resource, &numbers)));
         }
-        self.set_wanted(plan, &desired);
+        self.set_expected(plan, &desired);
         let mut surplus = Vec::new();
         for (resource, keys) in desired {
-            surplus.extend(self.write(plan, resource, keys).await?);
+            surplus.extend(self.write_keys(plan, resource, keys).await?);
         }
         // services are deleted before the addresses behind them
-        for found in surplus.into_iter().rev() {
-            self.session.write_if(&[Condition::WrittenAt(&found.key, found.mod_revision)], &[Write::Delete(&found.key)]).await?;
+        for existing in surplus.into_iter().rev() {
+            self.session.write_if(&[Condition::WrittenAt(&existing.key, existing.mod_revision)], &[Write::Delete(&existing.key)]).await?;
         }
-        self.release(plan).await;
+        self.release_identities(plan).await;
         for resource in Resource::ALL {
             self.write_canary(&plan.canary(resource)).await?;
         }
         let (key, value) = plan.config();
         self.session.update_if_different(key.as_bytes(), &value, Life::Leased).await?;
-        shortfall.map_or(Ok(()), Err)
+        identity_error.map_or(Ok(()), Err)
     }
 
     pub(super) async fn write_heartbeat(&self) -> Result<(), KvstoreError> {
@@ -93,8 +93,8 @@ impl PlanPublisher {
         Ok(())
     }
 
-    /// Allocates a number for each set of labels that has none yet. Each set is used once,
-    /// regardless of the number of its workloads.
+    /// Allocates a number for each set of labels that has none yet. Workloads with the same labels
+    /// share one number.
     async fn allocate_identities(&self, plan: &ClusterPlan) -> Option<PublishError> {
         let missing: Vec<_> = plan.identities().into_iter().filter(|key| !self.numbers().contains_key(key)).collect();
         let allocations = iter(missing).map(|key| async move { (self.allocator.allocate(&key).await, key) });
@@ -105,8 +105,7 @@ impl PlanPublisher {
                 Ok(Ok(number)) => {
                     self.numbers().insert(key, number);
                 }
-                // the range of a cluster has at most 32 bits
-                Ok(Err(_)) => unreachable!("a number of the range of a cluster has 32 bits"),
+                Ok(Err(_)) => unreachable!("the identities of a cluster have at most 32 bits"),
                 Err(error) => {
                     count += 1;
                     first.get_or_insert(error);
@@ -116,23 +115,23 @@ impl PlanPublisher {
         first.map(|cause| PublishError::Identities { count, cause })
     }
 
-    /// Waits until the identities in use exist. After a wipe of the etcd the allocator writes them
-    /// again, but on its own schedule. A reader that finds the canaries first would treat the
-    /// missing identities as deleted.
+    /// Makes sure that the identities in use exist. After a wipe of the etcd the allocator writes
+    /// them again, but on its own schedule. A reader that sees the canaries before that would treat
+    /// the missing identities as deleted.
     async fn restore_identities(&self, plan: &ClusterPlan) -> Result<(), PublishError> {
         let prefix = watched_prefix(Resource::Identities.kind(), &plan.cluster, false);
-        let found = self.session.list_prefix(prefix.as_bytes()).await?;
-        let there: BTreeMap<&[u8], &[u8]> = found.iter().map(|found| (&*found.key, &*found.value)).collect();
-        let is_there = |(key, number): (&AllocatorKey, &u32)| {
+        let existing = self.session.list_prefix(prefix.as_bytes()).await?;
+        let labels_by_key: BTreeMap<&[u8], &[u8]> = existing.iter().map(|entry| (&*entry.key, &*entry.value)).collect();
+        let exists = |(key, number): (&AllocatorKey, &u32)| {
             let entry = format!("{prefix}{number}");
-            there.get(entry.as_bytes()).is_some_and(|labels| *labels == key.as_str().as_bytes())
+            labels_by_key.get(entry.as_bytes()).is_some_and(|labels| *labels == key.as_str().as_bytes())
         };
-        let all = self.numbers().iter().all(is_there);
+        let all = self.numbers().iter().all(exists);
         if all || self.allocator.check_all().await { Ok(()) } else { Err(PublishError::IdentitiesGone) }
     }
 
     /// Releases identities that the plan no longer needs.
-    async fn release(&self, plan: &ClusterPlan) {
+    async fn release_identities(&self, plan: &ClusterPlan) {
         let needed = plan.identities();
         let surplus: Vec<_> = self.numbers().keys().filter(|key| !needed.contains(*key)).cloned().collect();
         for key in surplus {
@@ -143,23 +142,23 @@ impl PlanPublisher {
         }
     }
 
-    /// Writes the keys that differ and returns those that should not exist.
-    async fn write(&self, plan: &ClusterPlan, resource: Resource, mut desired: DesiredKeys) -> Result<Vec<KeyValue>, PublishError> {
+    /// Writes the keys that differ from the plan. Returns the keys that the plan does not have.
+    async fn write_keys(&self, plan: &ClusterPlan, resource: Resource, mut desired: DesiredKeys) -> Result<Vec<KeyValue>, PublishError> {
         let prefix = watched_prefix(resource.kind(), &plan.cluster, false);
         let (mut surplus, mut foreign) = (Vec::new(), BTreeSet::new());
-        for found in self.session.list_prefix(prefix.as_bytes()).await? {
-            let Ok(key) = str::from_utf8(&found.key) else { continue };
-            // decodes the value, so only if it is not the desired one
-            let is_own = || is_own(plan, resource, &found.value);
+        for existing in self.session.list_prefix(prefix.as_bytes()).await? {
+            let Ok(key) = str::from_utf8(&existing.key) else { continue };
+            // decoding the value is needed only if it is not the desired one
+            let is_own = || is_own(plan, resource, &existing.value);
             match desired.get(key) {
-                Some(value) if *value == *found.value && self.session.lease_of(&found.key) == Some(found.lease) => {
+                Some(value) if *value == *existing.value && self.session.lease_of(&existing.key) == Some(existing.lease) => {
                     desired.remove(key);
                 }
                 Some(_) if !is_own() => {
                     foreign.insert(key.to_owned());
                 }
                 Some(_) => {}
-                None if is_own() => surplus.push(found),
+                None if is_own() => surplus.push(existing),
                 None => {}
             }
         }
@@ -178,33 +177,33 @@ impl PlanPublisher {
     /// Writes a canary unless it exists on this session's lease. Its value is never read, so it is
     /// never refreshed.
     async fn write_canary(&self, canary: &str) -> Result<(), KvstoreError> {
-        let found = self.session.get(canary.as_bytes()).await?;
-        if found.is_none_or(|found| self.session.lease_of(&found.key) != Some(found.lease)) {
+        let existing = self.session.get(canary.as_bytes()).await?;
+        if existing.is_none_or(|existing| self.session.lease_of(&existing.key) != Some(existing.lease)) {
             self.session.update(canary.as_bytes(), time_text(SystemTime::now()).as_bytes(), Life::Leased).await?;
         }
         Ok(())
     }
 
-    fn set_wanted(&self, plan: &ClusterPlan, desired: &[(Resource, DesiredKeys)]) {
+    fn set_expected(&self, plan: &ClusterPlan, desired: &[(Resource, DesiredKeys)]) {
         let entries = desired.iter().flat_map(|(_, keys)| keys).map(|(key, value)| (key.clone().into_bytes(), Some(value.clone())));
         let canaries = Resource::ALL.into_iter().map(|resource| (plan.canary(resource).into_bytes(), None));
         let (config, value) = plan.config();
-        let wanted = entries.chain(canaries).chain([(config.into_bytes(), Some(value))]).collect();
-        *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = wanted;
+        let expected = entries.chain(canaries).chain([(config.into_bytes(), Some(value))]).collect();
+        *self.expected.lock().unwrap_or_else(PoisonError::into_inner) = expected;
     }
 
     /// Compares a change of the etcd with the expected values and requests a pass if it differs.
     /// Keys of other clusters have no expected value.
     pub(super) fn compare_event(&self, plan: &ClusterPlan, resource: Option<Resource>, event: &KeyValueEvent) {
-        let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        let right = match (event.kind, wanted.get(&event.key)) {
+        let expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_expected = match (event.kind, expected.get(&event.key)) {
             (EventKind::ListDone | EventKind::Relisting | EventKind::Relisted, _) => true,
-            (EventKind::Delete, wanted) => wanted.is_none(),
+            (EventKind::Delete, expected) => expected.is_none(),
             (EventKind::Create | EventKind::Modify, Some(value)) => value.as_ref().is_none_or(|value| **value == *event.value),
             (EventKind::Create | EventKind::Modify, None) => resource.is_none_or(|resource| !is_own(plan, resource, &event.value)),
         };
-        drop(wanted);
-        if !right {
+        drop(expected);
+        if !is_expected {
             self.due.notify_one();
         }
     }
@@ -224,7 +223,7 @@ impl PlanPublisher {
 }
 
 /// Returns whether an entry belongs to the cluster. Keys of addresses do not contain a cluster's
-/// name, so their identity decides.
+/// name, so the identity in the value decides.
 pub(super) fn is_own(plan: &ClusterPlan, resource: Resource, value: &[u8]) -> bool {
     match resource {
         Resource::Nodes | Resource::Identities | Resource::Services => true,

@@ -14,7 +14,7 @@ use cilium_kvstore::allocator::{AllocatorKey, Id};
 use cilium_kvstore::{Condition, KvstoreError, Session, Write};
 
 /// Prefix of the references to identities.
-const REFERENCES: &str = "cilium/state/identities/v1/value/";
+const REFERENCES_PREFIX: &str = "cilium/state/identities/v1/value/";
 
 /// Deletes all keys of the cluster. Keys that do not name a cluster are recognised by their
 /// identity.
@@ -24,21 +24,23 @@ pub(super) async fn retire(session: &Session, plan: &ClusterPlan, grace: Duratio
     sleep(grace).await;
     session.delete_prefix(synced_prefix(&plan.cluster).as_bytes()).await?;
     let label = format!("{CLUSTER_LABEL}={};", plan.cluster);
-    for found in session.list_prefix(REFERENCES.as_bytes()).await? {
-        if String::from_utf8_lossy(&found.key).contains(&label) {
-            session.delete(&found.key).await?;
+    for existing in session.list_prefix(REFERENCES_PREFIX.as_bytes()).await? {
+        if String::from_utf8_lossy(&existing.key).contains(&label) {
+            session.delete(&existing.key).await?;
         }
     }
     // in the order of their names in KVStoreMesh
     for resource in [Resource::Ips, Resource::Identities, Resource::Nodes, Resource::Services] {
         let prefix = watched_prefix(resource.kind(), &plan.cluster, false);
         let mut count = 0;
-        for found in session.list_prefix(prefix.as_bytes()).await? {
-            let own = match resource {
-                Resource::Identities => is_own_identity(plan, &found.key[prefix.len()..], &found.value),
-                Resource::Ips | Resource::Nodes | Resource::Services => is_own(plan, resource, &found.value),
+        for existing in session.list_prefix(prefix.as_bytes()).await? {
+            let is_ours = match resource {
+                Resource::Identities => is_own_identity(plan, &existing.key[prefix.len()..], &existing.value),
+                Resource::Ips | Resource::Nodes | Resource::Services => is_own(plan, resource, &existing.value),
             };
-            if own && session.write_if(&[Condition::WrittenAt(&found.key, found.mod_revision)], &[Write::Delete(&found.key)]).await? {
+            if is_ours
+                && session.write_if(&[Condition::WrittenAt(&existing.key, existing.mod_revision)], &[Write::Delete(&existing.key)]).await?
+            {
                 count += 1;
             }
         }

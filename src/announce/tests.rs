@@ -49,12 +49,12 @@ services:
 
 /// Reads files with these texts, named `0.yaml` and so on. Errors have the form `<file>:<line>: …`.
 fn read(texts: &[&str]) -> Result<ClusterPlan, Vec<String>> {
-    let place = TempDir::new().unwrap();
-    let paths: Vec<_> = (0..texts.len()).map(|number| place.path().join(format!("{number}.yaml"))).collect();
+    let temp_dir = TempDir::new().unwrap();
+    let paths: Vec<_> = (0..texts.len()).map(|number| temp_dir.path().join(format!("{number}.yaml"))).collect();
     for (path, text) in paths.iter().zip(texts) {
         fs::write(path, text).unwrap();
     }
-    let directory = format!("{}/", place.path().display());
+    let directory = format!("{}/", temp_dir.path().display());
     read_files(&paths).map_err(|faults| faults.iter().map(|fault| fault.to_string().replace(&directory, "")).collect())
 }
 
@@ -67,7 +67,7 @@ fn numbers() -> BTreeMap<AllocatorKey, u32> {
 }
 
 #[test]
-fn the_example_is_published_as_in_the_protocol() {
+fn the_example_is_published_as_the_protocol_describes() {
     let plan = read(&[EXAMPLE]).unwrap();
     let all: Vec<(String, String)> = Resource::ALL
         .into_iter()
@@ -161,7 +161,7 @@ fn only_workloads_without_a_number_are_left_out() {
 }
 
 #[test]
-fn several_files_are_one_cluster() {
+fn several_files_form_one_cluster() {
     let cluster = "cluster: {name: vms, id: 77, maxConnectedClusters: 511}\n";
     let workload =
         |name: &str, ip: &str| format!("workloads:\n- namespace: a\n  name: {name}\n  labels: {{app: x}}\n  ips: [{ip}]\n  node: host\n");

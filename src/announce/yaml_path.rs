@@ -43,18 +43,18 @@ impl YamlPath {
     /// Returns the line that the path leads to, counted from 1. If the path does not exist, returns
     /// the line of its longest part that does.
     pub(super) fn line(&self, text: &str) -> usize {
-        let found = |steps: &[PathSegment]| {
-            let error = PathFinder(steps).deserialize(serde_yaml_ng::Deserializer::from_str(text)).err()?;
+        let line_at = |segments: &[PathSegment]| {
+            let error = PathFinder(segments).deserialize(serde_yaml_ng::Deserializer::from_str(text)).err()?;
             error.location().map(|location| location.line())
         };
-        (0..=self.0.len()).rev().find_map(|length| found(&self.0[..length])).unwrap_or(1)
+        (0..=self.0.len()).rev().find_map(|length| line_at(&self.0[..length])).unwrap_or(1)
     }
 }
 
 impl fmt::Display for YamlPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, step) in self.0.iter().enumerate() {
-            match step {
+        for (index, segment) in self.0.iter().enumerate() {
+            match segment {
                 PathSegment::Member(name) if index == 0 => f.write_str(name)?,
                 PathSegment::Member(name) => write!(f, ".{name}")?,
                 PathSegment::Element(index) => write!(f, "[{index}]")?,
@@ -77,8 +77,8 @@ impl<'de> DeserializeSeed<'de> for PathFinder<'_> {
 }
 
 /// Returns an error at the end of the path.
-fn fail_at_end<E: Error>(steps: &[PathSegment]) -> Result<(), E> {
-    if steps.is_empty() { Err(E::custom("here")) } else { Ok(()) }
+fn fail_at_end<E: Error>(segments: &[PathSegment]) -> Result<(), E> {
+    if segments.is_empty() { Err(E::custom("here")) } else { Ok(()) }
 }
 
 impl<'de> Visitor<'de> for PathFinder<'_> {
@@ -103,11 +103,11 @@ impl<'de> Visitor<'de> for PathFinder<'_> {
         fail_at_end(self.0)?;
         let mut index = 0;
         loop {
-            let found = match self.0.split_first() {
+            let has_element = match self.0.split_first() {
                 Some((PathSegment::Element(element), rest)) if *element == index => list.next_element_seed(PathFinder(rest))?.is_some(),
                 _ => list.next_element::<IgnoredAny>()?.is_some(),
             };
-            if !found {
+            if !has_element {
                 return Ok(());
             }
             index += 1;

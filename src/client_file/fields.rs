@@ -10,17 +10,17 @@ use serde_yaml_ng::{Number, Value};
 use super::ClientFileError;
 
 /// Keys of `clientv3.Config` and its file (etcd 3.6) that have no effect here. Agents refuse a file
-/// in which one of them has a value of another type.
+/// in which one of these keys has a value of the wrong type.
 const IGNORED_KEYS: [(&str, ValueType); 17] = [
     ("auto-sync-interval", ValueType::Integer),
     ("backoff-jitter-fraction", ValueType::Number),
     ("backoff-wait-between", ValueType::Integer),
     ("ca-file", ValueType::Scalar),
-    ("context", ValueType::Nothing),
+    ("context", ValueType::OnlyNull),
     ("dial-keep-alive-time", ValueType::Integer),
     ("dial-keep-alive-timeout", ValueType::Integer),
     ("dial-timeout", ValueType::Integer),
-    ("dialoptions", ValueType::Nulls),
+    ("dialoptions", ValueType::ListOfNulls),
     ("logconfig", ValueType::Mapping),
     ("logger", ValueType::Mapping),
     ("max-unary-retries", ValueType::Natural),
@@ -35,14 +35,14 @@ const IGNORED_KEYS: [(&str, ValueType); 17] = [
 #[derive(Clone, Copy)]
 enum ValueType {
     Flag,
-    /// Includes durations, which are nanoseconds: `5s` is a text.
+    /// Includes durations, which are in nanoseconds: `5s` is a string.
     Integer,
     Natural,
     Number,
     Scalar,
     Mapping,
-    Nulls,
-    Nothing,
+    ListOfNulls,
+    OnlyNull,
 }
 
 impl ValueType {
@@ -53,7 +53,7 @@ impl ValueType {
             (Self::Natural, Value::Number(number)) => {
                 number.is_u64() || whole(number).is_some_and(|number| (0.0..2_f64.powi(64)).contains(&number))
             }
-            (Self::Nulls, Value::Sequence(items)) => items.iter().all(Value::is_null),
+            (Self::ListOfNulls, Value::Sequence(items)) => items.iter().all(Value::is_null),
             (Self::Scalar, value) => scalar_text(value).is_some(),
             (Self::Flag, Value::Bool(_)) | (Self::Number, Value::Number(_)) | (Self::Mapping, Value::Mapping(_)) => true,
             _ => false,
@@ -67,16 +67,17 @@ impl ValueType {
             Self::Integer => "a whole number, in nanoseconds if it is a time",
             Self::Natural => "a whole number that is not negative",
             Self::Number => "a number",
-            Self::Scalar => "a text",
+            Self::Scalar => "a string",
             Self::Mapping => "a mapping",
-            Self::Nulls | Self::Nothing => "omitted",
+            Self::ListOfNulls | Self::OnlyNull => "omitted",
         }
     }
 }
 
 const FLAG: &str = "true or false";
 
-/// Returns a float that has no fractional part: Go writes it as a whole number.
+/// Returns the number if it is a float without a fractional part, which Go writes as a whole
+/// number.
 fn whole(number: &Number) -> Option<f64> {
     number.as_f64().filter(|fraction| number.is_f64() && fraction.fract() == 0.0)
 }
@@ -106,7 +107,7 @@ pub(super) fn set_text(field: &mut String, key: &'static str, value: &Value) -> 
 /// Sets a path, whose value may look like a number or a boolean; an empty path counts as not given.
 pub(super) fn set_path(field: &mut Option<PathBuf>, key: &'static str, value: &Value) -> Result<(), ClientFileError> {
     if !value.is_null() {
-        let text = scalar_text(value).ok_or(ClientFileError::WrongType { key, expected: "a text" })?;
+        let text = scalar_text(value).ok_or(ClientFileError::WrongType { key, expected: "a string" })?;
         *field = (!text.is_empty()).then(|| text.into());
     }
     Ok(())
@@ -121,7 +122,7 @@ pub(super) fn set_flag(field: &mut bool, key: &'static str, value: &Value) -> Re
     Ok(())
 }
 
-/// Returns a list of strings. `null` is an empty list; inside a list it is an empty text.
+/// Returns a list of strings. `null` is an empty list; inside a list it is an empty string.
 pub(super) fn texts(key: &'static str, value: &Value) -> Result<Vec<String>, ClientFileError> {
     let text = |item: &Value| if item.is_null() { Some(String::new()) } else { item.as_str().map(str::to_owned) };
     let texts = match value {
@@ -132,8 +133,8 @@ pub(super) fn texts(key: &'static str, value: &Value) -> Result<Vec<String>, Cli
     texts.ok_or(ClientFileError::WrongType { key, expected: "a list of strings" })
 }
 
-/// Converts a scalar to text as `sigs.k8s.io/yaml` does for a key that needs text. Floats have 32
-/// bits, as there.
+/// Converts a scalar to text as `sigs.k8s.io/yaml` does for a key that needs text. Floats are
+/// rounded to 32 bits, as in Go.
 #[allow(clippy::cast_possible_truncation, reason = "sigs.k8s.io/yaml rounds floats to 32 bits")]
 pub(super) fn scalar_text(value: &Value) -> Option<String> {
     match value {

@@ -1,6 +1,6 @@
 //! Host aliases of a client file (`cilium-host-aliases`). Cilium writes them for clusters whose
-//! names are in no DNS, such as `paris.mesh.cilium.io` (`pkg/clustermesh/common/config.go`). etcd's
-//! own client ignores the key.
+//! names are not in DNS, such as `paris.mesh.cilium.io` (`pkg/clustermesh/common/config.go`).
+//! etcd's own client ignores the key.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -16,30 +16,36 @@ pub(super) const KEY: &str = "cilium-host-aliases";
 /// of Cilium write. Like Cilium it refuses all aliases if one entry cannot be used: a name without
 /// addresses would be looked up in DNS, and might resolve there.
 pub(super) fn read_host_aliases(value: &Value) -> Result<HostAliases, String> {
-    let wrong = || "it must be a list of entries with a hostname and a list of ips, or a map of hostnames to entries with ips".to_owned();
+    let wrong_shape =
+        || "it must be a list of entries with a hostname and a list of ips, or a map of hostnames to entries with ips".to_owned();
     let mut aliases: Vec<(String, Vec<IpAddr>)> = Vec::new();
     match value {
         Value::Null => {}
         Value::Sequence(entries) => {
             for entry in entries {
-                let hostname = field(entry, "hostname").map_err(|()| wrong())?;
-                let hostname = hostname.map_or(Some(String::new()), scalar_text).ok_or_else(wrong)?;
-                add(&mut aliases, hostname, entry, &wrong)?;
+                let hostname = field(entry, "hostname").map_err(|()| wrong_shape())?;
+                let hostname = hostname.map_or(Some(String::new()), scalar_text).ok_or_else(wrong_shape)?;
+                add_alias(&mut aliases, hostname, entry, &wrong_shape)?;
             }
         }
         Value::Mapping(entries) => {
             for (hostname, entry) in entries {
-                add(&mut aliases, scalar_text(hostname).ok_or_else(wrong)?, entry, &wrong)?;
+                add_alias(&mut aliases, scalar_text(hostname).ok_or_else(wrong_shape)?, entry, &wrong_shape)?;
             }
         }
-        _ => return Err(wrong()),
+        _ => return Err(wrong_shape()),
     }
     Ok(aliases.into_iter().collect())
 }
 
-fn add(aliases: &mut Vec<(String, Vec<IpAddr>)>, hostname: String, entry: &Value, wrong: &dyn Fn() -> String) -> Result<(), String> {
-    let texts = field(entry, "ips").map_err(|()| wrong())?;
-    let texts = texts.map_or(Some(&[][..]), |ips| ips.as_sequence().map(Vec::as_slice)).ok_or_else(wrong)?;
+fn add_alias(
+    aliases: &mut Vec<(String, Vec<IpAddr>)>,
+    hostname: String,
+    entry: &Value,
+    wrong_shape: &dyn Fn() -> String,
+) -> Result<(), String> {
+    let texts = field(entry, "ips").map_err(|()| wrong_shape())?;
+    let texts = texts.map_or(Some(&[][..]), |ips| ips.as_sequence().map(Vec::as_slice)).ok_or_else(wrong_shape)?;
     let ips = texts.iter().map(address).collect::<Option<Vec<Option<IpAddr>>>>();
     let unusable = |reason: &str| Err(format!("the entry {hostname:?} {reason}"));
     match ips {
@@ -59,12 +65,12 @@ fn add(aliases: &mut Vec<(String, Vec<IpAddr>)>, hostname: String, entry: &Value
 fn field<'a>(entry: &'a Value, name: &str) -> Result<Option<&'a Value>, ()> {
     let fields = entry.as_mapping().ok_or(())?;
     let is_named = |key: &Value| key.as_str().is_some_and(|key| key.eq_ignore_ascii_case(name));
-    let found = fields.iter().filter(|(key, value)| is_named(key) && !value.is_null());
-    Ok(found.max_by_key(|(key, _)| key.as_str()).map(|(_, value)| value))
+    let matching = fields.iter().filter(|(key, value)| is_named(key) && !value.is_null());
+    Ok(matching.max_by_key(|(key, _)| key.as_str()).map(|(_, value)| value))
 }
 
-/// Parses an address as Go's `netip.Addr` does. The inner `None` is a value that agents accept and
-/// nobody can reach: an empty address, or one with a zone.
+/// Parses an address as Go's `netip.Addr` does. The inner `None` is a value that agents accept but
+/// cannot connect to: an empty address, or an address with a zone.
 fn address(value: &Value) -> Option<Option<IpAddr>> {
     let text = if value.is_null() { "" } else { value.as_str()? };
     match text.split_once('%') {
@@ -83,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn names_have_their_addresses_in_any_case() {
+    fn addresses_are_found_ignoring_the_case_of_the_name() {
         let text =
             "- hostname: paris.mesh.cilium.io\n  ips: [192.0.2.10, '2001:db8::1']\n- IPs: [192.0.2.11]\n  Hostname: Rome\n  port: 1\n";
         let aliases = read(text).unwrap();
@@ -99,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_of_hostnames_is_read_as_the_list_is() {
+    fn a_map_of_hostnames_equals_a_list() {
         let map = read("paris.mesh.cilium.io:\n  ips:\n  - 192.0.2.10\n  - 192.0.2.11\nrome: {IPs: ['::1']}").unwrap();
         let list = read("- {hostname: paris.mesh.cilium.io, ips: [192.0.2.10, 192.0.2.11]}\n- {hostname: rome, ips: ['::1']}");
         assert_eq!(Ok(map), list);
@@ -107,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_entries_are_named() {
+    fn errors_name_the_unusable_entry() {
         const SHAPE: &str = "it must be a list of entries with a hostname and a list of ips, or a map of hostnames to entries with ips";
         for (text, expected) in [
             ("paris", SHAPE),

@@ -1,14 +1,14 @@
 //! Keys of etcd's client file (`clientv3/yaml`), and suggestions for misspelt ones.
 //!
-//! etcd's client and meshkeep ignore unknown keys: a certificate at a misspelt key is silently not
-//! used.
+//! etcd's client and meshkeep ignore unknown keys, so a certificate under a misspelt key is
+//! silently ignored.
 
 use crate::model::suggest_word;
 
 /// All keys that etcd's client reads, including those without effect here, so that none of them
 /// counts as misspelt (etcd 3.7, `client/v3/config.go` and `client/v3/yaml/config.go`). One is
 /// Cilium's (`pkg/clustermesh/common/config.go`).
-const KNOWN: [&str; 23] = [
+const KNOWN_KEYS: [&str; 23] = [
     "auto-sync-interval",
     "backoff-exponent",
     "backoff-jitter-fraction",
@@ -24,7 +24,7 @@ const KNOWN: [&str; 23] = [
     "insecure-transport",
     "key-file",
     "max-unary-retries",
-    // two fields without a tag, which files name as Go does
+    // two Go fields without a tag: their keys are the names of the fields
     "maxcallrecvmsgsize",
     "maxcallsendmsgsize",
     "password",
@@ -54,17 +54,17 @@ const OTHER_NAMES: [(&str, &str); 10] = [
 /// key, and short enough to print.
 const KEY_BYTES_MAX: usize = 64;
 
-/// Returns the key that a misspelt key probably means; `None` for known keys, and for keys that
-/// resemble none.
+/// Returns the known key that a misspelt key probably stands for; `None` for known keys, and for
+/// keys that resemble no known key.
 #[must_use]
-pub fn meant_by(key: &str) -> Option<&'static str> {
+pub fn intended_key(key: &str) -> Option<&'static str> {
     let lower = key.to_ascii_lowercase();
-    if key.len() > KEY_BYTES_MAX || KNOWN.contains(&lower.as_str()) {
+    if key.len() > KEY_BYTES_MAX || KNOWN_KEYS.contains(&lower.as_str()) {
         return None;
     }
     let plain = lower.replace(['_', ' '], "-");
-    let elsewhere = OTHER_NAMES.iter().find(|(other, _)| *other == plain).map(|(_, ours)| *ours);
-    elsewhere.or_else(|| suggest_word(key, KNOWN))
+    let by_other_name = OTHER_NAMES.iter().find(|(other, _)| *other == plain).map(|(_, ours)| *ours);
+    by_other_name.or_else(|| suggest_word(key, KNOWN_KEYS))
 }
 
 #[cfg(test)]
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn misspelt_keys_differ_from_known_and_unrelated_ones() {
+    fn only_misspelt_keys_have_a_suggestion() {
         for (key, meant) in [
             ("trusted_ca_file", Some("trusted-ca-file")),
             ("trustedCAFile", Some("trusted-ca-file")),
@@ -100,14 +100,14 @@ mod tests {
             ("MaxCallRecvMsgSize", None),
             ("token", None),
             ("dial-keep-alive-time", None),
-            // keys that resemble none
+            // keys that resemble no known key
             ("comment", None),
             ("cluster-name", None),
             ("x", None),
             ("", None),
         ] {
-            assert_eq!(meant_by(key), meant, "{key}");
+            assert_eq!(intended_key(key), meant, "{key}");
         }
-        assert_eq!(meant_by(&format!("endpoint{}", "-".repeat(KEY_BYTES_MAX))), None);
+        assert_eq!(intended_key(&format!("endpoint{}", "-".repeat(KEY_BYTES_MAX))), None);
     }
 }

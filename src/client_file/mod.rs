@@ -20,7 +20,7 @@ use self::fields::{check_ignored, set_flag, set_path, set_text, texts};
 use self::host_aliases::read_host_aliases;
 use crate::yaml::{Limits, YamlError, go};
 
-pub use self::keys::meant_by;
+pub use self::keys::intended_key;
 
 /// An etcd client file. Keys are case-insensitive and unknown keys are ignored, as in Go's decoder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct ClientFile {
     pub config: EtcdConfig,
     misspelt: Vec<MisspeltKey>,
     /// Message if a certificate or a key is given without the other.
-    half_pair: Option<&'static str>,
+    incomplete_certificate: Option<&'static str>,
 }
 
 /// A key that etcd's client ignores, and the key that it probably means.
@@ -38,7 +38,7 @@ pub struct MisspeltKey {
     /// Key as written in the file.
     pub key: String,
     /// Key that etcd's client knows.
-    pub meant: &'static str,
+    pub intended: &'static str,
 }
 
 /// Maximum number of misspelt keys that are reported per file: as many keys as a file needs.
@@ -48,14 +48,15 @@ const MISSPELT_COUNT_MAX: usize = 8;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClientFileError {
     /// The file is not YAML.
-    #[error("not YAML: {place}")]
+    #[error("not YAML: {detail}")]
     NotYaml {
-        /// Line and column. The parser's own message may quote the file and is not used.
-        place: String,
+        /// Line and column, or the reason why agents refuse this YAML. The parser's own message may
+        /// quote the file and is not used.
+        detail: String,
     },
     /// The YAML expands to more than any client file needs, or is nested too deeply.
     #[error("{reason}")]
-    TooMuch {
+    LimitExceeded {
         /// Exceeded limit, and its location.
         reason: String,
     },
@@ -65,7 +66,7 @@ pub enum ClientFileError {
     /// A key has a value of another type.
     #[error("{key} must be {expected}")]
     WrongType {
-        /// Name of the key, as this client spells it.
+        /// Name of the key, as meshkeep spells it.
         key: &'static str,
         /// Expected type.
         expected: &'static str,
@@ -92,9 +93,9 @@ pub enum ClientFileError {
 impl From<YamlError> for ClientFileError {
     fn from(error: YamlError) -> Self {
         match error {
-            YamlError::Syntax { line, column, .. } => Self::NotYaml { place: format!("check line {line}, column {column}") },
-            YamlError::Limit { .. } => Self::TooMuch { reason: error.to_string() },
-            YamlError::Refused { .. } => Self::NotYaml { place: error.to_string() },
+            YamlError::Syntax { line, column, .. } => Self::NotYaml { detail: format!("check line {line}, column {column}") },
+            YamlError::Limit { .. } => Self::LimitExceeded { reason: error.to_string() },
+            YamlError::Refused { .. } => Self::NotYaml { detail: error.to_string() },
         }
     }
 }
@@ -122,18 +123,19 @@ impl ClientFile {
     pub fn parse(bytes: &[u8]) -> Result<Self, ClientFileError> {
         let mut values = ParsedValues::default();
         match values.read(bytes).and_then(|()| values.config()) {
-            Ok(config) => Ok(Self { config, half_pair: values.half_pair(), misspelt: values.misspelt }),
+            Ok(config) => Ok(Self { config, incomplete_certificate: values.incomplete_certificate(), misspelt: values.misspelt }),
             Err(error) if values.misspelt.is_empty() => Err(error),
             Err(error) => Err(ClientFileError::Misspelt { error: Box::new(error), keys: values.misspelt }),
         }
     }
 
-    /// Returns warnings about ignored settings that were probably meant otherwise, as text.
+    /// Returns human-readable warnings about settings that are ignored, probably against the
+    /// author's intention.
     #[must_use]
     pub fn warnings(&self) -> Option<String> {
-        let half_pair = self.half_pair.map(|warning| format!("{warning}, so no client certificate is used"));
+        let incomplete_certificate = self.incomplete_certificate.map(|warning| format!("{warning}, so no client certificate is used"));
         let misspelt = (!self.misspelt.is_empty()).then(|| describe_misspelt(&self.misspelt));
-        misspelt.into_iter().chain(half_pair).reduce(|warning, more| format!("{warning}; {more}"))
+        misspelt.into_iter().chain(incomplete_certificate).reduce(|warning, more| format!("{warning}; {more}"))
     }
 }
 
@@ -143,7 +145,8 @@ impl ParsedValues {
             return Err(ClientFileError::NotAMapping);
         };
         let mut pairs: Vec<(&str, &Value)> = mapping.iter().filter_map(|(key, value)| Some((key.as_str()?, value))).collect();
-        // Go's JSON has this order: of keys that differ only in case, the last one counts
+        // Go's JSON decoder gets the keys in this order: if keys differ only in case, the last of
+        // them wins
         pairs.sort_by_key(|(key, _)| *key);
         pairs.into_iter().try_for_each(|(key, value)| self.set(key, value))
     }
@@ -163,8 +166,8 @@ impl ParsedValues {
             }
             lower => {
                 check_ignored(lower, value)?;
-                let misspelt = meant_by(key).filter(|_| self.misspelt.len() < MISSPELT_COUNT_MAX);
-                self.misspelt.extend(misspelt.map(|meant| MisspeltKey { key: key.to_owned(), meant }));
+                let misspelt = intended_key(key).filter(|_| self.misspelt.len() < MISSPELT_COUNT_MAX);
+                self.misspelt.extend(misspelt.map(|intended| MisspeltKey { key: key.to_owned(), intended }));
             }
         }
         Ok(())
@@ -174,7 +177,7 @@ impl ParsedValues {
         let (first, others) = self.endpoints.split_first().ok_or(ClientFileError::NoEndpoints)?;
         let mut config = others.iter().fold(EtcdConfig::new(first), EtcdConfig::with_endpoint);
         config.trusted_ca_file.clone_from(&self.trusted_ca_file);
-        // etcd's own client uses both or none
+        // etcd's own client uses a certificate only if both files are given
         if let (Some(certificate_file), Some(key_file)) = (self.certificate_file.clone(), self.key_file.clone()) {
             config.client_certificate = Some(ClientCertificate { certificate_file, key_file });
         }
@@ -188,7 +191,7 @@ impl ParsedValues {
         Ok(config)
     }
 
-    fn half_pair(&self) -> Option<&'static str> {
+    fn incomplete_certificate(&self) -> Option<&'static str> {
         match (&self.certificate_file, &self.key_file) {
             (Some(_), None) => Some("cert-file is set without key-file"),
             (None, Some(_)) => Some("key-file is set without cert-file"),
@@ -198,7 +201,7 @@ impl ParsedValues {
 }
 
 fn describe_misspelt(keys: &[MisspeltKey]) -> String {
-    let texts: Vec<String> = keys.iter().map(|MisspeltKey { key, meant }| format!("{key:?} where \"{meant}\" is meant")).collect();
+    let texts: Vec<String> = keys.iter().map(|MisspeltKey { key, intended }| format!("{key:?} where \"{intended}\" is meant")).collect();
     format!("it contains {}, which etcd's client ignores", texts.join(", and "))
 }
 
@@ -215,7 +218,7 @@ mod tests {
         expected.client_certificate = Some(ClientCertificate { certificate_file: "/c.crt".into(), key_file: "/c.key".into() });
         expected.insecure_skip_tls_verify = true;
         expected.credentials = Some(Credentials { username: "u".into(), password: "p".into() });
-        let expected = ClientFile { config: expected, misspelt: Vec::new(), half_pair: None };
+        let expected = ClientFile { config: expected, misspelt: Vec::new(), incomplete_certificate: None };
         assert_eq!(ClientFile::parse(text.as_bytes()).unwrap(), expected);
     }
 
@@ -238,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_agents_accept_are_read_like_them() {
+    fn files_are_read_as_agents_read_them() {
         let read = |text: &str| ClientFile::parse(text.as_bytes()).unwrap();
         let plain = read("endpoints: [https://a:2379]");
         for text in [

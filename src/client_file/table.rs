@@ -14,8 +14,8 @@ fn table() -> Vec<Value> {
     serde_json::from_str(include_str!("../../tests/data/client_files.json")).unwrap()
 }
 
-/// Converts the table's result into ours: a login needs a name and a password, and unreachable
-/// addresses are omitted.
+/// Converts a result in the table into the result that meshkeep must have: a login needs a name and
+/// a password, and unreachable addresses are omitted.
 fn expected(seen: &Value) -> Value {
     let mut seen = seen.clone();
     let fields = seen.as_object_mut().unwrap();
@@ -57,7 +57,7 @@ fn parsed(content: &[u8]) -> Value {
 }
 
 #[test]
-fn every_form_is_read_like_agents() {
+fn every_sample_is_read_as_agents_read_it() {
     let mut differences = Vec::new();
     // files that agents skip are not client files for meshkeep either
     for row in table().iter().filter(|row| row["seen"]["isClientFile"] == true) {

@@ -31,9 +31,9 @@ impl Default for ClusterBounds {
 /// been replaced by another one, and replaced keys are removed only when the list is complete.
 const LISTING_FACTOR: u64 = 2;
 
-/// Fraction of the limits that may be put before the mirror is counted again, so that a cluster
-/// near its limit is not counted at each change. The same fraction of the bytes may be put after a
-/// start before the first count.
+/// Divisor of the limits: one 64th of the keys and bytes may be put before the mirror is counted
+/// again, so that a cluster near its limit is not counted at each change. After a start, one 64th
+/// of the bytes may be put before the first count.
 const UNCOUNTED_FRACTION: u64 = 64;
 
 /// Size of a cluster over all of its connections.
@@ -53,11 +53,11 @@ struct SizeState {
     expected: [Option<Revision>; Kind::ALL.len()],
     /// Size of the cluster in the mirror, as an upper bound. It includes keys that a list has not
     /// confirmed.
-    held: Size,
+    mirrored: Size,
     /// Size of the cluster at the last count of the mirror. `None` before the first count.
     counted: Option<Size>,
-    /// Size of what was read since the last count.
-    since: Size,
+    /// Size of the keys that were read since the last count.
+    read_since_count: Size,
 }
 
 /// Progress of one kind over the current connection.
@@ -73,10 +73,10 @@ enum KindSyncState {
     Synced,
 }
 
-/// Size that exceeds a limit, with the limits.
+/// Size that exceeds a limit, and the limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SizeExceeded {
-    found: Size,
+    size: Size,
     bounds: ClusterBounds,
 }
 
@@ -84,14 +84,14 @@ impl std::error::Error for SizeExceeded {}
 
 impl fmt::Display for SizeExceeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { found, bounds } = self;
-        if found.keys > bounds.keys_max {
-            write!(f, "it has at least {} keys, and the limit is {} (--cluster-max-keys)", found.keys, bounds.keys_max)?;
+        let Self { size, bounds } = self;
+        if size.keys > bounds.keys_max {
+            write!(f, "it has at least {} keys, and the limit is {} (--cluster-max-keys)", size.keys, bounds.keys_max)?;
         } else {
             write!(
                 f,
                 "its keys and values have at least {} bytes, and the limit is {} (--cluster-max-bytes)",
-                found.bytes, bounds.bytes_max
+                size.bytes, bounds.bytes_max
             )?;
         }
         f.write_str(": meshkeep keeps the last known state; find out what writes this much to its etcd, or raise the limit")
@@ -103,8 +103,8 @@ impl SizeTracker {
     /// known.
     pub(super) fn new(bounds: ClusterBounds, keys: [u64; Kind::ALL.len()]) -> Self {
         let source = keys.map(|keys| Size { keys, bytes: 0 });
-        let held = source.into_iter().sum();
-        Self { bounds, state: Mutex::new(SizeState { source, held, ..SizeState::default() }) }
+        let mirrored = source.into_iter().sum();
+        Self { bounds, state: Mutex::new(SizeState { source, mirrored, ..SizeState::default() }) }
     }
 
     /// Marks a kind as resuming over a new connection.
@@ -119,7 +119,7 @@ impl SizeTracker {
         state.sync_states[kind.index()] = KindSyncState::Listing;
     }
 
-    /// Marks a kind as settled: the mirror has, or is about to have, what the source has.
+    /// Marks a kind as synced: the mirror has, or is about to have, everything that the source has.
     pub(super) fn mark_synced(&self, kind: Kind) {
         self.state().sync_states[kind.index()] = KindSyncState::Synced;
     }
@@ -129,11 +129,11 @@ impl SizeTracker {
     pub(super) fn add_unchecked(&self, kind: Kind, more: Size) {
         let mut state = self.state();
         state.source[kind.index()] = state.source[kind.index()] + more;
-        state.held = state.held + more;
+        state.mirrored = state.mirrored + more;
     }
 
-    /// Sets the revision that the committer was asked to bring a kind to, or `None` when a list
-    /// begins.
+    /// Sets the source revision that a kind reaches once the committer has applied all commands, or
+    /// `None` when a list begins.
     pub(super) fn set_expected_revision(&self, kind: Kind, revision: Option<Revision>) {
         self.state().expected[kind.index()] = revision;
     }
@@ -143,8 +143,9 @@ impl SizeTracker {
     pub(super) fn is_applied(&self, reached: impl Fn(Kind) -> Option<Revision>) -> bool {
         let state = self.state();
         let has_reached = |kind: &Kind| {
-            let at = kind.index();
-            state.sync_states[at] != KindSyncState::Synced || state.expected[at].is_none_or(|expected| reached(*kind) >= Some(expected))
+            let index = kind.index();
+            state.sync_states[index] != KindSyncState::Synced
+                || state.expected[index].is_none_or(|expected| reached(*kind) >= Some(expected))
         };
         Kind::ALL.iter().all(has_reached)
     }
@@ -157,29 +158,32 @@ impl SizeTracker {
     /// mirror has to be counted.
     pub(super) fn try_add(&self, kind: Kind, more: Size, keys_announced: u64) -> Result<(), SizeExceeded> {
         let mut state = self.state();
-        let (at, bounds) = (kind.index(), self.bounds);
+        let (index, bounds) = (kind.index(), self.bounds);
         let mut source = state.source;
-        source[at] = source[at] + more;
-        let announced = Size { keys: source[at].keys.max(keys_announced), ..source[at] };
-        let is_crowded = bounds.is_crowded_with(state.held);
-        let counts = |other: usize| other != at && (is_crowded || state.sync_states[other] != KindSyncState::Resuming);
+        source[index] = source[index] + more;
+        let announced = Size { keys: source[index].keys.max(keys_announced), ..source[index] };
+        let is_crowded = bounds.is_crowded_with(state.mirrored);
+        let counts = |other: usize| other != index && (is_crowded || state.sync_states[other] != KindSyncState::Resuming);
         let others: Size = source.iter().enumerate().filter(|(other, _)| counts(*other)).map(|(_, size)| *size).sum();
-        let (found, since) = (others + announced, state.since + more);
-        let part = ClusterBounds { keys_max: bounds.keys_max / UNCOUNTED_FRACTION, bytes_max: bounds.bytes_max / UNCOUNTED_FRACTION };
+        let (size, read_since_count) = (others + announced, state.read_since_count + more);
+        let uncounted_max =
+            ClusterBounds { keys_max: bounds.keys_max / UNCOUNTED_FRACTION, bytes_max: bounds.bytes_max / UNCOUNTED_FRACTION };
         let is_allowed = match state.counted {
-            Some(counted) => bounds.allow(found) || (bounds.allow(counted) && part.allow(since) && keys_announced <= bounds.keys_max),
-            None => ClusterBounds { bytes_max: part.bytes_max, ..bounds }.allow(found),
+            Some(counted) => {
+                bounds.allow(size) || (bounds.allow(counted) && uncounted_max.allow(read_since_count) && keys_announced <= bounds.keys_max)
+            }
+            None => ClusterBounds { bytes_max: uncounted_max.bytes_max, ..bounds }.allow(size),
         };
         if !is_allowed {
-            return Err(SizeExceeded { found, bounds });
+            return Err(SizeExceeded { size, bounds });
         }
-        (state.source, state.since, state.held) = (source, since, state.held + more);
+        (state.source, state.read_since_count, state.mirrored) = (source, read_since_count, state.mirrored + more);
         Ok(())
     }
 
     /// Returns whether the known size in the mirror exceeds what is allowed during a list.
     pub(super) fn is_crowded(&self) -> bool {
-        self.bounds.is_crowded_with(self.state().held)
+        self.bounds.is_crowded_with(self.state().mirrored)
     }
 
     /// Replaces the sizes of synced kinds by a count of the mirror.
@@ -190,9 +194,9 @@ impl SizeTracker {
                 state.source[kind.index()] = sizes[kind.index()].confirmed;
             }
         }
-        state.held = sizes.iter().map(|size| size.all).sum();
+        state.mirrored = sizes.iter().map(|size| size.all).sum();
         state.counted = Some(state.source.into_iter().sum());
-        state.since = Size::default();
+        state.read_since_count = Size::default();
     }
 
     fn state(&self) -> MutexGuard<'_, SizeState> {
@@ -205,9 +209,9 @@ impl ClusterBounds {
         size.keys <= self.keys_max && size.bytes <= self.bytes_max
     }
 
-    fn is_crowded_with(self, held: Size) -> bool {
+    fn is_crowded_with(self, mirrored: Size) -> bool {
         let Self { keys_max, bytes_max } = self;
-        !Self { keys_max: keys_max.saturating_mul(LISTING_FACTOR), bytes_max: bytes_max.saturating_mul(LISTING_FACTOR) }.allow(held)
+        !Self { keys_max: keys_max.saturating_mul(LISTING_FACTOR), bytes_max: bytes_max.saturating_mul(LISTING_FACTOR) }.allow(mirrored)
     }
 }
 
@@ -221,21 +225,21 @@ mod tests {
         Size { keys, bytes }
     }
 
-    fn held(confirmed: Size, all: Size) -> [ScopeSize; Kind::ALL.len()] {
+    fn counted_sizes(confirmed: Size, all: Size) -> [ScopeSize; Kind::ALL.len()] {
         let mut sizes = [ScopeSize::default(); Kind::ALL.len()];
         sizes[Kind::Ip.index()] = ScopeSize { confirmed, all };
         sizes
     }
 
     #[test]
-    fn all_kinds_count_together_and_a_list_restarts_its_kind() {
+    fn the_limits_apply_to_the_sum_of_all_kinds() {
         let size_tracker = SizeTracker::new(BOUNDS, Kind::ALL.map(|kind| if kind == Kind::Ip { 500 } else { 0 }));
         Kind::ALL.into_iter().for_each(|kind| size_tracker.mark_synced(kind));
         assert_eq!(size_tracker.try_add(Kind::Node, size(140, 0), 0), Ok(()));
         assert!(size_tracker.try_add(Kind::Node, size(1, 0), 0).is_err());
         size_tracker.mark_listing(Kind::Ip);
         assert_eq!(size_tracker.try_add(Kind::Ip, size(10, 0), 500), Ok(()));
-        // the number that the source announces is enough: its keys need not be read
+        // the announced number of keys exceeds the limit: the keys need not be read
         assert!(
             size_tracker.try_add(Kind::Ip, size(10, 0), 501).unwrap_err().to_string().contains("at least 641 keys, and the limit is 640")
         );
@@ -250,7 +254,7 @@ mod tests {
         assert_eq!(size_tracker.try_add(Kind::Node, size(100, 0), 100), Ok(()));
         size_tracker.mark_synced(Kind::Ip);
         assert!(size_tracker.try_add(Kind::Ip, size(0, 0), 0).is_err());
-        size_tracker.set_counted(held(size(500, 0), size(500, 0)));
+        size_tracker.set_counted(counted_sizes(size(500, 0), size(500, 0)));
         assert_eq!(size_tracker.try_add(Kind::Ip, size(0, 0), 0), Ok(()));
     }
 
@@ -260,14 +264,14 @@ mod tests {
         size_tracker.mark_synced(Kind::Ip);
         assert_eq!(size_tracker.try_add(Kind::Ip, size(1, 100), 0), Ok(()));
         assert!(size_tracker.try_add(Kind::Ip, size(1, 1), 0).is_err());
-        size_tracker.set_counted(held(size(2, 6_300), size(2, 6_300)));
+        size_tracker.set_counted(counted_sizes(size(2, 6_300), size(2, 6_300)));
         assert_eq!(size_tracker.try_add(Kind::Ip, size(1, 100), 0), Ok(()));
-        // a 64th may be added to the count, then the mirror is counted again: the puts may have
-        // replaced something
+        // one 64th of the limit may be added to the count. Then the mirror is counted again,
+        // because the puts may have replaced values
         assert!(size_tracker.try_add(Kind::Ip, size(1, 1), 0).is_err());
-        size_tracker.set_counted(held(size(2, 6_400), size(2, 6_400)));
+        size_tracker.set_counted(counted_sizes(size(2, 6_400), size(2, 6_400)));
         assert_eq!(size_tracker.try_add(Kind::Ip, size(1, 100), 0), Ok(()));
-        size_tracker.set_counted(held(size(2, 6_401), size(2, 6_401)));
+        size_tracker.set_counted(counted_sizes(size(2, 6_401), size(2, 6_401)));
         assert!(
             size_tracker
                 .try_add(Kind::Ip, size(0, 0), 0)
@@ -278,10 +282,10 @@ mod tests {
     }
 
     #[test]
-    fn unconfirmed_keys_of_lists_crowd_the_mirror() {
+    fn unconfirmed_keys_make_the_mirror_crowded() {
         let size_tracker = SizeTracker::new(BOUNDS, [0; Kind::ALL.len()]);
         size_tracker.mark_synced(Kind::Ip);
-        size_tracker.set_counted(held(size(100, 6_000), size(1_280, 12_800)));
+        size_tracker.set_counted(counted_sizes(size(100, 6_000), size(1_280, 12_800)));
         assert_eq!((size_tracker.is_crowded(), size_tracker.try_add(Kind::Ip, size(1, 100), 0)), (false, Ok(())));
         assert!(size_tracker.is_crowded());
     }

@@ -65,9 +65,9 @@ enum ConnectionEnd {
     Failed(ConnectionError),
     /// `--cache-ttl` has passed without a connection.
     CacheTtlExpired,
-    /// The client file changed. It was deleted if `is_open` is false.
+    /// The client file changed, or was deleted.
     FileChanged {
-        is_open: bool,
+        file_exists: bool,
     },
 }
 
@@ -76,7 +76,7 @@ enum ConnectionEnd {
 struct Outage {
     /// End of the last connection, or the start of the task.
     since: Instant,
-    /// Services, service exports and endpoint slices were removed (`--cache-ttl`).
+    /// True if services, service exports and endpoint slices were removed (`--cache-ttl`).
     revoked: bool,
 }
 
@@ -98,7 +98,7 @@ impl ClusterTask {
         let commands = self.context.commands.clone();
         tokio::select! {
             () = self.run_connections() => {}
-            // ends with the committer, which ends everything
+            // ends only when the committer ends, and then the whole process ends
             () = reporter.publish_phases(commands) => {}
         }
     }
@@ -119,21 +119,21 @@ impl ClusterTask {
             let end = tokio::select! {
                 error = self.connect(&content, &mut state) => ConnectionEnd::Failed(error),
                 () = self.cache_ttl_expired(&outage) => ConnectionEnd::CacheTtlExpired,
-                changed = file_changes.changed() => ConnectionEnd::FileChanged { is_open: changed.is_ok() },
+                changed = file_changes.changed() => ConnectionEnd::FileChanged { file_exists: changed.is_ok() },
             };
             if self.context.reporter.is_connected() {
                 outage = Outage { since: Instant::now(), revoked: false };
             }
             self.context.reporter.disconnected();
             let error = match end {
-                ConnectionEnd::Failed(ConnectionError::Stopping) | ConnectionEnd::FileChanged { is_open: false } => return,
+                ConnectionEnd::Failed(ConnectionError::Stopping) | ConnectionEnd::FileChanged { file_exists: false } => return,
                 ConnectionEnd::Failed(error) => error,
                 ConnectionEnd::CacheTtlExpired => {
                     outage.revoked = true;
                     self.revoke(&mut state).await;
                     continue;
                 }
-                ConnectionEnd::FileChanged { is_open: true } => {
+                ConnectionEnd::FileChanged { file_exists: true } => {
                     tracing::info!(cluster = %self.name, "the client file of cluster {} changed: reconnecting", self.name);
                     self.context.reporter.forget_missing_config();
                     state.untried_endpoints.clear();
@@ -166,17 +166,18 @@ impl ClusterTask {
                     outage.revoked = true;
                     self.revoke(&mut state).await;
                 }
-                // a closed channel means that this task is about to be ended, which the next round
-                // handles
+                // a closed channel means that this task is about to be aborted; the next iteration
+                // handles that
                 _ = file_changes.changed() => file_changes.mark_changed(),
             }
         }
     }
 
-    /// Waits until the cluster was unreachable for `--cache-ttl`.
+    /// Waits until the cluster has been unreachable for `--cache-ttl`.
     ///
-    /// Never returns if no TTL is set, if its entries were already removed, or if the cluster is
-    /// connected by then (Cilium's `ttlChecker`, `pkg/clustermesh/common/remote_cluster.go`).
+    /// Never returns if no TTL is set, if the entries were already removed, or if the cluster is
+    /// connected when the TTL has passed (Cilium's `ttlChecker`,
+    /// `pkg/clustermesh/common/remote_cluster.go`).
     async fn cache_ttl_expired(&self, outage: &Outage) {
         let Some(ttl) = self.options.timing.cache_ttl.filter(|_| !outage.revoked) else { return std::future::pending().await };
         sleep(ttl.saturating_sub(outage.since.elapsed())).await;
@@ -185,7 +186,8 @@ impl ClusterTask {
         }
     }
 
-    /// Removes the kinds that agents route traffic by.
+    /// Removes the entries that agents use to route traffic: services, service exports and endpoint
+    /// slices.
     async fn revoke(&self, state: &mut ClusterState) {
         tracing::warn!(
             cluster = %self.name,
@@ -258,8 +260,8 @@ impl ClusterTask {
 }
 
 impl ClusterState {
-    /// Returns the next endpoint in random order; no endpoint comes twice before all were tried.
-    /// Replicas are separate etcds, so each connection uses exactly one.
+    /// Returns the next endpoint in random order. Every endpoint is tried once before any is tried
+    /// again. Replicas are separate etcds, so each connection uses exactly one endpoint.
     fn next_endpoint(&mut self, file: &EtcdConfig) -> Option<Endpoint> {
         if self.untried_endpoints.is_empty() {
             self.untried_endpoints = file.endpoints().to_vec();

@@ -59,15 +59,15 @@ mod tests {
     #[tokio::test]
     async fn lists_of_one_etcd_share_its_slots() {
         let list_limiter = ListLimiter::default();
-        let mut held = Vec::new();
+        let mut permits = Vec::new();
         for _ in 0..LISTS_PER_ETCD_MAX {
-            held.push(list_limiter.acquire(EtcdClusterId(1)).now_or_never().expect("must be free"));
+            permits.push(list_limiter.acquire(EtcdClusterId(1)).now_or_never().expect("must be free"));
         }
         assert!(list_limiter.acquire(EtcdClusterId(1)).now_or_never().is_none(), "no slot is free");
         assert!(list_limiter.acquire(EtcdClusterId(2)).now_or_never().is_some(), "another etcd has its own slots");
-        held.pop();
+        permits.pop();
         assert!(list_limiter.acquire(EtcdClusterId(1)).now_or_never().is_some());
-        held.clear();
+        permits.clear();
         drop(list_limiter.acquire(EtcdClusterId(3)).await);
         assert_eq!(
             list_limiter.etcds.lock().unwrap().keys().copied().collect::<Vec<_>>(),

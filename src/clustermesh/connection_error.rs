@@ -13,7 +13,8 @@ pub(super) enum ConnectionError {
     /// The cluster exceeds its limits of keys or bytes.
     #[error("{0}")]
     TooLarge(#[from] SizeExceeded),
-    /// The etcd has no config of the cluster that the user may read. This is already reported.
+    /// The etcd has no config of the cluster, or none that the user may read. This is already
+    /// reported.
     #[error("its cluster config is missing")]
     ConfigMissing,
     #[error("meshkeep is stopping")]
@@ -21,13 +22,13 @@ pub(super) enum ConnectionError {
 }
 
 impl ConnectionError {
-    /// Returns whether the cluster exceeds its size limits, or sends more keys than it announced. A
-    /// retry soon would only cost the same amount again.
+    /// Returns whether the cluster exceeds its size limits, or sends more keys than it announced.
+    /// An early retry would only read the same amount again.
     pub(super) fn exceeds_size(&self) -> bool {
         matches!(self, Self::TooLarge(_) | Self::Kvstore(KvstoreError::TooManyKeys { .. }))
     }
 
-    /// Returns whether the etcd was at an older revision than before.
+    /// Returns whether the etcd's revision decreased during the connection.
     pub(super) fn went_back(&self) -> bool {
         matches!(self, Self::Kvstore(KvstoreError::WentBack { .. }))
     }

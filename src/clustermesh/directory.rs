@@ -1,19 +1,20 @@
 //! Watches the config directory, which has one client file for each remote cluster, as Cilium's
 //! agents and KVStoreMesh read it.
 //!
-//! It sends [`DirectoryEvent`]s in order; the new [`DirectoryState`] follows the changes that it
-//! belongs to. A missing or unreadable directory or file removes nothing, equal bytes are no event,
-//! and every change is announced within 2 s. The content of the files and their certificates are
-//! not inspected here.
+//! Each scan sends [`DirectoryEvent`]s in order: the changes of the files first, then the new
+//! [`DirectoryState`]. A directory or file that is missing or unreadable removes no cluster, a file
+//! with unchanged bytes causes no event, and every change is announced within 2 s. The content of
+//! the files and their certificates are not inspected here.
 //!
-//! A notification is only a hint, which leads to a pass over the whole directory. Notifications
-//! come from a single watch on the directory itself, which sees files that are written or renamed
-//! there and the swap of a Secret's `..data` link. It does not see a write behind a link into
-//! another directory, a recreated directory, a file system without inotify or an overflowed queue.
-//! Comparing all metadata every second covers these cases. That takes a few hundred `stat` calls,
-//! which is less work and fails in fewer ways than watches on every link's target, which each swap
-//! invalidates. The slow pass of [`DirectoryOptions::rescan_interval`] reads every file and finds
-//! the changes that metadata does not show.
+//! A notification only triggers a scan of the whole directory. Notifications come from a single
+//! watch on the directory itself, which sees files that are written or renamed there and the swap
+//! of a Secret's `..data` link. It does not see a write to a link's target in another directory, a
+//! recreated directory, or changes on a file system without inotify. It also loses events if its
+//! queue overflows. Comparing all metadata every second covers these cases. That takes a few
+//! hundred `stat` calls, which is less work and fails in fewer ways than watching the target of
+//! every link: each swap would invalidate those watches. The slow scan at
+//! [`DirectoryOptions::rescan_interval`] reads every file and finds the changes that metadata does
+//! not show.
 
 mod diff;
 mod scan;
@@ -41,12 +42,12 @@ use crate::model::{ClusterName, DirectoryState};
 /// The other half is for the wait until two scans are equal.
 const METADATA_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Maximum number of scans that wait for two equal ones. With the usual 100 ms between them this
-/// needs 0.6 s, within the limit of 2 s.
+/// Maximum number of scans while waiting for two equal ones in a row; the last scan is used then.
+/// With the usual 100 ms between scans this takes 0.6 s, within the limit of 2 s.
 const STABLE_SCANS_MAX: u32 = 6;
 
 /// Recently logged files that cannot be used, with the reason.
-static UNUSABLE: LogLimiter = LogLimiter::new();
+static UNUSABLE_FILES: LogLimiter = LogLimiter::new();
 
 /// Change of the set of remote clusters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,13 +68,13 @@ pub enum DirectoryEvent {
         /// Cluster whose file was removed.
         cluster: ClusterName,
     },
-    /// First successful reading since the start, or since the directory was unreadable. It follows
-    /// the other events of that reading.
+    /// First successful scan since the start, or since the directory was unreadable. It follows the
+    /// other events of that scan.
     FirstScan {
         /// Clusters with a file, including unreadable ones. Any other known cluster was removed.
         present: BTreeSet<ClusterName>,
     },
-    /// New state of the directory. It follows the other events of the reading that found it.
+    /// New state of the directory. It follows the other events of the same scan.
     Read(DirectoryState),
 }
 
@@ -84,13 +85,13 @@ pub struct DirectoryOptions {
     pub path: PathBuf,
     /// Own cluster, whose file is ignored.
     pub own_cluster: Option<ClusterName>,
-    /// Time between two readings that must be equal before they are used; usually 100 ms.
+    /// Time between two scans, which must be equal before they are used; usually 100 ms.
     pub debounce: Duration,
-    /// Interval between two readings of all files, even if nothing seems to have changed.
+    /// Interval between two scans of all files, even if nothing seems to have changed.
     pub rescan_interval: Duration,
     /// Interval between two log messages about a file that cannot be used.
     pub remind_interval: Duration,
-    /// Requests a reading of all files.
+    /// Requests a scan of all files.
     pub rescan: Arc<Notify>,
 }
 
@@ -101,15 +102,15 @@ pub async fn watch_directory(options: DirectoryOptions, events: mpsc::Sender<Dir
     let work = async {
         let mut announced = AnnouncedFiles::empty(directory.options.path.clone());
         loop {
-            let reading = directory.read_stable().await?;
-            let (changes, now) = announced.apply_scan(&reading.files);
-            let state = directory.report(now).map(DirectoryEvent::Read);
+            let scan = directory.scan_until_stable().await?;
+            let (changes, new_state) = announced.apply_scan(&scan.files);
+            let state = directory.report(new_state).map(DirectoryEvent::Read);
             for change in changes.into_iter().chain(state) {
                 if events.send(change).await.is_err() {
                     return Ok::<(), JoinError>(());
                 }
             }
-            directory.wait_for_change(reading.metadata).await?;
+            directory.wait_for_change(scan.metadata).await?;
         }
     };
     if let Some(Err(error)) = stop.run_until_cancelled(work).await {
@@ -140,7 +141,6 @@ struct DirectoryWatcher {
     changed: Arc<Notify>,
     /// Reminders about unusable files by name, and for the directory as the empty name.
     reminders: ReminderSchedule<String>,
-    /// Last reported state.
     last_reported: DirectoryState,
 }
 
@@ -158,23 +158,23 @@ impl DirectoryWatcher {
         Self { changed: Arc::clone(&options.rescan), reminders, options, watch: None, last_reported: DirectoryState::default() }
     }
 
-    /// Reads the directory until two readings in a row are equal. A file that is being written, or
+    /// Scans the directory until two scans in a row are equal. A file that is being written, or
     /// replaced by a delete and a create, then does not count as changed or removed.
-    async fn read_stable(&mut self) -> Result<DirectoryScan, JoinError> {
-        let mut reading = self.read().await?;
+    async fn scan_until_stable(&mut self) -> Result<DirectoryScan, JoinError> {
+        let mut scan = self.read().await?;
         for _ in 1..STABLE_SCANS_MAX {
             sleep(self.options.debounce).await;
-            let again = self.read().await?;
-            let settled = again.files == reading.files;
-            reading = again;
+            let next = self.read().await?;
+            let settled = next.files == scan.files;
+            scan = next;
             if settled {
                 break;
             }
         }
-        Ok(reading)
+        Ok(scan)
     }
 
-    /// Reads the directory once. Checks first that the watch is on this directory, so that no
+    /// Scans the directory once. First checks that the watch is on this directory, so that no
     /// change is missed in between.
     async fn read(&mut self) -> Result<DirectoryScan, JoinError> {
         let identity = self.metadata().await?.identity();
@@ -200,12 +200,12 @@ impl DirectoryWatcher {
     }
 
     /// Returns when the directory was notified as changed, its metadata differs from `before`, or
-    /// the slow pass is due.
+    /// the slow scan is due.
     async fn wait_for_change(&self, before: DirectoryMetadata) -> Result<(), JoinError> {
         let rescan_at = Instant::now() + self.options.rescan_interval;
         let mut ticks = interval_at(Instant::now() + METADATA_INTERVAL, METADATA_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let look = async {
+        let until_change = async {
             loop {
                 tokio::select! {
                     () = self.changed.notified() => return Ok(()),
@@ -216,42 +216,43 @@ impl DirectoryWatcher {
                 }
             }
         };
-        timeout_at(rescan_at, look).await.unwrap_or(Ok(()))
+        timeout_at(rescan_at, until_change).await.unwrap_or(Ok(()))
     }
 
-    /// Logs again files that still cannot be used, and the directory. Runs at least once a minute.
-    fn remind(&mut self, now: &DirectoryState) {
+    /// Logs the files that still cannot be used, and the directory if it still cannot be read. Runs
+    /// at least once a minute.
+    fn remind(&mut self, state: &DirectoryState) {
         let path = self.options.path.display();
-        let broken = now.invalid.keys().cloned().chain(now.error.is_some().then(String::new));
+        let broken = state.invalid.keys().cloned().chain(state.error.is_some().then(String::new));
         for (file, broken_for) in self.reminders.due(broken, std::time::Instant::now()) {
             let minutes = broken_for.as_secs() / 60;
-            match now.invalid.get(&file) {
+            match state.invalid.get(&file) {
                 Some(reason) => tracing::warn!(%path, file, reason, minutes, "client file {file} still cannot be used"),
                 None => {
-                    tracing::warn!(%path, error = now.error, minutes, "the config directory still cannot be read: all clusters are kept")
+                    tracing::warn!(%path, error = state.error, minutes, "the config directory still cannot be read: all clusters are kept")
                 }
             }
         }
     }
 
-    /// Logs the differences from the last state, each message once. Returns the state if it
-    /// differs.
-    fn report(&mut self, now: DirectoryState) -> Option<DirectoryState> {
-        self.remind(&now);
+    /// Logs what changed since the last reported state, each message once. Returns the new state if
+    /// it differs from that one.
+    fn report(&mut self, state: DirectoryState) -> Option<DirectoryState> {
+        self.remind(&state);
         let path = self.options.path.display();
-        let before = std::mem::replace(&mut self.last_reported, now.clone());
-        match &now.error {
+        let before = std::mem::replace(&mut self.last_reported, state.clone());
+        match &state.error {
             Some(error) if before.error.as_ref() != Some(error) => {
                 tracing::warn!(%path, %error, "the config directory cannot be read: trying again, all clusters are kept");
             }
             None if !before.readable => tracing::info!(%path, "watching the config directory"),
             Some(_) | None => {}
         }
-        for (file, reason) in now.invalid.iter().filter(|(file, reason)| before.invalid.get(*file) != Some(*reason)) {
-            if let Some(LogPermit { more }) = UNUSABLE.permit(&format!("{file} {reason}")) {
+        for (file, reason) in state.invalid.iter().filter(|(file, reason)| before.invalid.get(*file) != Some(*reason)) {
+            if let Some(LogPermit { more }) = UNUSABLE_FILES.permit(&format!("{file} {reason}")) {
                 tracing::warn!(%path, file, reason, more, "client file {file} cannot be used");
             }
         }
-        (before != now).then_some(now)
+        (before != state).then_some(state)
     }
 }

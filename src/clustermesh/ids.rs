@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stored_holder_keeps_its_id_until_it_releases_it() {
+    fn a_stored_cluster_keeps_its_id_until_it_is_released() {
         let name = |text| ClusterName::parse(text).unwrap();
         let ids = ReservedClusterIds::new([(ClusterId(1), name("paris"))].into_iter());
         assert_eq!(ids.reserve(ClusterId(1), &name("tokyo")), Err(IdInUse { id: ClusterId(1), holder: name("paris") }));

@@ -2,8 +2,8 @@
 //! directory.
 //!
 //! It sends the same [`DirectoryEvent`]s as the directory does. A file that is missing, unreadable
-//! or half written changes and removes nothing, and equal bytes are no event. A change is announced
-//! within 2 s.
+//! or half written changes and removes nothing, and unchanged bytes cause no event. A change is
+//! announced within 2 s.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -60,8 +60,8 @@ async fn watch(local: LocalEtcd, events: mpsc::Sender<DirectoryEvent>) {
             }
             Err(reason) if !is_settled => {
                 tracing::warn!(%path, reason, "the client file of --local-etcd cannot be used: trying again, the mirrored state is kept");
-                // without a file from the start, the cluster is still listed as one that cannot be
-                // reached
+                // the cluster is announced even if its file cannot be used at the start, so that it
+                // is listed as unreachable
                 if last.is_none() && events.send(local.upserted(&[])).await.is_err() {
                     return;
                 }

@@ -43,8 +43,7 @@ pub struct Mesh {
     mirror: SnapshotReceiver,
     board: watch::Sender<StatusBoard>,
     directory: watch::Sender<DirectoryState>,
-    /// State of the directory that is not published yet.
-    read: Option<DirectoryState>,
+    unpublished_state: Option<DirectoryState>,
     ids: Arc<ReservedClusterIds>,
     list_limiter: ListLimiter,
     clusters: BTreeMap<ClusterName, ClusterHandle>,
@@ -75,7 +74,7 @@ impl Mesh {
         let stored = view.cluster_names().into_iter().filter_map(|name| Some((view.cluster(&name)?.config.as_ref()?.id, name.clone())));
         let ids = Arc::new(ReservedClusterIds::new(stored));
         let (list_limiter, clusters, tasks) = (ListLimiter::default(), BTreeMap::new(), JoinSet::new());
-        Self { options, commands, mirror, board, directory, read: None, ids, list_limiter, clusters, tasks }
+        Self { options, commands, mirror, board, directory, unpublished_state: None, ids, list_limiter, clusters, tasks }
     }
 
     /// Runs until `stop` is cancelled or the directory's watcher ends. All cluster tasks have ended
@@ -96,7 +95,7 @@ impl Mesh {
                     }
                     None => break,
                 },
-                Some(ended) = self.tasks.join_next_with_id() => self.restart_ended(ended),
+                Some(ended) = self.tasks.join_next_with_id() => self.restart_ended_task(ended),
                 _ = check.tick() => self.remind(&mut reminders),
             }
         }
@@ -127,14 +126,14 @@ impl Mesh {
             },
             DirectoryEvent::Removed { cluster } => self.remove(&cluster).await,
             DirectoryEvent::FirstScan { present } => {
-                let held = self.mirror.current().view.cluster_names();
-                let is_gone = |cluster: &ClusterName| !present.contains(cluster) && self.options.local.as_ref() != Some(cluster);
-                let gone: Vec<ClusterName> = held.into_iter().filter(is_gone).collect();
-                for cluster in gone {
+                let known_clusters = self.mirror.current().view.cluster_names();
+                let is_removed = |cluster: &ClusterName| !present.contains(cluster) && self.options.local.as_ref() != Some(cluster);
+                let removed: Vec<ClusterName> = known_clusters.into_iter().filter(is_removed).collect();
+                for cluster in removed {
                     self.remove(&cluster).await;
                 }
             }
-            DirectoryEvent::Read(state) => self.read = Some(state),
+            DirectoryEvent::Read(state) => self.unpublished_state = Some(state),
         }
     }
 
@@ -143,7 +142,7 @@ impl Mesh {
     /// without a file.
     fn publish_directory(&mut self) {
         if self.options.local.as_ref().is_none_or(|own| self.clusters.contains_key(own))
-            && let Some(state) = self.read.take()
+            && let Some(state) = self.unpublished_state.take()
         {
             self.directory.send_replace(state);
         }
@@ -154,9 +153,9 @@ impl Mesh {
         let (content_sender, content) = watch::channel(content);
         let view = &self.mirror.current().view;
         let count = |kind| view.scope(&Scope { cluster: cluster.clone(), kind }).map_or(0, |state| u64::from(state.entry_count));
-        let held = Kind::ALL.map(|kind| if kind == Kind::Node { count(kind) + count(Kind::NodeIp) } else { count(kind) });
+        let key_counts = Kind::ALL.map(|kind| if kind == Kind::Node { count(kind) + count(Kind::NodeIp) } else { count(kind) });
         let context = ClusterContext {
-            size_tracker: SizeTracker::new(self.options.bounds, held),
+            size_tracker: SizeTracker::new(self.options.bounds, key_counts),
             decoded: self.options.decoded.clone(),
             commands: self.commands.clone(),
             mirror: self.mirror.clone(),
@@ -170,7 +169,7 @@ impl Mesh {
             task.run().await;
         });
         self.clusters.insert(cluster, ClusterHandle { content: content_sender, status, reporter, task: abort.id(), abort });
-        self.publish();
+        self.publish_board();
     }
 
     /// Ends a cluster's task and then removes the cluster from the mirror. The order matters: the
@@ -182,7 +181,7 @@ impl Mesh {
             handle.abort.abort();
             while let Some(ended) = self.tasks.join_next_with_id().await {
                 let id = task_id(&ended);
-                self.restart_ended(ended);
+                self.restart_ended_task(ended);
                 if id == handle.task {
                     break;
                 }
@@ -193,11 +192,11 @@ impl Mesh {
         if self.commands.send(removal).await.is_err() {
             tracing::error!(%cluster, "meshkeep is stopping: the entries of cluster {cluster} are removed at the next start");
         }
-        self.publish();
+        self.publish_board();
     }
 
     /// Restarts a task that ended by itself.
-    fn restart_ended(&mut self, ended: Result<(Id, ()), JoinError>) {
+    fn restart_ended_task(&mut self, ended: Result<(Id, ()), JoinError>) {
         let id = task_id(&ended);
         let Some(cluster) = self.clusters.iter().find(|(_, handle)| handle.task == id).map(|(cluster, _)| cluster.clone()) else { return };
         let Some(handle) = self.clusters.remove(&cluster) else { return };
@@ -210,7 +209,7 @@ impl Mesh {
         }
     }
 
-    fn publish(&self) {
+    fn publish_board(&self) {
         let board = self.clusters.iter().map(|(cluster, handle)| (cluster.clone(), handle.status.clone())).collect();
         self.board.send_replace(Arc::new(board));
     }

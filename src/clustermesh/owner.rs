@@ -31,9 +31,9 @@ pub async fn find_owner(connection: &Connection, cluster: &ClusterName, denied: 
     others.truncate(CLUSTERS_NAMED_MAX);
     let mut has_own_nodes = false;
     if others.is_empty() {
-        let of_nodes = cluster_of_nodes(connection).await?;
-        has_own_nodes = of_nodes.as_ref() == Some(cluster);
-        others.extend(of_nodes.filter(|other| other != cluster));
+        let node_cluster = cluster_of_nodes(connection).await?;
+        has_own_nodes = node_cluster.as_ref() == Some(cluster);
+        others.extend(node_cluster.filter(|other| other != cluster));
     }
     Ok(MissingConfig { denied, others, has_more, has_own_nodes })
 }
@@ -41,16 +41,16 @@ pub async fn find_owner(connection: &Connection, cluster: &ClusterName, denied: 
 /// Returns the clusters whose config the user may list.
 async fn clusters_with_config(connection: &Connection) -> Result<Vec<ClusterName>, KvstoreError> {
     let prefix = keys::CLUSTER_CONFIGS.as_bytes();
-    let found = permitted(connection.first_keys(prefix, &prefix_end(prefix), CONFIGS_READ_MAX).await)?;
-    Ok(found.iter().filter_map(|key| cluster_name(key.strip_prefix(prefix)?)).collect())
+    let first_keys = empty_if_denied(connection.first_keys(prefix, &prefix_end(prefix), CONFIGS_READ_MAX).await)?;
+    Ok(first_keys.iter().filter_map(|key| cluster_name(key.strip_prefix(prefix)?)).collect())
 }
 
-/// Returns the cluster in the first key of a node.
+/// Returns the cluster that the first node's key names.
 async fn cluster_of_nodes(connection: &Connection) -> Result<Option<ClusterName>, KvstoreError> {
     let prefix = format!("{}{}/", keys::root(false), Kind::Node.base()).into_bytes();
-    let found = permitted(connection.first_keys(&prefix, &prefix_end(&prefix), 1).await)?;
+    let first_key = empty_if_denied(connection.first_keys(&prefix, &prefix_end(&prefix), 1).await)?;
     let name = |key: &[u8]| cluster_name(key.strip_prefix(prefix.as_slice())?.split(|byte| *byte == b'/').next()?);
-    Ok(found.first().and_then(|key| name(key)))
+    Ok(first_key.first().and_then(|key| name(key)))
 }
 
 fn cluster_name(bytes: &[u8]) -> Option<ClusterName> {
@@ -58,9 +58,9 @@ fn cluster_name(bytes: &[u8]) -> Option<ClusterName> {
 }
 
 /// Treats a denied read as an empty result.
-fn permitted(found: Result<Vec<Vec<u8>>, KvstoreError>) -> Result<Vec<Vec<u8>>, KvstoreError> {
-    match found {
+fn empty_if_denied(result: Result<Vec<Vec<u8>>, KvstoreError>) -> Result<Vec<Vec<u8>>, KvstoreError> {
+    match result {
         Err(KvstoreError::PermissionDenied { .. }) => Ok(Vec::new()),
-        found => found,
+        result => result,
     }
 }

@@ -20,11 +20,11 @@ use crate::model::{
     readable_error,
 };
 
-/// Recently logged phases, failures, waits and unknown prefixes of all clusters.
-static PHASES: LogLimiter = LogLimiter::new();
-static FAILED: LogLimiter = LogLimiter::new();
-static WAITING: LogLimiter = LogLimiter::new();
-static UNKNOWN: LogLimiter = LogLimiter::new();
+// limits on how often a phase, failure, wait or unknown prefix of a cluster is logged
+static PHASE_LOG: LogLimiter = LogLimiter::new();
+static FAILURE_LOG: LogLimiter = LogLimiter::new();
+static WAIT_LOG: LogLimiter = LogLimiter::new();
+static UNKNOWN_PREFIX_LOG: LogLimiter = LogLimiter::new();
 
 /// Writing end of a cluster's status. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -73,37 +73,37 @@ impl Reporter {
         }
     }
 
-    /// Returns a log line for a phase if one is due. The limit is needed because a remote can
-    /// alternate between `live` and `sourceLost` as often as it likes.
+    /// Returns a permit to log a phase, if a log line is due. The limit is needed because a remote
+    /// can alternate between `live` and `sourceLost` as often as it likes.
     fn due_phase_log(&self, phase: Phase) -> Option<LogPermit> {
-        self.logged().is_news(phase).then(|| PHASES.permit(&format!("{} {}", self.cluster, phase.api_name()))).flatten()
+        self.logged().record_phase(phase).then(|| PHASE_LOG.permit(&format!("{} {}", self.cluster, phase.api_name()))).flatten()
     }
 
     fn logged(&self) -> MutexGuard<'_, LoggedPhases> {
         self.logged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends the committer each phase with its cause, so that it becomes part of the change stream.
-    /// Short phases may be skipped. Runs until the committer ends.
+    /// Sends each phase with its cause to the committer, so that the phase becomes part of the
+    /// change stream. Short phases may be skipped. Runs until the committer ends.
     pub(super) async fn publish_phases(self, commands: CommandSender) {
         let mut status = self.status.subscribe();
         let mut announced = None;
         loop {
-            let news = phase_to_announce(announced, &status.borrow_and_update());
-            if let Some((phase, cause)) = news {
+            let due = phase_to_announce(announced, &status.borrow_and_update());
+            if let Some((phase, cause)) = due {
                 let command = Command::Phase { cluster: self.cluster.clone(), phase, cause };
                 if commands.send(command).await.is_err() {
                     return;
                 }
                 if announced.is_none_or(|(before, _)| before != phase) {
-                    // the time in the announced phase counts: each attempt to reach a cluster that
-                    // is backing off enters a phase of its own
+                    // `phase_since` is the start of the announced phase: each attempt to reach a
+                    // cluster that is backing off enters `connecting`, which is not announced
                     self.status.send_if_modified(|status| {
                         status.phase_since = Instant::now();
                         false
                     });
                 }
-                announced = news;
+                announced = due;
             }
             if status.changed().await.is_err() {
                 return;
@@ -122,16 +122,16 @@ impl Reporter {
 
     /// Records a new connection and the heartbeat in its etcd. A writer that was silent before
     /// stays silent if it put no heartbeat since the previous connection.
-    pub(super) fn writer_connected(&self, heartbeat: Option<Heartbeat>) {
+    pub(super) fn record_writer_connection(&self, heartbeat: Option<Heartbeat>) {
         self.status.send_if_modified(|status| {
-            status.writer.note_connection(heartbeat, Instant::now());
+            status.writer.record_connection(heartbeat, Instant::now());
             false
         });
     }
 
     pub(super) fn heartbeat(&self, heartbeat: Heartbeat) {
         self.status.send_if_modified(|status| {
-            status.writer.note_heartbeat(heartbeat, Instant::now());
+            status.writer.record_heartbeat(heartbeat, Instant::now());
             false
         });
     }
@@ -155,7 +155,7 @@ impl Reporter {
     pub(super) fn failure(&self, error: &str, wait: Duration) {
         let error = &*readable_error(error);
         let retry_in_ms = wait.as_millis();
-        let is_news = self.status.borrow().last_error.as_deref() != Some(error);
+        let is_new_error = self.status.borrow().last_error.as_deref() != Some(error);
         // the error is set before the phase, because both are announced together
         self.change(|status| {
             status.failure_count += 1;
@@ -166,7 +166,7 @@ impl Reporter {
         let entered = self.enter(Phase::BackingOff);
         self.change(|status| status.next_retry = Some(Instant::now() + wait));
         let phase = Phase::BackingOff.api_name();
-        match is_news.then(|| FAILED.permit(&format!("{} {error}", self.cluster))).flatten() {
+        match is_new_error.then(|| FAILURE_LOG.permit(&format!("{} {error}", self.cluster))).flatten() {
             // this line covers the change of phase too
             Some(LogPermit { more }) => {
                 tracing::warn!(cluster = %self.cluster, phase, error, retry_in_ms, more, "an attempt to read cluster {} failed: {error}", self.cluster)
@@ -183,7 +183,7 @@ impl Reporter {
         self.change(|status| status.too_large = Some(excess.to_string()));
     }
 
-    /// Records that the etcd went back to an older revision during a connection, which has ended.
+    /// Records that the etcd's revision decreased during the connection that has just ended.
     pub(super) fn went_back(&self, error: &ConnectionError) {
         self.change(|status| {
             let count = status.revision_rollback.as_ref().map_or(0, |before| before.count) + 1;
@@ -191,7 +191,8 @@ impl Reporter {
         });
     }
 
-    /// Records the error in the cluster's file, if any, and its keys that are probably misspelt.
+    /// Records the error in the cluster's client file, if any, and the keys of the file that are
+    /// probably misspelt.
     pub(super) fn set_file_state(&self, error: Option<String>, misspelt: Option<String>) {
         if let Some(misspelt) = misspelt.as_ref().filter(|misspelt| self.status.borrow().misspelt_keys.as_ref() != Some(misspelt)) {
             tracing::warn!(cluster = %self.cluster, "the client file of cluster {} has a key that is probably misspelt: {misspelt}", self.cluster);
@@ -226,8 +227,8 @@ impl Reporter {
     /// Enters a phase that waits for something without a failure, and records the reason.
     pub(super) fn waiting(&self, phase: Phase, reason: &str) {
         let reason = &*readable_error(reason);
-        let news = self.status.borrow().last_error.as_deref() != Some(reason) || self.status.borrow().phase != phase;
-        if news {
+        let is_new_reason = self.status.borrow().last_error.as_deref() != Some(reason) || self.status.borrow().phase != phase;
+        if is_new_reason {
             self.change(|status| {
                 status.failed_in = None;
                 status.last_error = Some(reason.to_owned());
@@ -235,7 +236,7 @@ impl Reporter {
             });
         }
         let entered = self.enter(phase);
-        match news.then(|| WAITING.permit(&format!("{} {reason}", self.cluster))).flatten() {
+        match is_new_reason.then(|| WAIT_LOG.permit(&format!("{} {reason}", self.cluster))).flatten() {
             Some(LogPermit { more }) => {
                 tracing::warn!(cluster = %self.cluster, phase = phase.api_name(), reason, more, "cluster {} waits: {reason}", self.cluster)
             }
@@ -264,13 +265,13 @@ impl Reporter {
 
     /// Records whether the cluster config (`None`) or the canary of a kind is missing from the
     /// source.
-    pub(super) fn set_writer_key_missing(&self, kind: Option<Kind>, gone: bool) {
+    pub(super) fn set_writer_key_missing(&self, kind: Option<Kind>, missing: bool) {
         self.change_source_state(|status| {
             let writer_key = match kind {
                 None => &mut status.config_deleted,
                 Some(kind) => &mut status.resource_mut(kind).canary_deleted,
             };
-            std::mem::replace(writer_key, gone) != gone
+            std::mem::replace(writer_key, missing) != missing
         });
     }
 
@@ -332,18 +333,18 @@ impl Reporter {
     }
 
     /// Records the unknown prefixes in the source, and logs the new ones.
-    pub(super) fn unknown_prefixes(&self, found: Vec<UnknownPrefix>) {
+    pub(super) fn unknown_prefixes(&self, prefixes: Vec<UnknownPrefix>) {
         let before = self.status.borrow().unknown_prefixes.clone();
-        for one in found.iter().filter(|one| !before.iter().any(|known| known.prefix == one.prefix)) {
-            let UnknownPrefix { prefix, key_count } = one;
-            let Some(LogPermit { more }) = UNKNOWN.permit(&format!("{} {prefix}", self.cluster)) else { continue };
+        for unknown in prefixes.iter().filter(|unknown| !before.iter().any(|known| known.prefix == unknown.prefix)) {
+            let UnknownPrefix { prefix, key_count } = unknown;
+            let Some(LogPermit { more }) = UNKNOWN_PREFIX_LOG.permit(&format!("{} {prefix}", self.cluster)) else { continue };
             tracing::warn!(
                 cluster = %self.cluster, prefix, key_count, more,
                 "cluster {} has keys that this version does not know and does not mirror", self.cluster
             );
         }
-        if before != found {
-            self.change(|status| status.unknown_prefixes = found);
+        if before != prefixes {
+            self.change(|status| status.unknown_prefixes = prefixes);
         }
     }
 
@@ -355,19 +356,19 @@ impl Reporter {
         self.status.send_modify(|status| change(status.resource_mut(kind)));
     }
 
-    /// Returns whether the attempt that has just ended was synced.
+    /// Returns whether every kind was synced when the last connection ended.
     pub(super) fn was_live(&self) -> bool {
         matches!(self.status.borrow().phase, Phase::Live | Phase::SourceLost)
     }
 
-    /// Waits until every kind is read.
-    pub(super) async fn wait_until_read(&self) {
+    /// Waits until every kind is synced.
+    pub(super) async fn wait_until_synced(&self) {
         let mut status = self.status.subscribe();
         // the sender is a field of `self`, so the channel stays open
         let _ = status.wait_for(|status| matches!(status.phase, Phase::Live | Phase::SourceLost)).await;
     }
 
-    /// Returns whether there is a connection whose cluster was accepted.
+    /// Returns whether there is a connection with a usable cluster config, or to a legacy cluster.
     pub(super) fn is_connected(&self) -> bool {
         self.status.borrow().connected
     }
@@ -387,39 +388,39 @@ mod tests {
         use Phase::{BackingOff, Connecting, Listing, Live, SourceLost};
         let (reporter, _status) = Reporter::new(ClusterName::parse("paris").unwrap());
         let phases = [Connecting, BackingOff, Connecting, BackingOff, Connecting, Listing, Live, SourceLost, Live, BackingOff, Connecting];
-        let news = phases.map(|phase| reporter.logged().is_news(phase));
-        assert_eq!(news, [true, true, false, false, false, true, true, true, true, true, true]);
+        let is_new = phases.map(|phase| reporter.logged().record_phase(phase));
+        assert_eq!(is_new, [true, true, false, false, false, true, true, true, true, true, true]);
     }
 
     #[test]
     fn an_unreachable_cluster_is_announced_once_per_error() {
         let (reporter, status) = Reporter::new(ClusterName::parse("out-of-reach").unwrap());
         let mut announced = None;
-        let mut count_news = || {
-            let news = phase_to_announce(announced, &status.borrow());
-            announced = news.or(announced);
-            usize::from(news.is_some())
+        let mut count_due = || {
+            let due = phase_to_announce(announced, &status.borrow());
+            announced = due.or(announced);
+            usize::from(due.is_some())
         };
-        assert_eq!(count_news(), 1);
+        assert_eq!(count_due(), 1);
         let mut counts = Vec::new();
         for error in ["refused", "refused", "refused", "no route", "no route"] {
             reporter.phase(Phase::Connecting);
-            let retried = count_news();
+            let retried = count_due();
             reporter.failure(error, Duration::from_millis(1));
-            counts.push((retried, count_news()));
+            counts.push((retried, count_due()));
         }
         assert_eq!(counts, [(0, 1), (0, 0), (0, 0), (0, 1), (0, 0)]);
         reporter.phase(Phase::Connecting);
         reporter.phase(Phase::ReadingConfig);
-        assert_eq!((count_news(), announced.map(|(phase, _)| phase)), (1, Some(Phase::ReadingConfig)));
+        assert_eq!((count_due(), announced.map(|(phase, _)| phase)), (1, Some(Phase::ReadingConfig)));
     }
 
     #[tokio::test]
     async fn the_time_in_a_phase_starts_with_the_announced_phase() {
         let (reporter, status) = Reporter::new(ClusterName::parse("tried-again").unwrap());
         let (commands, _queue) = crate::commit::command_queue();
-        let mut telling = tokio::task::JoinSet::new();
-        telling.spawn(reporter.clone().publish_phases(commands));
+        let mut publisher = tokio::task::JoinSet::new();
+        publisher.spawn(reporter.clone().publish_phases(commands));
         let since = async || {
             for _ in 0..10 {
                 tokio::task::yield_now().await;
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_that_waits_for_canaries_names_their_keys_and_kinds() {
+    fn the_reason_names_the_awaited_canaries_and_their_kinds() {
         let (reporter, status) = Reporter::new(ClusterName::parse("paris").unwrap());
         let reason = || status.borrow().last_error.clone();
         reporter.change(|status| status.config = Some(ClusterConfig { cached: true, ..ClusterConfig::default() }));
@@ -461,19 +462,19 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_without_a_config_stays_in_its_phase_over_connections() {
+    fn a_reconnect_keeps_the_phase_of_a_cluster_without_a_config() {
         let (reporter, status) = Reporter::new(ClusterName::parse("rome").unwrap());
         let missing = MissingConfig { others: vec![ClusterName::parse("paris").unwrap()], ..MissingConfig::default() };
         reporter.phase(Phase::ReadingConfig);
-        reporter.config_missing(missing.clone());
+        reporter.set_missing_config(missing.clone());
         let since = status.borrow().missing_config.as_ref().unwrap().since;
         assert_eq!(status.borrow().last_error.as_deref(), Some("this etcd belongs to cluster paris, not rome"));
         reporter.connecting();
         assert_eq!(status.borrow().phase, Phase::ReadingConfig);
-        reporter.config_missing(missing);
+        reporter.set_missing_config(missing);
         assert_eq!(status.borrow().missing_config.as_ref().unwrap().since, since);
         reporter.failure("no heartbeat", Duration::from_millis(1));
-        assert!(status.borrow().missing_config.is_some(), "a failure says nothing of whose etcd it is");
+        assert!(status.borrow().missing_config.is_some(), "a failure does not show which cluster the etcd belongs to");
         reporter.forget_missing_config();
         reporter.connecting();
         assert_eq!((status.borrow().phase, status.borrow().missing_config.is_none()), (Phase::Connecting, true));

@@ -1,5 +1,4 @@
-//! The resync state machine: brings one kind of one cluster in the mirror to exactly what the
-//! source has.
+//! The resync state machine: makes one kind of one cluster in the mirror equal to the source.
 //!
 //! [`scope`](super::scope) feeds it the answers of the source ([`Input`]), and performs the
 //! resulting [`ResyncStep`]: commands for the committer and the next request. The machine is pure:
@@ -12,9 +11,9 @@
 //! history, or be followed by a quiet time (3). Entries that the source lost are held (4,
 //! `held_keys`).
 //!
-//! When a list breaks off, an agent drops the identities that it has listed
-//! (docs/develop/protocol.md §3.6). Here they stay: they were at the source, and only a complete
-//! list proves that a key is not there.
+//! When a list is interrupted, an agent drops the identities that it has listed
+//! (docs/develop/protocol.md §3.6). meshkeep keeps them: they existed at the source, and only a
+//! complete list proves that a key does not exist.
 
 mod changes;
 mod differential;
@@ -49,7 +48,7 @@ pub struct SourceInfo {
     pub max_connected_clusters: MaxConnectedClusters,
 }
 
-/// Next request to the source. It replaces the request before.
+/// Next request to the source. It replaces the previous request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// Wait for the canary of this kind.
@@ -86,7 +85,7 @@ pub enum Input {
     Changes {
         /// Puts since the revision. `None` if they are too many for one answer.
         changed: Option<ChangedKeys>,
-        /// Number of entries, including the keys that were put.
+        /// Number of entries in the mirror once the puts are applied.
         held_count: u64,
     },
     /// Answer to [`Request::ListKeys`].
@@ -124,7 +123,8 @@ pub enum Input {
         evidence: DeleteEvidence,
         /// Current time.
         now: Instant,
-        /// Time beyond a third of a lease's TTL for which both keys of the writer must exist.
+        /// Time for which both keys of the writer must exist, in addition to a third of a lease's
+        /// TTL.
         margin: Duration,
     },
     /// The held keys must be removed (`--cache-ttl`).
@@ -159,13 +159,13 @@ enum ResyncState {
     /// Checks whether the source has the stored history. `new_canary` says that the canary differs
     /// from the stored one.
     Checking { cursor: Cursor, query: SentinelQuery, new_canary: bool },
-    /// The source has the stored history: reads the changes since. `changed` waits for the keys
-    /// that it is compared with.
-    Differing { cursor: Cursor, compare_keys: bool, changed: Option<ChangedKeys> },
+    /// The source has the stored history: reads the changes since the stored state. `changed` is
+    /// set while the keys are listed for the comparison.
+    ListingChanges { cursor: Cursor, compare_keys: bool, changed: Option<ChangedKeys> },
     /// Lists everything.
     Listing { newest: Option<KeyValue>, revision: Option<Revision>, history: HistoryMatch },
-    /// The list is complete: settles the entries that it did not confirm. The cursor is set
-    /// afterwards.
+    /// The list is complete: deletes or holds the entries that it did not confirm. The cursor is
+    /// set afterwards.
     Comparing { cursor: Cursor, history: HistoryMatch },
     /// Complete, and following the watch.
     Watching { prune_pending: bool },
@@ -184,7 +184,7 @@ enum SentinelQuery {
     BeforeDelete,
 }
 
-/// State machine of one kind of one cluster. It exists as long as the cluster's file, over many
+/// State machine of one kind of one cluster. It exists as long as the cluster's client file, across
 /// connections.
 #[derive(Debug)]
 pub struct Resync {
@@ -198,8 +198,8 @@ pub struct Resync {
     unreadable: UnreadableKeys,
     /// True if the current comparison interrupts a watch, because the quiet time or a hold is over.
     interrupts_watch: bool,
-    /// True if a list of another history has begun and none has completed since. An interrupted
-    /// list does not bring back the stored history.
+    /// True from the start of a list of another history until a list is complete. If that list is
+    /// interrupted, the next one still counts as a list of another history.
     other_history: bool,
 }
 
@@ -248,7 +248,7 @@ impl Resync {
     pub fn is_synced(&self) -> bool {
         match self.state {
             ResyncState::Watching { .. } => true,
-            ResyncState::Differing { .. } | ResyncState::Comparing { .. } => self.interrupts_watch,
+            ResyncState::ListingChanges { .. } | ResyncState::Comparing { .. } => self.interrupts_watch,
             ResyncState::Idle | ResyncState::AwaitingCanary | ResyncState::Checking { .. } | ResyncState::Listing { .. } => false,
         }
     }
@@ -275,18 +275,18 @@ impl Resync {
     pub fn step(&mut self, input: Input) -> ResyncStep {
         match input {
             Input::Connected(source) => self.start_connection(source),
-            Input::Canary(canary) => self.canary_changed(canary),
-            Input::Together(found, revision) => self.current_keys_read(&found, revision),
-            Input::At(found) => self.past_key_read(found),
+            Input::Canary(canary) => self.handle_canary(canary),
+            Input::Together(key_values, revision) => self.check_current_values(&key_values, revision),
+            Input::At(key_value) => self.check_past_value(key_value),
             Input::Changes { changed, held_count } => self.compare_counts(changed, held_count),
             Input::Keys { listed, held, evidence } => self.compare_keys(&listed, held, &evidence),
             Input::Page(page) => self.apply_page(page),
-            Input::ListEnd => self.list_end(),
-            Input::Absent { keys, evidence } => self.settle_absent(keys, &evidence),
+            Input::ListEnd => self.finish_list(),
+            Input::Absent { keys, evidence } => self.finish_comparison(keys, &evidence),
             Input::Events { events, revision, evidence } => self.apply_events(events, revision, &evidence),
             Input::HoldCheck { evidence, now, margin } => self.check_hold(&evidence, now, margin),
             Input::Revoke => self.revoke(),
-            Input::HistoryLost => self.history_lost(),
+            Input::HistoryLost => self.handle_history_lost(),
             Input::Quiet => self.end_quiet_time(),
         }
     }
@@ -304,14 +304,14 @@ impl Resync {
         self.check_sentinel()
     }
 
-    fn canary_changed(&mut self, canary: KeyValue) -> ResyncStep {
-        let sentinel = CanaryPoint { revision: canary.mod_revision, value: canary.value.to_vec() };
-        self.canary = Some(sentinel.clone());
+    fn handle_canary(&mut self, canary: KeyValue) -> ResyncStep {
+        let canary_point = CanaryPoint { revision: canary.mod_revision, value: canary.value.to_vec() };
+        self.canary = Some(canary_point.clone());
         match &self.state {
             ResyncState::AwaitingCanary => self.check_sentinel(),
             ResyncState::Watching { .. } => match &mut self.cursor {
-                Some(cursor) if cursor.canary.as_ref() != Some(&sentinel) => {
-                    cursor.canary = Some(sentinel);
+                Some(cursor) if cursor.canary.as_ref() != Some(&canary_point) => {
+                    cursor.canary = Some(canary_point);
                     let cursor = cursor.clone();
                     self.apply_puts(Vec::new(), Some(cursor))
                 }
@@ -319,44 +319,46 @@ impl Resync {
             },
             ResyncState::Idle
             | ResyncState::Checking { .. }
-            | ResyncState::Differing { .. }
+            | ResyncState::ListingChanges { .. }
             | ResyncState::Listing { .. }
             | ResyncState::Comparing { .. } => ResyncStep::default(),
         }
     }
 
-    /// After a watch the missed changes are read. A list starts again.
-    fn history_lost(&mut self) -> ResyncStep {
+    /// Continues after a compaction. After a watch it reads the missed changes. In all other
+    /// states, and while a prune is pending, it lists again.
+    fn handle_history_lost(&mut self) -> ResyncStep {
         match &self.state {
             ResyncState::Watching { prune_pending: false } => self.check_sentinel(),
             ResyncState::Watching { prune_pending: true }
             | ResyncState::Idle
             | ResyncState::AwaitingCanary
             | ResyncState::Checking { .. }
-            | ResyncState::Differing { .. }
+            | ResyncState::ListingChanges { .. }
             | ResyncState::Comparing { .. }
             | ResyncState::Listing { .. } => self.list(HistoryMatch::Unknown),
         }
     }
 
-    /// Returns the last commands of a list or comparison. The cursor comes last, so that a start
-    /// that finds the cursor also finds everything before it.
-    fn completion_commands(&self, gone: Vec<Change>, cursor: Cursor) -> Vec<Command> {
-        debug_assert!(cursor.etcd_cluster_id != OTHER_HISTORY, "the cursor behind a complete list is one of the connected etcd");
+    /// Returns the last commands of a list or comparison. The cursor is stored last, so that a
+    /// start that loads the cursor also loads everything before it.
+    fn completion_commands(&self, missing_changes: Vec<Change>, cursor: Cursor) -> Vec<Command> {
+        debug_assert!(cursor.etcd_cluster_id != OTHER_HISTORY, "the cursor after a complete list belongs to the connected etcd");
         let apply = |changes, cursor| Command::Apply { scope: self.scope.clone(), changes, cursor };
-        let gone = (!gone.is_empty()).then(|| apply(gone, None));
-        gone.into_iter().chain([Command::Confirm(self.scope.clone()), apply(Vec::new(), Some(cursor))]).collect()
+        let missing_changes = (!missing_changes.is_empty()).then(|| apply(missing_changes, None));
+        missing_changes.into_iter().chain([Command::Confirm(self.scope.clone()), apply(Vec::new(), Some(cursor))]).collect()
     }
 
     /// Decides for each absent key whether it is deleted or held.
-    fn delete_or_hold_missing(&mut self, gone: Vec<EntryKey>, evidence: &DeleteEvidence, history: HistoryMatch) -> Vec<Change> {
+    fn delete_or_hold_missing(&mut self, missing: Vec<EntryKey>, evidence: &DeleteEvidence, history: HistoryMatch) -> Vec<Change> {
         let cached = self.source.as_ref().is_some_and(|source| source.cached);
-        gone.into_iter()
+        missing
+            .into_iter()
             .map(|key| {
-                // expired holds end here; keys that were deleted since the last event are judged as
-                // usual
-                let over = self.interrupts_watch && self.held_keys.contains(&key);
-                let hold = evidence.hold(&key, cached && !over, history);
+                // holds that are over end here; the usual rules apply to keys that were deleted
+                // since the last event
+                let is_hold_over = self.interrupts_watch && self.held_keys.contains(&key);
+                let hold = evidence.hold(&key, cached && !is_hold_over, history);
                 self.held_keys.delete_or_hold(key, hold, true)
             })
             .collect()
@@ -370,9 +372,9 @@ impl Resync {
         self.cursor = self.other_history.then(sentinel::other_history_cursor);
         let scope = self.scope.clone();
         let begin = Command::BeginList(scope.clone());
-        let mark = self.cursor.clone().map(|mark| Command::Apply { scope, changes: Vec::new(), cursor: Some(mark) });
+        let store_cursor = self.cursor.clone().map(|cursor| Command::Apply { scope, changes: Vec::new(), cursor: Some(cursor) });
         debug_assert!(self.other_history || self.cursor.is_none(), "no cursor is stored while a list is incomplete (invariant 1)");
-        let commands = [begin].into_iter().chain(mark).collect();
+        let commands = [begin].into_iter().chain(store_cursor).collect();
         ResyncStep { commands, request: Some(Request::List), ..ResyncStep::default() }
     }
 
@@ -387,9 +389,9 @@ impl Resync {
         self.apply_puts(page.key_values, None)
     }
 
-    /// Ends the list. The first cursor differs from every real one and is never resumed from. The
-    /// real one follows when the unconfirmed entries are settled.
-    fn list_end(&mut self) -> ResyncStep {
+    /// Ends the list with a provisional cursor, which differs from every real cursor and is never
+    /// resumed from. The real cursor is set once the unconfirmed entries were deleted or held.
+    fn finish_list(&mut self) -> ResyncStep {
         let (ResyncState::Listing { newest, revision: Some(revision), history }, Some(source)) = (&self.state, &self.source) else {
             return self.list(HistoryMatch::Unknown);
         };
@@ -404,7 +406,7 @@ impl Resync {
             canary: self.canary.clone(),
         };
         let may_prune = source.canaries || history == HistoryMatch::Same;
-        let (first, request) = if may_prune {
+        let (provisional, request) = if may_prune {
             self.state = ResyncState::Comparing { cursor: cursor.clone(), history };
             let etcd_cluster_id = if history == HistoryMatch::Other { OTHER_HISTORY } else { cursor.etcd_cluster_id };
             (Cursor { etcd_cluster_id, revision: Revision(0), last_put: None, ..cursor }, Request::Compare)
@@ -413,23 +415,23 @@ impl Resync {
             (Cursor { etcd_cluster_id: OTHER_HISTORY, ..cursor }, Request::Watch(revision))
         };
         debug_assert!(
-            first.revision == Revision(0) || first.etcd_cluster_id == OTHER_HISTORY,
-            "no start resumes from a cursor that is set before the keys absent from the list are settled"
+            provisional.revision == Revision(0) || provisional.etcd_cluster_id == OTHER_HISTORY,
+            "no start resumes from a provisional cursor"
         );
-        self.cursor = Some(first.clone());
-        let complete = Command::Apply { scope: self.scope.clone(), changes: Vec::new(), cursor: Some(first) };
+        self.cursor = Some(provisional.clone());
+        let complete = Command::Apply { scope: self.scope.clone(), changes: Vec::new(), cursor: Some(provisional) };
         ResyncStep { commands: vec![complete], request: Some(request), ..ResyncStep::default() }
     }
 
-    fn settle_absent(&mut self, keys: Vec<EntryKey>, evidence: &DeleteEvidence) -> ResyncStep {
+    fn finish_comparison(&mut self, keys: Vec<EntryKey>, evidence: &DeleteEvidence) -> ResyncStep {
         let ResyncState::Comparing { cursor, history } = &self.state else { return ResyncStep::default() };
         let (cursor, history) = (cursor.clone(), *history);
-        let gone = self.delete_or_hold_missing(keys, evidence, history);
+        let missing_changes = self.delete_or_hold_missing(keys, evidence, history);
         (self.interrupts_watch, self.other_history) = (false, false);
         self.cursor = Some(cursor.clone());
         self.state = ResyncState::Watching { prune_pending: false };
         let request = Some(Request::Watch(cursor.revision));
-        ResyncStep { commands: self.completion_commands(gone, cursor), request, ..ResyncStep::default() }
+        ResyncStep { commands: self.completion_commands(missing_changes, cursor), request, ..ResyncStep::default() }
     }
 
     fn apply_events(&mut self, events: Vec<Event>, revision: Revision, evidence: &DeleteEvidence) -> ResyncStep {

@@ -31,8 +31,8 @@ use crate::wire::cluster_config::KindPublication;
 use crate::wire::keys;
 use cilium_kvstore::{ChangedKeys, Connection, Disposition, Event, KeyValue, WatchMessage};
 
-/// Clusters and kinds for which a key that was omitted was logged recently.
-static SKIPPED_KEYS: LogLimiter = LogLimiter::new();
+/// Limit on how often rejected keys are logged, per cluster and kind.
+static REJECTED_KEY_LOG: LogLimiter = LogLimiter::new();
 
 /// State that all kinds of a cluster share.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ pub(super) struct KindState {
     /// Commands that the committer has not accepted yet. They outlive the connection, because the
     /// state machine relies on all of its commands being applied.
     outbox: VecDeque<Command>,
-    /// Time since which keys are held. `None` while none are.
+    /// Time since which keys are held; `None` while no key is held.
     held_since: Option<Instant>,
 }
 
@@ -115,8 +115,8 @@ pub(super) struct ScopeTask<'a> {
     pub(super) reported_unreadable: u64,
     /// Form in which the cluster publishes this kind.
     pub(super) reading: KindPublication,
-    /// Leases that do not exist in this etcd any more. A lease id is never used again.
-    pub(super) gone_leases: BTreeSet<LeaseId>,
+    /// Leases that do not exist in this etcd any more. A lease id is never reused.
+    pub(super) expired_leases: BTreeSet<LeaseId>,
 }
 
 impl ScopeTask<'_> {
@@ -133,16 +133,16 @@ impl ScopeTask<'_> {
             request = match request.take() {
                 Some(Request::AwaitCanary) => self.await_canary().await?,
                 Some(Request::ReadTogether(keys)) => {
-                    let (found, revision) = self.source.connection.get_together(&keys).await?;
-                    self.feed(Input::Together(found, revision)).await?
+                    let (key_values, revision) = self.source.connection.get_many(&keys).await?;
+                    self.feed(Input::Together(key_values, revision)).await?
                 }
                 Some(Request::ReadAt(key, revision)) => {
-                    let found = match self.source.connection.get(&key, Some(revision)).await {
-                        Ok((found, _)) => Ok(found),
+                    let past_value = match self.source.connection.get(&key, Some(revision)).await {
+                        Ok((key_value, _)) => Ok(key_value),
                         Err(error) if error.disposition() == Disposition::Resync => Err(HistoryLost),
                         Err(error) => return Err(error.into()),
                     };
-                    self.feed(Input::At(found)).await?
+                    self.feed(Input::At(past_value)).await?
                 }
                 Some(Request::ListChanges(after)) => self.list_changes(after).await?,
                 Some(Request::ListKeys(_)) => self.list_keys().await?,
@@ -184,13 +184,13 @@ impl ScopeTask<'_> {
         let changed = self.source.connection.changes_since(&prefix, after).await?;
         drop(permit);
         let mirror = self.applied_mirror().await;
-        let held = mirror.view.scope(&self.scope).map_or(0, |state| u64::from(state.entry_count));
+        let entry_count = mirror.view.scope(&self.scope).map_or(0, |state| u64::from(state.entry_count));
         self.add_unchecked(changed.as_ref()).await;
         let puts = changed.iter().flat_map(|changed| &changed.puts);
-        let is_held = |put: &&KeyValue| self.entry_key(&put.key).is_some_and(|key| mirror.view.contains(&key));
-        let new = puts.filter(|put| !is_held(put)).count();
+        let is_entry = |put: &&KeyValue| self.entry_key(&put.key).is_some_and(|key| mirror.view.contains(&key));
+        let new_count = puts.filter(|put| !is_entry(put)).count();
         self.changed.clone_from(&changed);
-        self.feed(Input::Changes { changed, held_count: held + new as u64 }).await
+        self.feed(Input::Changes { changed, held_count: entry_count + new_count as u64 }).await
     }
 
     /// Lists only the keys, at the revision of the changes that were read before.
@@ -209,11 +209,11 @@ impl ScopeTask<'_> {
         }
         drop(permit);
         let mirror = self.applied_mirror().await;
-        let held: Vec<EntryKey> = mirror.view.keys_in_scope(&self.scope).collect();
+        let entries: Vec<EntryKey> = mirror.view.keys_in_scope(&self.scope).collect();
         let existing: BTreeSet<EntryKey> = listed.iter().filter_map(|key| self.entry_key(key)).collect();
-        let gone: Vec<&EntryKey> = held.iter().filter(|key| !existing.contains(*key)).collect();
-        let evidence = self.missing_key_evidence(&gone).await?;
-        self.feed(Input::Keys { listed, held, evidence }).await
+        let missing: Vec<&EntryKey> = entries.iter().filter(|key| !existing.contains(*key)).collect();
+        let evidence = self.missing_key_evidence(&missing).await?;
+        self.feed(Input::Keys { listed, held: entries, evidence }).await
     }
 
     /// Finds the keys that the complete list did not confirm.
@@ -243,34 +243,34 @@ impl ScopeTask<'_> {
         let _permit = self.list_permit().await;
         let mut pages = self.source.connection.list(&self.watched_prefix());
         self.context.size_tracker.mark_listing(self.scope.kind);
-        // the mirror has too many keys from earlier lists: keep the pages back until the list is
-        // complete, which removes those keys
-        let mut waiting = Vec::new();
+        // pages that are applied only when the list is complete: the mirror has too many keys from
+        // earlier lists, and only a complete list removes those keys
+        let mut postponed = Vec::new();
         let mut progress = ListProgress::new(Instant::now());
         loop {
             match pages.next_page().await {
                 Ok(Some(page)) => {
                     let (total, revision) = (page.total_count, page.revision);
                     progress.page(&self.scope, page.key_values.len(), total, Instant::now());
-                    self.report(|resource| {
+                    self.change_status(|resource| {
                         resource.expected_count = Some(resource.expected_count.map_or(total, |known| known.max(total)));
                         resource.revision = Some(revision);
                     });
-                    if self.check_page_size(&page).await? || !waiting.is_empty() {
-                        waiting.push(page);
+                    if self.check_page_size(&page).await? || !postponed.is_empty() {
+                        postponed.push(page);
                     } else {
                         self.feed_page(page).await?;
                     }
                 }
                 Ok(None) => {
-                    for page in waiting {
+                    for page in postponed {
                         self.feed_page(page).await?;
                     }
                     progress.end(&self.scope, Instant::now());
                     return self.feed(Input::ListEnd).await;
                 }
                 Err(error) if error.disposition() == Disposition::Resync => {
-                    self.report(|resource| resource.expected_count = None);
+                    self.change_status(|resource| resource.expected_count = None);
                     return self.feed(Input::HistoryLost).await;
                 }
                 Err(error) => return Err(error.into()),
@@ -359,7 +359,7 @@ impl ScopeTask<'_> {
                 return Ok(None);
             }
             WatchMessage::Events { revision, events } => {
-                self.report(|resource| {
+                self.change_status(|resource| {
                     resource.last_event_time = Some(SystemTime::now());
                     resource.revision = Some(revision);
                 });
@@ -383,7 +383,7 @@ impl ScopeTask<'_> {
         let generation = published.view.scope(&self.scope).map_or(0, |state| state.generation.into());
         events.iter().any(|event| match event {
             Event::Put(put) => {
-                self.entry_key(&put.key).and_then(|key| published.view.generation(&key)).is_some_and(|held| held < generation)
+                self.entry_key(&put.key).and_then(|key| published.view.generation(&key)).is_some_and(|confirmed| confirmed < generation)
             }
             Event::Delete { .. } => false,
         })
@@ -393,14 +393,14 @@ impl ScopeTask<'_> {
         keys::entry_key(self.scope.kind, &self.scope.cluster, self.source.info.cached, key).ok()
     }
 
-    /// Gives one input to the state machine and its commands to the committer. Waits while the
-    /// queue is full, which pauses reading.
+    /// Passes one input to the state machine and sends the resulting commands to the committer.
+    /// Waits while the committer's queue is full, which pauses reading.
     async fn feed(&mut self, input: Input) -> Result<Option<Request>, ConnectionError> {
         let budget = self.context.decoded.reserve(decoded_bytes(&input)).await;
         let step = self.state.resync.step(input);
         for reason in &step.unreadable_keys {
             let Scope { cluster, kind } = &self.scope;
-            if let Some(LogPermit { more }) = SKIPPED_KEYS.permit(&format!("{cluster} {kind}")) {
+            if let Some(LogPermit { more }) = REJECTED_KEY_LOG.permit(&format!("{cluster} {kind}")) {
                 tracing::warn!(%cluster, %kind, reason, more, "rejected a key of cluster {cluster}: /v1/rejected lists all");
             }
         }
@@ -413,8 +413,8 @@ impl ScopeTask<'_> {
         if self.state.resync.held_count() > 0 {
             self.state.held_since.get_or_insert_with(Instant::now);
         } else if synced {
-            // keys that an earlier connection held are known again only when everything is read:
-            // until then their time continues
+            // after a reconnect, the held keys are known only once everything is read: until then
+            // `held_since` stays set
             self.state.held_since = None;
         }
         if synced && !self.reported_synced {
@@ -435,23 +435,22 @@ impl ScopeTask<'_> {
         }
     }
 
-    /// Reports the state of this kind.
     fn report_state(&self) {
         let kind = self.scope.kind;
         let awaits_canary = self.state.resync.awaits_canary();
-        // it depends on the release whether a cluster that says "off" writes the canary
-        // (docs/develop/protocol.md §12)
+        // whether a cluster that announces this kind as disabled writes its canary depends on the
+        // release (docs/develop/protocol.md §12)
         let is_off = awaits_canary && self.reading == KindPublication::Disabled;
         let (synced, awaits_canary) = (is_off || self.state.resync.is_synced(), awaits_canary && !is_off);
-        // keys that an earlier connection or process held are known again only when everything is
-        // read: until then they stay counted
+        // after a reconnect or a restart, the held keys are known only once everything is read:
+        // until then the last count stays
         if synced {
             self.context.reporter.set_held_count(kind, self.state.resync.held_count());
         }
         self.context.reporter.set_kind_state(kind, synced, awaits_canary);
     }
 
-    fn report(&self, change: impl FnOnce(&mut crate::model::ResourceStatus)) {
+    fn change_status(&self, change: impl FnOnce(&mut crate::model::ResourceStatus)) {
         self.context.reporter.resource(self.scope.kind, change);
     }
 }

@@ -1,5 +1,5 @@
-//! Intervals and limits of a remote cluster's task, with their sources. Tests shorten some of them,
-//! which are settings (`config`).
+//! Intervals and limits of a remote cluster's task, with their sources. Some of them are settings
+//! (`config`), so that tests can shorten them.
 
 use std::time::Duration;
 

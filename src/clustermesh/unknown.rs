@@ -2,7 +2,8 @@
 //! know.
 //!
 //! The search lists nothing. It reads one key from each gap between known prefixes, counts the keys
-//! with the prefix of that key, and continues behind them. The cluster's status names the prefixes.
+//! with the prefix of that key, and continues after those keys. The cluster's status names the
+//! prefixes.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -29,11 +30,11 @@ pub(super) async fn search_unknown_prefixes(
 ) -> Result<Infallible, ConnectionError> {
     let mut roots = vec![source.info.cached, !source.info.cached];
     while !roots.is_empty() {
-        let mut found = Vec::new();
+        let mut unknown = Vec::new();
         let mut denied = Vec::new();
         for cached in &roots {
             match search(&source.connection, *cached).await {
-                Ok(prefixes) => found.extend(prefixes),
+                Ok(prefixes) => unknown.extend(prefixes),
                 // the search is an extra: a user without the permission is no reason to stop
                 // mirroring
                 Err(KvstoreError::PermissionDenied { .. }) => denied.push(*cached),
@@ -41,8 +42,8 @@ pub(super) async fn search_unknown_prefixes(
             }
         }
         roots.retain(|cached| !denied.contains(cached));
-        found.sort_by(|left, right| left.prefix.cmp(&right.prefix));
-        reporter.unknown_prefixes(found);
+        unknown.sort_by(|left, right| left.prefix.cmp(&right.prefix));
+        reporter.unknown_prefixes(unknown);
         sleep(interval).await;
     }
     std::future::pending().await
@@ -56,17 +57,17 @@ async fn search(connection: &Connection, cached: bool) -> Result<Vec<UnknownPref
     let known = keys::known_prefixes(cached);
     let gap_ends = known.iter().map(|known| known.as_bytes().to_vec()).chain([prefix_end(root)]);
     let gap_starts = std::iter::once(root.to_vec()).chain(known.iter().map(|known| prefix_end(known.as_bytes())));
-    let mut found = Vec::new();
+    let mut unknown = Vec::new();
     for (mut from, end) in gap_starts.zip(gap_ends) {
-        while found.len() < UNKNOWN_PREFIXES_MAX && from < end {
+        while unknown.len() < UNKNOWN_PREFIXES_MAX && from < end {
             let Some(key) = connection.first_key(&from, &end).await? else { break };
             let prefix = unknown_prefix(&key, &known);
             from = prefix_end(&prefix);
             let key_count = connection.count(&prefix, &from).await?;
-            found.push(UnknownPrefix { prefix: String::from_utf8_lossy(&prefix).into_owned(), key_count });
+            unknown.push(UnknownPrefix { prefix: String::from_utf8_lossy(&prefix).into_owned(), key_count });
         }
     }
-    Ok(found)
+    Ok(unknown)
 }
 
 /// Returns the prefix that a key is reported under.
@@ -74,11 +75,11 @@ async fn search(connection: &Connection, cached: bool) -> Result<Vec<UnknownPref
 /// That is `cilium/state/<resource>/<version>/`. Without a version it is
 /// `cilium/state/<resource>/`, unless this covers a known prefix; then it is the whole key.
 fn unknown_prefix(key: &[u8], known: &[String]) -> Vec<u8> {
-    let slashes: Vec<usize> = key.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).collect();
-    let upto = |slash: usize| key[..=slash].to_vec();
+    let slashes: Vec<usize> = key.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(index, _)| index).collect();
+    let prefix_to = |slash: usize| key[..=slash].to_vec();
     match slashes.as_slice() {
-        [_, _, resource, version, ..] if is_version(&key[resource + 1..*version]) => upto(*version),
-        [_, _, resource, ..] if !known.iter().any(|known| known.as_bytes().starts_with(&key[..=*resource])) => upto(*resource),
+        [_, _, resource, version, ..] if is_version(&key[resource + 1..*version]) => prefix_to(*version),
+        [_, _, resource, ..] if !known.iter().any(|known| known.as_bytes().starts_with(&key[..=*resource])) => prefix_to(*resource),
         _ => key.to_vec(),
     }
 }
@@ -93,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_prefix_of_a_key_covers_no_known_prefix() {
+    fn an_unknown_prefix_covers_no_known_prefix() {
         let cases = [
             ("cilium/state/frobs/v1/paris/a", "cilium/state/frobs/v1/"),
             ("cilium/state/frobs/v2beta1/a", "cilium/state/frobs/v2beta1/"),

@@ -1,7 +1,7 @@
 //! Limit on the memory for large decoded values in the whole process, for requests and for data
 //! from remotes.
 //!
-//! A value may be many times larger once it is decoded, and the writers of a remote decide by how
+//! A decoded value can be many times larger than its encoding, and a remote cluster controls by how
 //! much. Code that decodes a large value first acquires a permit here; small values need none. A
 //! permit is acquired once per piece of work and released at its end. A holder of a permit never
 //! waits for a second one, so there is no deadlock.
@@ -15,11 +15,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// request, are 256 MiB.
 const SMALL_BYTES: u64 = 256 << 10;
 
-/// Unit of the permits. KiB fit the semaphore's numbers.
-const UNIT: u64 = 1 << 10;
+/// Number of bytes per semaphore permit. Counted in KiB, a budget of up to 4 TiB fits the `u32`
+/// that the semaphore accepts.
+const PERMIT_BYTES: u64 = 1 << 10;
 
-/// Maximum time that a request waits for a permit. Others hold theirs while they decode and write a
-/// value, about 100 ms for the largest.
+/// Maximum time that a request waits for a permit. The other requests hold their permits while they
+/// decode and write a value, which takes about 100 ms for the largest.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Memory for decoded values. Cheap to clone.
@@ -33,7 +34,7 @@ pub struct DecodedBudget {
 
 /// Permit for the memory of decoded values. Dropping it releases the memory.
 #[derive(Debug)]
-pub struct DecodedPermit(#[expect(dead_code, reason = "held for its end")] Option<OwnedSemaphorePermit>);
+pub struct DecodedPermit(#[expect(dead_code, reason = "releases the memory when it is dropped")] Option<OwnedSemaphorePermit>);
 
 /// Reason why a permit is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -46,7 +47,7 @@ pub enum DecodedBudgetError {
         /// Size of the budget.
         bytes_max: u64,
     },
-    /// Others use too much of the budget.
+    /// Other requests and clusters use too much of the budget.
     #[error("other requests use the memory for decoded values: try again in a few seconds, or raise --decoded-max-bytes")]
     Exhausted,
 }
@@ -63,8 +64,8 @@ impl DecodedBudget {
     /// Creates a budget of this number of bytes, rounded down to KiB.
     #[must_use]
     pub fn new(bytes_max: u64) -> Self {
-        // 4 TiB at most
-        let units = u32::try_from(bytes_max / UNIT).unwrap_or(u32::MAX).max(1);
+        // saturates at 4 TiB
+        let units = u32::try_from(bytes_max / PERMIT_BYTES).unwrap_or(u32::MAX).max(1);
         let permits = usize::try_from(units).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Self { permits: Arc::new(Semaphore::new(permits)), units, wait: WAIT_MAX }
     }
@@ -72,7 +73,7 @@ impl DecodedBudget {
     /// Returns the size of the budget in bytes.
     #[must_use]
     pub fn bytes_max(&self) -> u64 {
-        u64::from(self.units) * UNIT
+        u64::from(self.units) * PERMIT_BYTES
     }
 
     /// Waits for a permit without a time limit. A value larger than the whole budget gets all of
@@ -107,7 +108,7 @@ impl DecodedBudget {
 }
 
 fn units_of(bytes: u64) -> u32 {
-    u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX)
+    u32::try_from(bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -131,14 +132,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_waits_for_a_limited_time_and_gets_the_reason() {
+    async fn a_request_fails_if_too_large_or_after_the_maximum_wait() {
         let budget = DecodedBudget::new(1 << 20);
         assert!(matches!(budget.reserve_blocking(2 << 20), Err(DecodedBudgetError::TooLarge { bytes: 2_097_152, bytes_max: 1_048_576 })));
-        let held = budget.reserve_blocking(1 << 20).unwrap();
+        let permit = budget.reserve_blocking(1 << 20).unwrap();
         let other = DecodedBudget { wait: Duration::from_millis(20), ..budget.clone() };
         let request = tokio::task::spawn_blocking(move || other.reserve_blocking(1 << 20).map(drop));
         assert_eq!(request.await.unwrap(), Err(DecodedBudgetError::Exhausted));
-        drop(held);
+        drop(permit);
         assert!(budget.reserve_blocking(1 << 20).is_ok());
     }
 }

@@ -1,9 +1,9 @@
 //! Folds changed records into chunks on a thread of its own, so that the mirror stays small.
 //!
-//! The committer hands out one job at a time and applies its result with a later batch. The thread
-//! rests between jobs while few records are unpacked. If it falls behind, the committer waits for
-//! it, so the number of unpacked records is bounded. The thread also decodes the old values of the
-//! ring's announcements, which would otherwise keep every earlier form of the chunks in memory.
+//! The committer hands out one job at a time and applies its result with a later batch. While few
+//! records are unpacked, the thread pauses between jobs. If it falls behind, the committer waits
+//! for it, so the number of unpacked records is bounded. The thread also unpacks the old values of
+//! the announcements in the ring, which would otherwise keep replaced chunks in memory.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
@@ -14,46 +14,48 @@ use crate::feed::Feed;
 use crate::model::Sequence;
 use crate::view::{FoldJob, FoldResult, View};
 
-/// Number of unpacked records above which folding continues without rest. A record uses about 1 KB,
-/// including objects that the ring shares.
+/// Number of unpacked records above which folding continues without a pause. A record uses about
+/// 1 KB, including objects that the ring shares.
 ///
-/// A fold takes 0.7 ms. At 20,000 changes/s over a million keys it then covers about 35 changes by
-/// calculation, which makes 570 folds/s and uses 40 % of a core.
+/// A fold takes 0.7 ms. At 20,000 changes/s over a million keys, a fold covers about 35 changes at
+/// this limit (calculated, not measured). That is 570 folds/s, which use 40 % of a core.
 const UNPACKED_MAX: usize = 16_384;
 
-/// Maximum number of chunks in an urgent job. The committer can hand out about 170 jobs per second.
+/// Maximum number of chunks in an urgent job. The committer can hand out about 170 jobs per second,
+/// so this is enough for 680 folds/s.
 const URGENT_FOLDS_MAX: usize = 4;
 
 /// Number of unpacked or deleted records below which nothing is folded. A fold costs the same for
 /// few changes as for many, and this number of records uses 4 MB.
 const UNPACKED_MIN: usize = 4_096;
 
-/// Rest after a job, as a multiple of its duration, while the number of unpacked records is between
-/// the two limits. Folding then uses at most a fifth of a core. The number of unpacked records
-/// follows the rate of changes: about 6,000 at 1,000/s over a million keys, more than the upper
-/// limit at 5,000/s.
+/// Pause after a job, as a multiple of its duration, while the number of unpacked records is
+/// between the two limits. Folding then uses at most a fifth of a core. The number of unpacked
+/// records then depends on the rate of changes: over a million keys, it is about 6,000 at 1,000
+/// changes/s and exceeds the upper limit at 5,000 changes/s.
 const PAUSE_FACTOR: u32 = 4;
 
-/// Rest after a job without a gain, for example if all packed records have changed meanwhile.
+/// Pause after a job that did not reduce the unpacked records, for example because all packed
+/// records have changed meanwhile.
 const FRUITLESS_PAUSE: Duration = Duration::from_secs(10);
 
 /// Interval at which an idle committer checks for a result. A job takes 2 to 3 ms.
 const RESULT_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Number of revisions and leases stored outside their chunks above which folding is urgent. They
-/// use 24 B each; listing everything again affects all records.
+/// use 24 B each. Listing everything again changes those of all records.
 const RESTAMPED_MAX: usize = 262_144;
 
 /// Work that the committer hands to the packing thread at a time.
 #[derive(Debug)]
 struct FoldBatch {
     folds: Vec<FoldJob>,
-    /// Announcements since the job before. Each may keep a chunk alive that is no longer in the
+    /// Announcements since the previous job. Each may keep a chunk alive that is no longer in the
     /// mirror, 50 KB for a few records.
     announced: Vec<Arc<Announcement>>,
 }
 
-/// The committer's end of folding.
+/// The committer's end of the queue of fold jobs.
 #[derive(Debug)]
 pub struct Folder {
     jobs: SyncSender<FoldBatch>,
@@ -67,7 +69,8 @@ pub struct Folder {
     unpacked_min: usize,
 }
 
-/// The packing end, whose [`FoldWorker::run`] needs its own thread.
+/// The packing thread's end of the queue of fold jobs. [`FoldWorker::run`] blocks, so it needs its
+/// own thread.
 #[derive(Debug)]
 pub struct FoldWorker {
     jobs: Receiver<FoldBatch>,
@@ -75,7 +78,7 @@ pub struct FoldWorker {
     results: SyncSender<(Vec<FoldResult>, Duration)>,
 }
 
-/// Creates both ends of folding.
+/// Creates both ends of the queue of fold jobs.
 #[must_use]
 pub fn folder() -> (Folder, FoldWorker) {
     // one job at a time
@@ -161,7 +164,7 @@ impl Folder {
             self.busy = true;
             return false;
         };
-        let (folded, took) = timed(unsent.0);
+        let (folded, took) = run_timed(unsent.0);
         self.apply_folded(view, folded, took);
         true
     }
@@ -183,15 +186,15 @@ impl FoldWorker {
     /// Packs until the committer has ended. Blocks.
     pub fn run(self) {
         while let Ok(job) = self.jobs.recv() {
-            if self.results.send(timed(job)).is_err() {
+            if self.results.send(run_timed(job)).is_err() {
                 return;
             }
         }
     }
 }
 
-/// Runs a job and measures its duration.
-fn timed(job: FoldBatch) -> (Vec<FoldResult>, Duration) {
+/// Runs a job and measures its duration. Also unpacks its announcements.
+fn run_timed(job: FoldBatch) -> (Vec<FoldResult>, Duration) {
     let started = Instant::now();
     job.announced.iter().for_each(|announcement| announcement.release_chunks());
     (job.folds.into_iter().map(FoldJob::run).collect(), started.elapsed())
@@ -205,7 +208,7 @@ mod tests {
     use tokio::runtime::Handle;
     use tokio::sync::watch;
 
-    use super::super::{Committer, MirrorSnapshot, PersistState, Persistence, persister, publication};
+    use super::super::{Committer, MirrorSnapshot, PersistState, Persistence, persister, snapshot_channel};
     use super::*;
     use crate::feed::Version;
     use crate::feed::{Feed, Retention};
@@ -255,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_committer_folds_itself_if_the_worker_has_ended() {
+    fn the_committer_folds_if_the_worker_has_ended() {
         let (folder, worker) = folder();
         drop(worker);
         churn(&mut folder.with_unpacked_max(10));
@@ -299,7 +302,8 @@ mod tests {
         assert_eq!((fold(), fold()), (Some(true), None));
     }
 
-    /// A removed cluster must not use memory for ever because the other clusters are quiet.
+    /// Otherwise a removed cluster would use memory for as long as the other clusters do not
+    /// change.
     #[test]
     fn deleted_records_are_removed_without_further_changes() {
         let (mut folder, worker) = folder();
@@ -312,7 +316,7 @@ mod tests {
         assert_eq!((view.packed_size().0, folder.due_in(&view)), (1, None));
         let cluster = ClusterName::parse("paris").unwrap();
         view.apply(Command::Remove { cluster, reason: DeleteReason::ClusterRemoved }, SystemTime::UNIX_EPOCH);
-        assert_eq!((view.deleted_row_count(), view.packed_size().0, folder.due_in(&view)), (400, 1, None), "that is little");
+        assert_eq!((view.deleted_row_count(), view.packed_size().0, folder.due_in(&view)), (400, 1, None), "too few to be worth a fold");
         folder.unpacked_min = 10;
         assert!(folder.due_in(&view).is_some());
         folder.advance(&mut view, &no_feed());
@@ -379,7 +383,7 @@ mod tests {
             Feed::starting_at(Sequence(1), Retention { count_max: 100, age_max: Duration::from_secs(60) }),
         );
         let published = MirrorSnapshot { view, feed, epoch: Epoch(7), earlier: Arc::default() };
-        let (publisher, subscriber) = publication(published.clone());
+        let (publisher, subscriber) = snapshot_channel(published.clone());
         let (persist, persist_worker) = persister(NoStore, watch::channel(PersistState::Healthy).0);
         let persist_thread = std::thread::spawn(move || persist_worker.run());
         let committer = Committer::new(published, publisher, persist, Sequence(1 << 40)).with_folder(folder, Handle::current());
@@ -387,14 +391,14 @@ mod tests {
         for number in 0..400 {
             commands.send(put(number)).await.unwrap();
         }
-        let writer = std::thread::spawn(move || committer.run(queue));
+        let committer_thread = std::thread::spawn(move || committer.run(queue));
         let count = |published: &MirrorSnapshot| published.view.records_from(&EntryKey::lowest()).count();
         let folded = subscriber.wait_for(|published| count(published) == 400 && published.view.unpacked_count() <= 10);
         // fails, instead of hanging, if the committer does not wake up
         let folded = tokio::time::timeout(Duration::from_secs(60), folded).await.expect("must be folded");
         assert!(folded.view.packed_size().0 > 0);
         drop(commands);
-        writer.join().unwrap();
+        committer_thread.join().unwrap();
         fold_thread.join().unwrap();
         persist_thread.join().unwrap();
     }

@@ -27,10 +27,10 @@ pub struct ChangeCounts {
 #[derive(Debug, Default)]
 pub struct HighWaterMark(AtomicUsize);
 
-/// High-water marks, durations and counts on the way from the config directory and the remotes to
-/// the store.
+/// High-water marks, durations and counts of the steps between the config directory or the remotes
+/// and the store.
 #[derive(Debug, Default)]
-pub struct QueueMarks {
+pub struct PipelineMetrics {
     /// Commands in the committer's queue, of at most [`super::QUEUE_LENGTH_MAX`].
     pub commands: HighWaterMark,
     /// Bytes of the commands in the committer's queue, of at most [`super::QUEUE_BYTES_MAX`].
@@ -45,7 +45,7 @@ pub struct QueueMarks {
     pub directory_events: HighWaterMark,
     /// Times from the first command of a batch until the batch is published.
     pub publish: Histogram,
-    /// Times to apply a batch, up to its snapshot.
+    /// Times from the start of applying a batch until the batch is published.
     pub commit: Histogram,
     changes_counted: Mutex<BTreeMap<Scope, ChangeCounts>>,
     stored: OnceLock<Arc<Histogram>>,
@@ -53,7 +53,7 @@ pub struct QueueMarks {
     pub log_fails: AtomicBool,
 }
 
-impl QueueMarks {
+impl PipelineMetrics {
     /// Counts the announcements of a batch by scope.
     pub(super) fn count<'a>(&self, announcements: impl Iterator<Item = &'a Announcement>) {
         let mut all = self.changes_counted.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,12 +2,12 @@
 //! publishes the result.
 //!
 //! The tasks of the clusters send [`Command`]s through one bounded queue. For each batch the
-//! [`Committer`] publishes a new [`MirrorSnapshot`] snapshot, then hands the changes to `persist`.
-//! That half stores them in groups on its own thread, because sled blocks.
+//! [`Committer`] publishes a new [`MirrorSnapshot`], then hands the changes to `persist`, which
+//! stores them in groups on a thread of its own, because sled blocks.
 //!
-//! It keeps two invariants (docs/develop/invariants.md). Entries and cursors of one command are
-//! stored in one atomic group (1). A sequence is used only once, from blocks that are reserved in
-//! the store beforehand, and each change is in the log before it is announced (6).
+//! The committer keeps two invariants (docs/develop/invariants.md). Entries and cursors of one
+//! command are stored in one atomic group (1). A sequence is used only once, from blocks that are
+//! reserved in the store beforehand, and each change is in the log before it is announced (6).
 
 mod decoded;
 mod folding;
@@ -31,21 +31,21 @@ use crate::view::{ChangeSet, LiveKey, View};
 
 pub use decoded::{DecodedBudget, DecodedBudgetError, DecodedPermit};
 pub use folding::{Folder, folder};
-pub use marks::{ChangeCounts, QueueMarks};
+pub use marks::{ChangeCounts, PipelineMetrics};
 pub use persist::{PersistState, Persistence, Persister, UnsyncedCounter, persister};
 use queue::CommandBatch;
 pub use queue::{CommandQueue, CommandSender, CommitterEnded, WeakCommandSender, command_queue};
 
 /// Minimum time between two snapshots while commands arrive one by one. A snapshot costs about
-/// 40 µs, and subscribers are woken less often anyway. A change that comes alone is published at
-/// once.
+/// 40 µs, and subscribers are woken less often than this anyway. A single change after a pause is
+/// published at once.
 const PUBLISH_INTERVAL_MIN: Duration = Duration::from_millis(2);
 
 /// Number of sequences that are reserved at a time. At 20,000 changes/s they last 3 s, while the
 /// store is about 40 ms behind.
 ///
-/// A start counts from the clock in microseconds, so a block corresponds to 66 ms of the clock. A
-/// start that follows another one sooner cannot count from the clock (`runtime/plan.rs`).
+/// The first sequence of a start is the clock in microseconds, so a block corresponds to 66 ms. A
+/// start within 66 ms of the previous one cannot use the clock (`runtime/plan.rs`).
 const RESERVED_BLOCK: u64 = 1 << 16;
 
 /// Immutable snapshot of everything that readers can query.
@@ -57,7 +57,7 @@ pub struct MirrorSnapshot {
     pub feed: Feed,
     /// Epoch of this run of meshkeep.
     pub epoch: Epoch,
-    /// Earlier runs whose positions are still valid, and up to which sequence.
+    /// Earlier runs whose positions are still accepted, each with its last accepted sequence.
     pub earlier: Arc<[EpochSpan]>,
 }
 
@@ -69,14 +69,14 @@ impl MirrorSnapshot {
     }
 
     /// Returns the keys that changed after a position, each with its newest change, in order of
-    /// sequence. At most `count` of them. Existing keys are indices into this view.
+    /// sequence. At most `count` of them. A [`LiveKey`] refers to a record of this view.
     #[must_use]
     pub fn changes_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, LatestChange<LiveKey>)> {
         let live = self.view.live_keys_after(position, count).into_iter().map(|(sequence, live)| (sequence, LatestChange::Live(live)));
         let mut deleted = self.feed.tombstones_after(position).take(count).peekable();
         let mut changes = Vec::new();
         for (sequence, live) in live {
-            while let Some((earlier, tombstone)) = deleted.next_if(|(at, _)| *at < sequence) {
+            while let Some((earlier, tombstone)) = deleted.next_if(|(deletion, _)| *deletion < sequence) {
                 changes.push((earlier, LatestChange::Deleted(tombstone.key.clone(), tombstone.reason)));
             }
             changes.push((sequence, live));
@@ -107,23 +107,23 @@ impl LatestChange<LiveKey> {
     }
 }
 
-/// The committer's end of the publication.
+/// Sender of new snapshots, which the committer owns.
 #[derive(Debug)]
 pub struct SnapshotPublisher {
     current: Arc<ArcSwap<MirrorSnapshot>>,
     head: watch::Sender<Sequence>,
     /// Number of snapshots, including those without announcements.
     count: watch::Sender<u64>,
-    marks: Arc<QueueMarks>,
+    marks: Arc<PipelineMetrics>,
 }
 
-/// The readers' end of the publication: the newest snapshot and signals for new ones.
+/// Receiver of the newest snapshot and of signals for new ones. Each reader has a clone.
 #[derive(Debug, Clone)]
 pub struct SnapshotReceiver {
     current: Arc<ArcSwap<MirrorSnapshot>>,
     head: watch::Receiver<Sequence>,
     count: watch::Receiver<u64>,
-    marks: Arc<QueueMarks>,
+    marks: Arc<PipelineMetrics>,
 }
 
 impl SnapshotReceiver {
@@ -135,11 +135,11 @@ impl SnapshotReceiver {
 
     /// Returns the high-water marks of all queues, with other counters.
     #[must_use]
-    pub fn marks(&self) -> &QueueMarks {
+    pub fn marks(&self) -> &PipelineMetrics {
         &self.marks
     }
 
-    /// Waits for a snapshot that fulfils a condition. Never returns if the committer ends before.
+    /// Waits for a snapshot that fulfils a condition. Never returns if the committer ends first.
     pub async fn wait_for(&self, mut condition: impl FnMut(&MirrorSnapshot) -> bool) -> Arc<MirrorSnapshot> {
         let mut count = self.count.clone();
         loop {
@@ -161,13 +161,13 @@ impl SnapshotReceiver {
     }
 }
 
-/// Creates both ends of the publication of a first snapshot.
+/// Creates a publisher and a receiver whose current snapshot is `first`.
 #[must_use]
-pub fn publication(first: MirrorSnapshot) -> (SnapshotPublisher, SnapshotReceiver) {
+pub fn snapshot_channel(first: MirrorSnapshot) -> (SnapshotPublisher, SnapshotReceiver) {
     let (head, head_receiver) = watch::channel(first.feed.head());
     let (count, count_receiver) = watch::channel(0);
     let current = Arc::new(ArcSwap::from_pointee(first));
-    let marks = Arc::<QueueMarks>::default();
+    let marks = Arc::<PipelineMetrics>::default();
     let publisher = SnapshotPublisher { current: Arc::clone(&current), head, count, marks: Arc::clone(&marks) };
     (publisher, SnapshotReceiver { current, head: head_receiver, count: count_receiver, marks })
 }
@@ -261,7 +261,8 @@ impl Committer {
         }
     }
 
-    /// Folds what is due. Returns whether the form of the view changed.
+    /// Applies a finished fold and starts the next one if it is due. Returns whether the chunks of
+    /// the view changed.
     fn fold(&mut self) -> bool {
         self.folder.as_mut().is_some_and(|(folder, _)| folder.advance(&mut self.state.view, &self.state.feed))
     }

@@ -70,11 +70,11 @@ impl PendingChanges {
 
 /// Returns the approximate memory of a changed key, with the object that its record keeps.
 fn byte_count(key: &EntryKey, record: Option<&Arc<Record>>) -> usize {
-    let of_record = |record: &Arc<Record>| {
+    let record_byte_count = |record: &Arc<Record>| {
         let good_value = record.good_value.as_ref().map_or(0, |value| value.len());
         size_of::<Record>() + record.value.len() + good_value + record.object.as_ref().map_or(0, |object| object.footprint())
     };
-    size_of::<EntryKey>() + key.name.len() + record.map_or(0, of_record)
+    size_of::<EntryKey>() + key.name.len() + record.map_or(0, record_byte_count)
 }
 
 #[cfg(test)]
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn pending_changes_have_the_newest_record_of_each_key_and_its_bytes() {
+    fn pending_changes_count_only_the_newest_record_of_each_key() {
         let mut pending = PendingChanges::default();
         pending.add(group(&[("a", Some(1 << 20)), ("b", Some(10))], 1));
         pending.add(group(&[("b", Some(20)), ("c", Some(30))], 2));
@@ -116,9 +116,9 @@ mod tests {
         assert_eq!((pending.bytes(), pending.len()), (0, 0));
         pending.add(group(&[("c", Some(500))], 4));
         pending.put_back(first);
-        let mut alone = PendingChanges::default();
-        alone.add(group(&[("a", None), ("b", Some(20)), ("c", Some(500))], 4));
-        assert_eq!(pending.bytes(), alone.bytes());
+        let mut merged_once = PendingChanges::default();
+        merged_once.add(group(&[("a", None), ("b", Some(20)), ("c", Some(500))], 4));
+        assert_eq!(pending.bytes(), merged_once.bytes());
         let group = pending.take_group();
         let lengths: Vec<_> = group.records.values().map(|record| record.as_ref().map(|record| record.value.len())).collect();
         assert_eq!((lengths, group.covered), (vec![None, Some(20), Some(500)], Some(Sequence(4))));

@@ -32,12 +32,12 @@ const CALM_CHANGES_MAX: usize = 125;
 const WAITING_CHANGES_MAX: usize = 32_768;
 
 /// Bytes of waiting changes, including decoded objects, above which the committer waits for the
-/// store. Twice the size of [`WAITING_CHANGES_MAX`] usual changes of about 0.9 KB.
+/// store. About twice the size of [`WAITING_CHANGES_MAX`] usual changes, which have 0.9 KB each.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// Maximum number of changed keys that wait while the store fails. Above it storing stops until the
-/// next start. The largest set of a mesh of 255 clusters fits (620k keys: 50,000 nodes and 500,000
-/// pods). At 300 B per key the limit is about 300 MB.
+/// next start. All keys of the largest mesh of 255 clusters fit (620,000 keys: 50,000 nodes and
+/// 500,000 pods). At 300 B per key the limit is about 300 MB.
 const WAITING_WHILE_FAILING_MAX: usize = 1_000_000;
 
 /// Maximum size of the changes that wait while the store fails, including decoded objects: about
@@ -52,8 +52,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const TIDY_DELAY: Duration = Duration::from_secs(10);
 
 /// Interval and total time of the calls of [`Persistence::trim_memory`] after the last group or the
-/// start. sled continues to empty segments of its log, and keeps what it reads for that in memory.
-/// After opening a store with a million keys this took 12 s.
+/// start. sled continues to empty segments of its log, and keeps the pages that it reads for that
+/// in memory. After opening a store with a million keys this took 12 s.
 const TRIM_INTERVAL: Duration = Duration::from_secs(1);
 const TRIM_TIME_MAX: Duration = Duration::from_secs(60);
 
@@ -64,7 +64,7 @@ const TIDY_TIME_MAX: Duration = Duration::from_millis(20);
 /// not fill the log.
 static LOGGED_CAUSES: LogLimiter = LogLimiter::new();
 
-/// A store of groups: [`Store`], or a test's replacement.
+/// A store of groups: [`Store`], or a replacement for it in tests.
 pub trait Persistence: Send + 'static {
     /// Stores a group durably, all of it or nothing.
     ///
@@ -72,8 +72,8 @@ pub trait Persistence: Send + 'static {
     /// An error of the disk. Nothing of the group is stored then.
     fn persist(&self, group: &Group) -> Result<(), StoreError>;
 
-    /// Does the work that is due after a group was stored. The next group may come at the given
-    /// instant.
+    /// Does the work that is due after a group was stored, such as folding, until about the given
+    /// instant, when the next group may come.
     ///
     /// # Errors
     /// An error of the disk. Nothing that was stored is lost.
@@ -81,10 +81,10 @@ pub trait Persistence: Send + 'static {
         Ok(())
     }
 
-    /// Does the work that is due each second during the first minute without changes.
+    /// Releases cached memory. Called every second during the first minute without changes.
     fn trim_memory(&self) {}
 
-    /// Does the work that is due after 10 s without changes. Returns whether more is left to do.
+    /// Does part of the work that is due after 10 s without changes. Returns whether more is left.
     ///
     /// # Errors
     /// An error of the disk. Nothing that was stored is lost.
@@ -122,13 +122,13 @@ fn log_move_error(error: &StoreError) {
 pub enum PersistState {
     /// The last group was stored.
     Healthy,
-    /// The last attempt failed, or stored changes are only in the log. It is tried again.
+    /// The last attempt failed, or stored changes are only in the log. Storing is tried again.
     Failing {
         /// Error of the store.
         error: String,
     },
-    /// Nothing is stored: the log is full until the engine accepts changes again, or too many
-    /// changes waited and storing stops until the next start.
+    /// Nothing is stored. Either the log is full, which ends when the engine accepts changes again,
+    /// or too many changes waited, and storing has stopped until the next start.
     Stopped {
         /// Last error of the store.
         error: String,
@@ -173,13 +173,13 @@ struct SharedQueue {
     times: Arc<Histogram>,
 }
 
-/// The committer's end: accepts groups, and blocks while too much is waiting.
+/// The committer's end of the queue. Accepts groups, and blocks while too much is waiting.
 #[derive(Debug)]
 pub struct Persister {
     shared: Arc<SharedQueue>,
 }
 
-/// The storing end, whose [`PersistWorker::run`] needs its own thread.
+/// The storing thread's end of the queue. [`PersistWorker::run`] needs its own thread.
 #[derive(Debug)]
 pub struct PersistWorker<P> {
     shared: Arc<SharedQueue>,
@@ -198,7 +198,7 @@ pub struct UnsyncedChanges {
     /// Number of keys, cursors and tombstones that the committer has applied and that are not known
     /// to be synced.
     pub changes: usize,
-    /// Time since which the oldest unsynced change waits.
+    /// Time at which the oldest unsynced change began to wait.
     pub since: Option<Instant>,
 }
 
@@ -212,7 +212,7 @@ impl UnsyncedCounter {
     }
 }
 
-/// Creates both ends. `state` receives the state of storing.
+/// Creates both ends of the queue. The worker sends the state of storing to `state`.
 pub fn persister<P: Persistence>(persistence: P, state: watch::Sender<PersistState>) -> (Persister, PersistWorker<P>) {
     let shared = Arc::new(SharedQueue::default());
     (
@@ -229,8 +229,8 @@ impl PersistQueue {
         (self.pending.take_group(), since)
     }
 
-    /// Returns the time left until the waiting changes must be stored, if the first of them has
-    /// waited for `waited`. `None` if it is time.
+    /// Returns the time left until the waiting changes must be stored, given that the first of them
+    /// has waited for `waited`. `None` if they must be stored now.
     fn time_left(&self, waited: Duration) -> Option<Duration> {
         let is_calm = waited >= GROUP_WINDOW && self.pending.len() < CALM_CHANGES_MAX;
         let window = if self.failing {
@@ -290,8 +290,8 @@ impl Persister {
             return (0, 0);
         }
         waiting.pending.add(group);
-        // changes that join a window need not wake the storing thread, which waits for its end: at
-        // some thousand batches per second the calls would cost more than the changes
+        // changes that join a window need not wake the storing thread, which waits for the window
+        // to end: at some thousand batches per second the calls would cost more than the changes
         if waiting.since.is_none() || waiting.is_full() {
             waiting.since.get_or_insert_with(Instant::now);
             self.shared.changed.notify_all();
@@ -325,8 +325,8 @@ impl<P: Persistence> PersistWorker<P> {
         self
     }
 
-    /// Adds changes that could not be stored before, so that they are tried again before and
-    /// together with new ones.
+    /// Adds changes that could not be stored before. They are tried again like a failed group,
+    /// together with newer changes.
     #[must_use]
     pub fn with_unstored(self, unstored: Option<(Group, StoreError)>) -> Self {
         if let Some((group, error)) = unstored {
@@ -335,7 +335,7 @@ impl<P: Persistence> PersistWorker<P> {
         self
     }
 
-    /// Returns a counter of the changes that are not synced. The end of the process logs it.
+    /// Returns a counter of the changes that are not synced. The shutdown logs its result.
     pub fn unsynced(&self) -> UnsyncedCounter {
         UnsyncedCounter(Arc::clone(&self.shared))
     }
@@ -447,7 +447,7 @@ impl<P: Persistence> PersistWorker<P> {
         }
     }
 
-    /// Publishes the state after the store was tended, unless storing has stopped.
+    /// Publishes the outcome of maintaining or tidying the store, unless storing has stopped.
     fn publish_outcome(&self, outcome: Result<(), StoreError>) {
         if self.shared.lock().stopped {
             return;
@@ -465,7 +465,7 @@ impl<P: Persistence> PersistWorker<P> {
         self.reminders.lock().unwrap_or_else(PoisonError::into_inner).due(failing.then_some(()), Instant::now())
     }
 
-    /// Puts the group back below the newer changes, and publishes the failure.
+    /// Puts the group back, overridden by newer changes, and publishes the failure.
     fn record_failure(&self, group: Group, error: &StoreError) {
         let mut waiting = self.shared.lock();
         if !waiting.failing

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 
-use super::marks::QueueMarks;
+use super::marks::PipelineMetrics;
 use crate::model::{Change, Command, FindingChange, Object};
 
 /// Maximum number of queued commands. A command is at most a page of a list (256 keys) or one watch
@@ -62,7 +62,7 @@ pub struct QueueSlot<'a> {
 
 /// Error: the committer has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the writer has ended")]
+#[error("the committer has ended")]
 pub struct CommitterEnded;
 
 /// A command with a permit for its bytes, which is released when the command is applied.
@@ -106,8 +106,8 @@ impl CommandSender {
     /// The committer has ended.
     pub async fn reserve(&self, command: &Command) -> Result<QueueSlot<'_>, CommitterEnded> {
         let bytes = u32::try_from(command_bytes(command).min(self.bytes_max)).unwrap_or(u32::MAX);
-        // a command that waits for a slot already has its bytes: it depends only on the committer,
-        // which waits for no command in particular
+        // a command that waits for a slot already has its bytes. It waits only for the committer,
+        // which never waits for a particular command, so there is no deadlock
         let permit = Arc::clone(&self.bytes).acquire_many_owned(bytes).await.map_err(|_| CommitterEnded)?;
         let slot = self.commands.reserve().await.map_err(|_| CommitterEnded)?;
         Ok(QueueSlot { slot, permit })
@@ -155,8 +155,8 @@ impl CommandQueue {
         received.is_some_and(|queued| batch.push(queued))
     }
 
-    /// Waits for a command for at most `time_max` by a runtime's timer. Returns `None` if none
-    /// came, and `Some(false)` once every sender is dropped.
+    /// Waits up to `time_max` for a command, measured with the runtime's timer. Returns `None` if
+    /// no command arrived, and `Some(false)` once every sender is dropped.
     pub(super) fn wait_for(&mut self, time_max: Duration, runtime: &Handle, batch: &mut CommandBatch) -> Option<bool> {
         let received = runtime.block_on(async { timeout(time_max, self.commands.recv()).await });
         received.ok().map(|received| received.is_some_and(|queued| batch.push(queued)))
@@ -176,7 +176,7 @@ impl CommandQueue {
     }
 
     /// Records how full the queue was before `batch` was taken from it.
-    pub(super) fn record_fill(&self, batch: &CommandBatch, marks: &QueueMarks) {
+    pub(super) fn record_fill(&self, batch: &CommandBatch, marks: &PipelineMetrics) {
         marks.commands.note(batch.commands.len() + self.commands.len());
         marks.command_bytes.note(self.bytes_max - self.bytes.available_permits().min(self.bytes_max));
     }
@@ -264,7 +264,7 @@ mod tests {
             sent += 1;
         }
         assert_eq!(sent, (QUEUE_BYTES_MAX >> 20) - 1);
-        let (mut batch, marks) = (CommandBatch::default(), QueueMarks::default());
+        let (mut batch, marks) = (CommandBatch::default(), PipelineMetrics::default());
         assert!(queue.wait(&mut batch));
         queue.fill(&mut batch);
         queue.record_fill(&batch, &marks);
@@ -283,7 +283,7 @@ mod tests {
         let mut small = std::pin::pin!(sender.send(command(1)));
         assert!(poll(first.as_mut()).is_ready());
         assert!(poll(large.as_mut()).is_pending() && poll(small.as_mut()).is_pending());
-        let mut applied = |sizes: &[usize]| {
+        let mut expect_batch = |sizes: &[usize]| {
             let mut batch = CommandBatch::default();
             assert!(queue.wait(&mut batch));
             queue.fill(&mut batch);
@@ -292,16 +292,16 @@ mod tests {
                 sizes.iter().map(|size| command_bytes(&command(*size))).collect::<Vec<_>>()
             );
         };
-        applied(&[5_000]);
+        expect_batch(&[5_000]);
         assert!(poll(small.as_mut()).is_pending());
         assert!(poll(large.as_mut()).is_ready() && poll(small.as_mut()).is_pending());
-        applied(&[1 << 20]);
+        expect_batch(&[1 << 20]);
         assert!(poll(small.as_mut()).is_ready());
-        applied(&[1]);
+        expect_batch(&[1]);
     }
 
     #[test]
-    fn a_cancelled_wait_reserves_nothing_and_waiters_learn_that_the_committer_ended() {
+    fn a_cancelled_send_reserves_nothing_and_closing_fails_waiters() {
         let (sender, queue) = queue_with_limits(1, 10_000);
         assert!(poll(std::pin::pin!(sender.send(command(9_000)))).is_ready());
         {
@@ -309,8 +309,8 @@ mod tests {
             assert!(poll(large.as_mut()).is_pending());
         }
         {
-            let mut for_a_slot = std::pin::pin!(sender.send(command(1)));
-            assert!(poll(for_a_slot.as_mut()).is_pending());
+            let mut waiting_for_slot = std::pin::pin!(sender.send(command(1)));
+            assert!(poll(waiting_for_slot.as_mut()).is_pending());
         }
         let mut waiting = std::pin::pin!(sender.send(command(5_000)));
         assert!(poll(waiting.as_mut()).is_pending());

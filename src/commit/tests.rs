@@ -55,11 +55,11 @@ async fn published_changes_are_already_in_the_log() {
     let (store, _) = Store::open(directory.path(), Duration::ZERO).unwrap();
     let feed = Feed::starting_at(Sequence(0), Retention { count_max: 100, age_max: Duration::from_secs(3600) });
     let published = MirrorSnapshot { view: View::starting_at(Sequence(0)), feed, epoch: Epoch(7), earlier: Arc::default() };
-    let (publisher, subscriber) = publication(published.clone());
+    let (publisher, subscriber) = snapshot_channel(published.clone());
     let (persist, _worker) = persister(DiscardingStore, watch::channel(PersistState::Healthy).0);
     let committer = Committer::new(published, publisher, persist, Sequence(1 << 40)).with_log(Arc::clone(store.log()));
     let (commands, queue) = command_queue();
-    let writer = thread::spawn(move || committer.run(queue));
+    let committer_thread = thread::spawn(move || committer.run(queue));
     for number in 0..20 {
         let (id, puts) = if number % 6 == 3 { (100 + number, true) } else { (number / 2, number % 2 == 0) };
         commands.send(change(id, puts)).await.unwrap();
@@ -67,19 +67,20 @@ async fn published_changes_are_already_in_the_log() {
         // the state that a kill would leave behind
         let copy = tempfile::tempdir().unwrap();
         copy_directory(directory.path(), copy.path());
-        let (killed, opened) = Store::open(copy.path(), Duration::ZERO).unwrap();
+        let (copied_store, opened) = Store::open(copy.path(), Duration::ZERO).unwrap();
         assert!(opened.losses.is_empty(), "{:?}", opened.losses);
-        let loaded = killed.load().unwrap();
+        let loaded = copied_store.load().unwrap();
         assert_eq!(loaded.covered, expected.feed.head());
-        let found: Vec<(EntryKey, Sequence)> = loaded.records().into_iter().map(|record| (record.key, record.last_sequence)).collect();
+        let stored_records: Vec<(EntryKey, Sequence)> =
+            loaded.records().into_iter().map(|record| (record.key, record.last_sequence)).collect();
         let lowest = EntryKey::lowest();
-        let shown = expected.view.records_from(&lowest).map(|record| (record.key.clone(), record.last_sequence));
-        assert_eq!(found, shown.collect::<Vec<_>>());
+        let published_records = expected.view.records_from(&lowest).map(|record| (record.key.clone(), record.last_sequence));
+        assert_eq!(stored_records, published_records.collect::<Vec<_>>());
         let deleted: Vec<Sequence> = loaded.tombstones.iter().map(|(sequence, _)| *sequence).collect();
         assert_eq!(deleted, expected.feed.tombstones_after(Sequence(0)).map(|(sequence, _)| sequence).collect::<Vec<_>>());
     }
     drop(commands);
-    writer.join().unwrap();
+    committer_thread.join().unwrap();
 }
 
 /// Keeps the groups that it is asked to store.
@@ -100,7 +101,7 @@ fn empty_snapshot() -> MirrorSnapshot {
 }
 
 /// Adds a finding, or resolves it.
-fn finding(is_there: bool) -> Command {
+fn finding(is_current: bool) -> Command {
     let clusters = vec!["paris".to_owned()];
     let finding = FindingObject {
         id: "heldEntries/paris".to_owned(),
@@ -114,14 +115,14 @@ fn finding(is_there: bool) -> Command {
         key: None,
     };
     let key = finding.stream_key();
-    Command::Findings(vec![(key, is_there.then(|| Arc::new(Object::Finding(finding.into()))))])
+    Command::Findings(vec![(key, is_current.then(|| Arc::new(Object::Finding(finding.into()))))])
 }
 
 /// The groups have entries, tombstones, the floor that a dropped tombstone raised, and a block of
 /// sequences before its first use. They have no findings, because each start computes those again.
 #[tokio::test]
 async fn committed_changes_are_passed_on_to_be_stored() {
-    let (publisher, _subscriber) = publication(empty_snapshot());
+    let (publisher, _subscriber) = snapshot_channel(empty_snapshot());
     let recorded = RecordingStore::default();
     let (persist, worker) = persister(recorded.clone(), watch::channel(PersistState::Healthy).0);
     let committer = Committer::new(empty_snapshot(), publisher, persist, Sequence(10));
@@ -130,9 +131,9 @@ async fn committed_changes_are_passed_on_to_be_stored() {
         commands.send(command).await.unwrap();
     }
     drop(commands);
-    let writer = thread::spawn(move || committer.run(queue));
+    let committer_thread = thread::spawn(move || committer.run(queue));
     worker.run();
-    writer.join().unwrap();
+    committer_thread.join().unwrap();
     let mut stored = Group::default();
     for mut newer in std::mem::take(&mut *recorded.0.lock().unwrap()) {
         newer.merge_older(stored);
@@ -140,8 +141,8 @@ async fn committed_changes_are_passed_on_to_be_stored() {
     }
     let records: Vec<(EntryKey, bool)> = stored.records.into_iter().map(|(key, record)| (key, record.is_some())).collect();
     assert_eq!(records, [(key(1), false), (key(2), false), (key(3), true)]);
-    // the second tombstone replaced the first and the finding's tombstone the second; nothing of
-    // findings is stored
+    // the second tombstone displaced the first one, and the finding's tombstone displaced the
+    // second; no finding is stored
     assert!(stored.tombstones.values().all(Option::is_none), "{:?}", stored.tombstones);
     assert_eq!((stored.floor, stored.sequence_reserved), (Some(Sequence(5)), Some(Sequence(10 + RESERVED_BLOCK))));
 }
@@ -155,14 +156,14 @@ async fn a_log_that_cannot_be_written_is_reported() {
     // a file exists in place of the log's directory
     fs::remove_dir_all(directory.path().join("log")).unwrap();
     fs::write(directory.path().join("log"), b"").unwrap();
-    let (publisher, subscriber) = publication(empty_snapshot());
+    let (publisher, subscriber) = snapshot_channel(empty_snapshot());
     let (persist, _worker) = persister(DiscardingStore, watch::channel(PersistState::Healthy).0);
     let committer = Committer::new(empty_snapshot(), publisher, persist, Sequence(1 << 40)).with_log(Arc::clone(store.log()));
     let (commands, queue) = command_queue();
-    let writer = thread::spawn(move || committer.run(queue));
+    let committer_thread = thread::spawn(move || committer.run(queue));
     commands.send(change(1, true)).await.unwrap();
     subscriber.wait_for(|published| published.feed.head() > Sequence(0)).await;
     assert!(subscriber.marks().log_fails.load(Ordering::Relaxed));
     drop(commands);
-    writer.join().unwrap();
+    committer_thread.join().unwrap();
 }

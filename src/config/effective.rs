@@ -12,10 +12,10 @@ use crate::model::{SecretUrl, Setting, SettingSource};
 /// Variable of the log filter (`telemetry`), which overrides `--log-level`.
 const FILTER_VARIABLE: &str = "RUST_LOG";
 
-/// Option that consists of named options.
+/// Option whose values are named options.
 const KVSTORE_OPTION: &str = "kvstore-opt";
 
-/// Option whose value is secret from its path on.
+/// Option with a URL whose path is secret.
 const SECRET_URL_OPTION: &str = "on-problem";
 
 /// Lists the settings in the order of the help text. Each `--kvstore-opt` has its own entry, such
@@ -63,7 +63,7 @@ fn setting(option: &Arg, LayeredArguments { matches, below }: &LayeredArguments)
 fn kvstore_settings(setting: &Setting, given: &[KvstoreOption]) -> Vec<Setting> {
     let names: Vec<&str> = given.iter().map(|option| option.name()).collect();
     let table = KvstoreOptions::with(given).table();
-    let one = |(name, value, description): (&'static str, String, &'static str)| {
+    let to_setting = |(name, value, description): (&'static str, String, &'static str)| {
         let is_given = names.contains(&name);
         Setting {
             name: format!("{KVSTORE_OPTION}.{name}"),
@@ -73,7 +73,7 @@ fn kvstore_settings(setting: &Setting, given: &[KvstoreOption]) -> Vec<Setting> 
             description: description.to_owned(),
         }
     };
-    table.into_iter().map(one).collect()
+    table.into_iter().map(to_setting).collect()
 }
 
 /// Removes user and password from a URL. No other option contains a secret, only paths to secrets.
@@ -92,10 +92,10 @@ mod tests {
 
     use super::*;
 
-    /// The environment and the file are shown the same way, because only `list` makes the answer of
-    /// `/v1/config`.
+    /// Values of the environment and the file are shown in the same way, because only `list` builds
+    /// the answer of `/v1/config`.
     #[test]
-    fn the_path_of_on_problem_is_left_out() {
+    fn the_path_of_on_problem_is_redacted() {
         let command = crate::config::Settings::augment_args(Command::new("serve"));
         let arguments = ["serve", "--on-problem=https://hooks.example/T0/hunter2"].map(Into::into);
         let (_, settings) = crate::config::Settings::resolve(&command, &arguments, |_| None).unwrap();
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn users_and_passwords_of_urls_are_left_out() {
+    fn users_and_passwords_of_urls_are_redacted() {
         let cases = [
             ("https://joe:p%40ss@hooks.example/a@b", "https://REDACTED@hooks.example/a@b"),
             ("https://token@hooks.example", "https://REDACTED@hooks.example"),

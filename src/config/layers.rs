@@ -1,7 +1,7 @@
 //! The layers below the command line: the environment, and below it the `--config` file.
 //!
 //! There is no second list of options. The values of a layer become arguments of the same command,
-//! so that their names, forms and messages are those of the flags.
+//! so their names, formats and error messages are the same as those of the flags.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -21,7 +21,7 @@ use crate::yaml::{self, Limits};
 /// Prefix of meshkeep's environment variables.
 const ENVIRONMENT_PREFIX: &str = "MESHKEEP_";
 
-/// Variables of other commands than `serve` (`cli/queries/api_client.rs`).
+/// Variables of commands other than `serve` (`cli/queries/api_client.rs`).
 const OTHER_VARIABLES: [&str; 4] = ["MESHKEEP_SERVER", "MESHKEEP_CA_FILE", "MESHKEEP_CLIENT_CERT", "MESHKEEP_CLIENT_KEY"];
 
 /// Option that names the file. It is the only option that the file cannot have.
@@ -59,11 +59,11 @@ pub(super) fn parse_layered(
 ) -> Result<LayeredArguments, UsageError> {
     let given = command.clone().try_get_matches_from(arguments)?;
     let mut layers: Layer =
-        open_options(command, &given).filter_map(|option| from_environment(option, &environment).transpose()).collect::<Result<_, _>>()?;
+        unset_options(command, &given).filter_map(|option| from_environment(option, &environment).transpose()).collect::<Result<_, _>>()?;
     let matches = parse_with(command, arguments, &layers)?;
     let Some(path) = matches.get_one::<PathBuf>(CONFIG_OPTION) else { return Ok(LayeredArguments { matches, below: layers }) };
     for (name, below) in read_file(command, path)? {
-        if open_options(command, &given).any(|option| option.get_long() == Some(&name)) {
+        if unset_options(command, &given).any(|option| option.get_long() == Some(&name)) {
             layers.entry(name).or_insert(below);
         }
     }
@@ -72,7 +72,7 @@ pub(super) fn parse_layered(
 }
 
 /// Returns the options that the command line does not set.
-fn open_options<'a>(command: &'a Command, given: &'a ArgMatches) -> impl Iterator<Item = &'a Arg> {
+fn unset_options<'a>(command: &'a Command, given: &'a ArgMatches) -> impl Iterator<Item = &'a Arg> {
     options(command).filter(|option| given.value_source(option.get_id().as_str()) != Some(ValueSource::CommandLine))
 }
 
@@ -86,8 +86,8 @@ pub(crate) fn options(command: &Command) -> impl Iterator<Item = &Arg> {
 }
 
 /// Parses with the layers' arguments before the others. An error about a layer's value says where
-/// it is and what is valid, but not the value: it may be a misplaced secret, and the output goes to
-/// the logs of the parent process.
+/// the value comes from and which values are valid. It does not show the value, which may be a
+/// misplaced secret, because the output goes to the logs of the parent process.
 fn parse_with(command: &Command, arguments: &[OsString], layers: &Layer) -> Result<ArgMatches, UsageError> {
     let (name, rest) = arguments.split_at(arguments.len().min(1));
     let below = layers.values().flat_map(|given| &given.arguments);
@@ -104,7 +104,7 @@ fn parse_with(command: &Command, arguments: &[OsString], layers: &Layer) -> Resu
 /// repeats no value.
 fn valid_values(error: &clap::Error) -> String {
     match (error.get(ContextKind::ValidValue), error.source()) {
-        (_, Some(words)) => words.to_string(),
+        (_, Some(parser_error)) => parser_error.to_string(),
         (Some(ContextValue::Strings(values)), None) if !values.is_empty() => format!("must be one of {}", values.join(", ")),
         (_, None) => "cannot be used".to_owned(),
     }
@@ -114,31 +114,31 @@ fn valid_values(error: &clap::Error) -> String {
 /// commas.
 fn from_environment(option: &Arg, environment: impl Fn(&str) -> Option<String>) -> Result<Option<(String, LayerValue)>, UsageError> {
     let Some(long) = option.get_long() else { return Ok(None) };
-    let variable = variable_of(long);
+    let variable = variable_name(long);
     let Some(text) = environment(&variable).filter(|text| !text.is_empty()) else { return Ok(None) };
     let values = match option.get_action() {
         ArgAction::Append => text.split(',').map(|value| value.trim().to_owned()).collect(),
         _ => vec![text],
     };
     let origin = format!("environment variable {variable}");
-    Ok(Some((long.to_owned(), as_arguments(option, values, SettingSource::Environment, origin)?)))
+    Ok(Some((long.to_owned(), to_layer_value(option, values, SettingSource::Environment, origin)?)))
 }
 
 /// Returns the variables with meshkeep's prefix that it does not know. Kubernetes sets some for a
 /// Service called meshkeep (`MESHKEEP_PORT_9870_TCP_ADDR`, `MESHKEEP_SERVICE_HOST`), which are not
 /// mistakes.
 pub(super) fn unknown_variables<'a>(command: &Command, variables: impl Iterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
-    let known: Vec<String> = options(command).filter_map(Arg::get_long).map(variable_of).collect();
-    let foreign = move |name: &&str| {
+    let known: Vec<String> = options(command).filter_map(Arg::get_long).map(variable_name).collect();
+    let is_unknown = move |name: &&str| {
         let Some(rest) = name.strip_prefix(ENVIRONMENT_PREFIX) else { return false };
         let is_link = rest == "PORT" || rest.starts_with("PORT_") || rest.starts_with("SERVICE_");
         !is_link && !OTHER_VARIABLES.contains(name) && known.iter().all(|known| known != name)
     };
-    variables.filter(foreign)
+    variables.filter(is_unknown)
 }
 
 /// Returns the variable of an option, such as `MESHKEEP_CLUSTER_NAME` for `cluster-name`.
-fn variable_of(long: &str) -> String {
+fn variable_name(long: &str) -> String {
     format!("{ENVIRONMENT_PREFIX}{}", long.to_uppercase().replace('-', "_"))
 }
 
@@ -153,12 +153,12 @@ fn read_file(command: &Command, path: &Path) -> Result<Layer, UsageError> {
     for (key, value) in keys.unwrap_or_default() {
         let option = options(command).find(|option| option.get_long() == Some(&key) && key != CONFIG_OPTION);
         let option = option.ok_or_else(|| refuse(format!("there is no key {key:?}; keys are the flags without their dashes")))?;
-        let values = values_of(&value).ok_or_else(|| refuse(format!("{key} must be a value or a list of values")))?;
+        let values = to_strings(&value).ok_or_else(|| refuse(format!("{key} must be a value or a list of values")))?;
         if values.len() > 1 && !matches!(option.get_action(), ArgAction::Append) {
             return Err(refuse(format!("{key} accepts one value")));
         }
         if !values.is_empty() {
-            layer.insert(key.clone(), as_arguments(option, values, SettingSource::File, format!("key {key} of {}", path.display()))?);
+            layer.insert(key.clone(), to_layer_value(option, values, SettingSource::File, format!("key {key} of {}", path.display()))?);
         }
     }
     Ok(layer)
@@ -167,12 +167,13 @@ fn read_file(command: &Command, path: &Path) -> Result<Layer, UsageError> {
 /// Describes a file that is not a YAML mapping. It does not use the parser's message, which may
 /// quote the content.
 fn not_yaml(error: &serde_yaml_ng::Error) -> String {
-    let place = error.location().map(|at| format!("check line {}, column {}", at.line(), at.column()));
-    format!("not YAML with one key per flag: {}", place.as_deref().unwrap_or("check its end"))
+    let location = error.location().map(|position| format!("check line {}, column {}", position.line(), position.column()));
+    format!("not a YAML mapping with one key per flag: {}", location.as_deref().unwrap_or("check its end"))
 }
 
-/// Converts a scalar, a list of scalars, or a map of scalars as `key=value` (for `kvstore-opt`).
-fn values_of(value: &Value) -> Option<Vec<String>> {
+/// Converts a scalar, a list of scalars, or a map of scalars to strings. The entries of a map
+/// become `key=value` (for `kvstore-opt`).
+fn to_strings(value: &Value) -> Option<Vec<String>> {
     let scalar = |value: &Value| match value {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
@@ -187,8 +188,9 @@ fn values_of(value: &Value) -> Option<Vec<String>> {
     }
 }
 
-/// Converts values to arguments, as a user would type them. A switch is present or absent.
-fn as_arguments(option: &Arg, values: Vec<String>, source: SettingSource, origin: String) -> Result<LayerValue, UsageError> {
+/// Converts values to the arguments that a user would type. For a switch, that is the flag or
+/// nothing.
+fn to_layer_value(option: &Arg, values: Vec<String>, source: SettingSource, origin: String) -> Result<LayerValue, UsageError> {
     let long = option.get_long().unwrap_or_default();
     let arguments = if !matches!(option.get_action(), ArgAction::SetTrue) {
         values.into_iter().map(|value| format!("--{long}={value}").into()).collect()

@@ -28,7 +28,7 @@ fn tcp(text: &str) -> ListenAddress {
 }
 
 #[test]
-fn without_options_the_documented_defaults_apply() {
+fn the_documented_defaults_apply_without_options() {
     let expected = Settings {
         config: None,
         clustermesh_config: "/var/lib/cilium/clustermesh".into(),
@@ -78,7 +78,7 @@ fn without_options_the_documented_defaults_apply() {
 }
 
 #[test]
-fn the_flag_beats_the_environment_and_both_beat_the_file() {
+fn flags_override_the_environment_and_both_override_the_file() {
     let file = "data-dir: /file\ncluster-id: 3\ncluster-name: file\nlisten: ['127.0.0.1:1', '127.0.0.1:2']\ninsecure: true\n\
                 kvstore-opt:\n  etcd.qps: 5\n  etcd.limit: 9\nlog-level:\n";
     let environment = [
@@ -108,7 +108,7 @@ fn the_flag_beats_the_environment_and_both_beat_the_file() {
 }
 
 #[test]
-fn a_bad_value_names_its_flag_and_its_origin() {
+fn errors_name_the_flag_and_the_origin_of_a_bad_value() {
     type BadValueCase = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str, &'static [&'static str]);
     let cases: [BadValueCase; 13] = [
         (&["--cluster-id=x"], &[], "", &["'x'", "--cluster-id", "0 to 511"]),

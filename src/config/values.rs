@@ -10,14 +10,14 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }
-    let length = text.parse::<jiff::SignedDuration>().ok().and_then(|signed| Duration::try_from(signed).ok());
-    length.ok_or_else(|| "must be a duration such as 800ms, 15s, 1m30s or 24h".to_owned())
+    let duration = text.parse::<jiff::SignedDuration>().ok().and_then(|signed| Duration::try_from(signed).ok());
+    duration.ok_or_else(|| "must be a duration such as 800ms, 15s, 1m30s or 24h".to_owned())
 }
 
 /// Parses an interval: a duration above zero.
 pub(super) fn parse_interval(text: &str) -> Result<Duration, String> {
-    let length = parse_duration(text)?;
-    if length.is_zero() { Err("must be longer than zero".to_owned()) } else { Ok(length) }
+    let duration = parse_duration(text)?;
+    if duration.is_zero() { Err("must be longer than zero".to_owned()) } else { Ok(duration) }
 }
 
 /// Parses `1073741824`, `200MiB` or `1GiB`.
@@ -42,7 +42,8 @@ pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
 pub enum KvstoreOption {
     /// `etcd.qps`: maximum lists and watch creations per second.
     Qps(u32),
-    /// `etcd.bootstrapQps`: the same, until the cluster is in sync.
+    /// `etcd.bootstrapQps`: maximum lists and watch creations per second until the cluster is in
+    /// sync.
     BootstrapQps(u32),
     /// `etcd.maxInflight`: maximum concurrent requests.
     MaxInflight(u32),
@@ -90,32 +91,32 @@ impl KvstoreOptions {
     /// Returns the name, the value and a description of each option.
     pub(super) fn table(&self) -> [(&'static str, String, &'static str); 6] {
         let bootstrap_qps = self.bootstrap_qps.unwrap_or(self.qps);
-        let time = |time: Duration| format!("{time:?}");
+        let to_text = |duration: Duration| format!("{duration:?}");
         [
             ("etcd.qps", self.qps.to_string(), "Lists and watches started per second, for each remote cluster"),
             ("etcd.bootstrapQps", bootstrap_qps.to_string(), "Lists and watches started per second until the remote cluster is in sync"),
             ("etcd.maxInflight", self.max_inflight.unwrap_or(self.qps).to_string(), "Concurrent requests to one remote cluster"),
             ("etcd.limit", self.page_limit.to_string(), "Keys per page of a list; 0 means no limit"),
-            ("etcd.keepaliveHeartbeat", time(self.keepalive_heartbeat), "Interval of keepalive pings on an idle connection"),
-            ("etcd.keepaliveTimeout", time(self.keepalive_timeout), "Maximum time for the answer to a keepalive ping"),
+            ("etcd.keepaliveHeartbeat", to_text(self.keepalive_heartbeat), "Interval of keepalive pings on an idle connection"),
+            ("etcd.keepaliveTimeout", to_text(self.keepalive_timeout), "Maximum time for the answer to a keepalive ping"),
         ]
     }
 
     /// Returns the defaults overridden by these options. The last option of a name wins.
     #[must_use]
     pub fn with(options: &[KvstoreOption]) -> Self {
-        let mut all = Self::default();
+        let mut merged = Self::default();
         for option in options {
             match *option {
-                KvstoreOption::Qps(qps) => all.qps = qps,
-                KvstoreOption::BootstrapQps(qps) => all.bootstrap_qps = Some(qps),
-                KvstoreOption::MaxInflight(count) => all.max_inflight = Some(count),
-                KvstoreOption::Limit(count) => all.page_limit = count,
-                KvstoreOption::KeepaliveHeartbeat(interval) => all.keepalive_heartbeat = interval,
-                KvstoreOption::KeepaliveTimeout(timeout) => all.keepalive_timeout = timeout,
+                KvstoreOption::Qps(qps) => merged.qps = qps,
+                KvstoreOption::BootstrapQps(qps) => merged.bootstrap_qps = Some(qps),
+                KvstoreOption::MaxInflight(count) => merged.max_inflight = Some(count),
+                KvstoreOption::Limit(count) => merged.page_limit = count,
+                KvstoreOption::KeepaliveHeartbeat(interval) => merged.keepalive_heartbeat = interval,
+                KvstoreOption::KeepaliveTimeout(timeout) => merged.keepalive_timeout = timeout,
             }
         }
-        all
+        merged
     }
 }
 
@@ -158,14 +159,14 @@ impl KvstoreOption {
 fn unknown_option(name: &str) -> String {
     const KNOWN: &str =
         "the options are etcd.qps, etcd.bootstrapQps, etcd.maxInflight, etcd.limit, etcd.keepaliveHeartbeat and etcd.keepaliveTimeout";
-    let looks_like_one = name.strip_prefix("etcd.").is_some_and(|rest| rest.chars().all(|c| c.is_ascii_alphabetic()));
+    let looks_like_an_option = name.strip_prefix("etcd.").is_some_and(|rest| rest.chars().all(|c| c.is_ascii_alphabetic()));
     match name {
         "etcd.address" | "etcd.config" => {
             format!(
                 "{name} only applies to an etcd that is written to: remote clusters have their files in --clustermesh-config, the own cluster has --local-etcd"
             )
         }
-        _ if looks_like_one => format!("there is no option {name}; {KNOWN}"),
+        _ if looks_like_an_option => format!("there is no option {name}; {KNOWN}"),
         _ => format!("there is no such option; {KNOWN}"),
     }
 }
@@ -175,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_of_time_have_units() {
+    fn durations_have_units() {
         let cases = [("800ms", 800), ("15s", 15_000), ("1m30s", 90_000), ("24h", 86_400_000), ("0s", 0)];
         for (text, milliseconds) in cases {
             assert_eq!(parse_duration(text), Ok(Duration::from_millis(milliseconds)), "{text}");

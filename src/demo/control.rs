@@ -73,12 +73,14 @@ pub(super) async fn serve(
 async fn answer(request: Request<Incoming>, commands: mpsc::Sender<DemoCommand>) -> Result<Response<Full<Bytes>>, Infallible> {
     let (status, text) = match parse_command(request.method(), request.uri().path()) {
         // requests from web pages of other sites are refused
-        Some(_) if request.headers().contains_key(http::header::ORIGIN) => (StatusCode::FORBIDDEN, "not from a page".to_owned()),
+        Some(_) if request.headers().contains_key(http::header::ORIGIN) => {
+            (StatusCode::FORBIDDEN, "requests from web pages are refused".to_owned())
+        }
         Some(DemoCommand::Cluster(name, _)) if !CLUSTERS.iter().any(|(known, _)| *known == name) => {
-            (StatusCode::NOT_FOUND, format!("there is no cluster {name}, but {}", CLUSTERS.map(|(name, _)| name).join(", ")))
+            (StatusCode::NOT_FOUND, format!("there is no cluster {name}: the clusters are {}", CLUSTERS.map(|(name, _)| name).join(", ")))
         }
         Some(command) if commands.send(command.clone()).await.is_ok() => (StatusCode::ACCEPTED, "done".to_owned()),
-        Some(_) => (StatusCode::SERVICE_UNAVAILABLE, "the demo ends".to_owned()),
+        Some(_) => (StatusCode::SERVICE_UNAVAILABLE, "the demo is stopping".to_owned()),
         None => (StatusCode::NOT_FOUND, "POST /demo/clusters/{name}/break, lose or heal".to_owned()),
     };
     let mut response = Response::new(Full::from(text + "\n"));
@@ -104,9 +106,9 @@ mod tests {
 
     #[test]
     fn commands_are_posted_to_a_cluster() {
-        let of = |action| Some(DemoCommand::Cluster("paris".to_owned(), action));
-        assert_eq!(parse_command(&Method::POST, "/demo/clusters/paris/break"), of(ClusterAction::Break));
-        assert_eq!(parse_command(&Method::POST, "/demo/clusters/paris/heal"), of(ClusterAction::Heal));
+        let command_for_paris = |action| Some(DemoCommand::Cluster("paris".to_owned(), action));
+        assert_eq!(parse_command(&Method::POST, "/demo/clusters/paris/break"), command_for_paris(ClusterAction::Break));
+        assert_eq!(parse_command(&Method::POST, "/demo/clusters/paris/heal"), command_for_paris(ClusterAction::Heal));
         assert_eq!(parse_command(&Method::GET, "/demo/clusters/paris/heal"), None);
         assert_eq!(parse_command(&Method::POST, "/demo/clusters/paris/explode"), None);
     }

@@ -34,7 +34,8 @@ fn identity(cluster_id: u32, app: usize) -> u32 {
     (cluster_id << 16) + FIRST_IDENTITY + u32::try_from(app).unwrap_or_default()
 }
 
-/// Returns a pod's entry. Another version is another pod of the same app with the same address.
+/// Returns a pod's entry. A different version is a different pod of the same app, with the same
+/// address.
 pub(super) fn pod(cluster_id: u32, pod: u32, version: u32) -> SimulatedEntry {
     let app = pod as usize % APPS.len();
     let ((namespace, name), ip) = (APPS[app], address(cluster_id, pod));

@@ -135,7 +135,7 @@ fn free_port(address: SocketAddr) -> Result<SocketAddr, DemoError> {
     bound.map_err(|cause| DemoError::Listen { address, cause })
 }
 
-/// Replaces pods by others at the given rate.
+/// Replaces pods with other pods at the given rate.
 async fn churn(sources: Arc<[Arc<SimulatedCluster>]>, changes_per_second: u32) {
     let mut ticks = interval(CHURN_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -145,7 +145,7 @@ async fn churn(sources: Arc<[Arc<SimulatedCluster>]>, changes_per_second: u32) {
         owed += f64::from(changes_per_second) * CHURN_INTERVAL.as_secs_f64();
         while owed >= 1.0 {
             owed -= 1.0;
-            sources[next % sources.len()].change_a_pod();
+            sources[next % sources.len()].replace_random_pod();
             next += 1;
         }
     }

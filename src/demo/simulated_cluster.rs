@@ -8,7 +8,7 @@ use rand::Rng;
 use tokio::sync::watch;
 
 use super::data::{self, SimulatedEntry};
-use crate::commit::{MirrorSnapshot, SnapshotPublisher, publication};
+use crate::commit::{MirrorSnapshot, SnapshotPublisher, snapshot_channel};
 use crate::feed::{Feed, Retention};
 use crate::handle::{Handle, ProcessState};
 use crate::model::{
@@ -21,7 +21,7 @@ use crate::view::View;
 const RETENTION: Retention = Retention { age_max: Duration::from_secs(3_600), count_max: 100_000 };
 
 /// Decoding error of all values: nothing in the demo decodes them.
-const NOT_READ: &str = "not looked at";
+const NOT_DECODED: &str = "not decoded";
 
 /// A simulated cluster.
 pub(super) struct SimulatedCluster {
@@ -45,7 +45,7 @@ impl SimulatedCluster {
         let start = Sequence(1);
         let feed = Feed::starting_at(start, RETENTION);
         let published = MirrorSnapshot { view: View::starting_at(start), feed, epoch: Epoch(rand::random()), earlier: Arc::default() };
-        let (publisher, subscriber) = publication(published.clone());
+        let (publisher, subscriber) = snapshot_channel(published.clone());
         Self {
             name,
             id,
@@ -76,7 +76,7 @@ impl SimulatedCluster {
         let entries = data::fixed_entries(self.name.as_str(), self.id, self.pods).into_iter().chain(pods);
         let mut commands = vec![Command::Heartbeat, Command::StoreCluster { cluster: self.name.clone(), record }];
         commands.extend(entries.map(|entry| self.put(entry)));
-        commands.extend([Kind::Identity, Kind::Ip, Kind::Node, Kind::Service].map(|kind| self.complete(kind)));
+        commands.extend([Kind::Identity, Kind::Ip, Kind::Node, Kind::Service].map(|kind| self.mark_complete(kind)));
         let mut state = self.state();
         state.is_lost = false;
         state.apply(commands);
@@ -98,8 +98,8 @@ impl SimulatedCluster {
         self.state().apply(vec![Command::Heartbeat]);
     }
 
-    /// Replaces a random pod by another one with the same address.
-    pub(super) fn change_a_pod(&self) {
+    /// Replaces a random pod with another pod that has the same address.
+    pub(super) fn replace_random_pod(&self) {
         let mut state = self.state();
         if !state.is_lost && self.pods > 0 {
             state.version += 1;
@@ -114,11 +114,11 @@ impl SimulatedCluster {
 
     fn put(&self, (kind, name, value): SimulatedEntry) -> Command {
         let key = EntryKey::new(kind, self.name.clone(), name);
-        let change = Change::Put { key, value: value.into(), decoded: Err(NOT_READ.into()), source: SourceStamp::default() };
+        let change = Change::Put { key, value: value.into(), decoded: Err(NOT_DECODED.into()), source: SourceStamp::default() };
         Command::Apply { scope: self.scope(kind), changes: vec![change], cursor: None }
     }
 
-    fn complete(&self, kind: Kind) -> Command {
+    fn mark_complete(&self, kind: Kind) -> Command {
         let (etcd_cluster_id, revision) = (EtcdClusterId(1), Revision(1));
         let cursor = Cursor { etcd_cluster_id, revision, cached: true, last_put: None, last_delete: None, canary: None };
         Command::Apply { scope: self.scope(kind), changes: Vec::new(), cursor: Some(cursor) }

@@ -29,9 +29,9 @@ pub(super) struct SimulatedEtcd {
 
 impl SimulatedEtcd {
     pub(super) async fn start(source: Arc<SimulatedCluster>, tasks: &mut JoinSet<()>) -> Result<Self, DemoError> {
-        let wanted = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let failed = |cause| DemoError::Listen { address: wanted, cause };
-        let listener = TcpListener::bind(wanted).await.map_err(failed)?;
+        let any_port = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let failed = |cause| DemoError::Listen { address: any_port, cause };
+        let listener = TcpListener::bind(any_port).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let (is_up, states) = watch::channel(true);
         tasks.spawn(serve(Arc::clone(&source), listener, address, states));
@@ -93,7 +93,7 @@ async fn serve(source: Arc<SimulatedCluster>, listener: TcpListener, address: So
                     let Ok((stream, _)) = accepted else { continue };
                     let service = TowerToHyperService::new(service.clone());
                     connections.spawn(async move {
-                        // errors of single connections are of no interest
+                        // errors of single connections are ignored
                         drop(auto::Builder::new(TokioExecutor::new()).http2_only().serve_connection(TokioIo::new(stream), service).await);
                     });
                 }

@@ -14,8 +14,8 @@ const MESH_DOMAIN: &str = "mesh.cilium.io";
 /// unreliable.
 const CLOCK_SKEW_SECONDS_MAX: i64 = 5;
 
-/// etcd bugs that affect a mirror. The members: first patch release of etcd 3.4 and of 3.5 without
-/// the bug, its effect, its issue.
+/// etcd bugs that affect a mirror: the first patch releases of etcd 3.4 and 3.5 without the bug,
+/// its effect and its issue.
 const BUGS: [(u64, u64, &str, &str); 4] = [
     (36, 18, "a watch that starts at a compacted delete gets no events", "etcd#18089"),
     (31, 13, "a watch can lose events while its stream is starved", "etcd#17529"),
@@ -23,35 +23,35 @@ const BUGS: [(u64, u64, &str, &str); 4] = [
     (0, 8, "a progress notification can arrive before earlier events", "etcd#15220"),
 ];
 
-/// Runs the checks up to `/version`. The first check that fails is the last one.
+/// Runs the checks up to `/version`. Stops at the first check that fails.
 pub(super) async fn checks(client: &EtcdConfig, endpoint: &Endpoint, step_max: Duration) -> Vec<Check> {
-    let found = match examine(client, endpoint, step_max).await {
-        Ok(found) => found,
+    let result = match examine(client, endpoint, step_max).await {
+        Ok(result) => result,
         Err(error) => return vec![Check::failed("endpoint", error.to_string(), "correct the client file")],
     };
     let mut checks = Vec::new();
-    match found.addresses {
+    match result.addresses {
         Some(Ok(addresses)) => {
-            let mut shown: Vec<String> = addresses.iter().map(|address| address.ip().to_string()).collect();
-            shown.dedup();
-            checks.push(Check::ok("dns", shown.join(", ")));
+            let mut texts: Vec<String> = addresses.iter().map(|address| address.ip().to_string()).collect();
+            texts.dedup();
+            checks.push(Check::ok("dns", texts.join(", ")));
         }
         Some(Err(error)) => {
-            checks.push(Check::failed("dns", error, name_advice(&found.host)));
+            checks.push(Check::failed("dns", error, name_advice(&result.host)));
         }
         None => {}
     }
-    match found.connected {
-        Some(Ok((peer, took))) => checks.push(Check::ok("tcp", format!("{peer} in {:.1} ms", took.as_secs_f64() * 1e3))),
+    match result.connected {
+        Some(Ok((peer, elapsed))) => checks.push(Check::ok("tcp", format!("{peer} in {:.1} ms", elapsed.as_secs_f64() * 1e3))),
         Some(Err(error)) => {
             let advice = "check that clustermesh-apiserver runs there, that its Service is reachable from here, and that no firewall or NetworkPolicy blocks it";
             checks.push(Check::failed("tcp", error, advice));
         }
         None => {}
     }
-    checks.extend(found.handshake.iter().flat_map(tls));
+    checks.extend(result.handshake.iter().flat_map(check_tls));
     if checks.iter().all(|check| check.outcome != CheckOutcome::Failed) {
-        checks.extend(found.server.map(|server| release(client, server)).into_iter().flatten());
+        checks.extend(result.server.map(|server| check_server(client, server)).into_iter().flatten());
     }
     checks
 }
@@ -68,7 +68,7 @@ fn name_advice(host: &str) -> &'static str {
     }
 }
 
-fn tls(handshake: &Handshake) -> Vec<Check> {
+fn check_tls(handshake: &Handshake) -> Vec<Check> {
     let mut checks = Vec::new();
     let now = seconds_now();
     checks.extend(handshake.chain.iter().map(|facts| Check { step: "tls", ..certificate("server: ", facts, now) }));
@@ -80,8 +80,8 @@ fn tls(handshake: &Handshake) -> Vec<Check> {
         checks.push(Check::failed("tls", reason.clone(), advice));
     }
     if let Some(protocol) = &handshake.protocol {
-        let asked = if handshake.acceptable_authorities.is_some() { ", requires a client certificate" } else { "" };
-        checks.push(Check::ok("tls", format!("{protocol}{asked}")));
+        let client_auth = if handshake.acceptable_authorities.is_some() { ", requires a client certificate" } else { "" };
+        checks.push(Check::ok("tls", format!("{protocol}{client_auth}")));
     }
     checks
 }
@@ -89,28 +89,28 @@ fn tls(handshake: &Handshake) -> Vec<Check> {
 /// Returns advice for a client certificate that the server refuses, if the server asked for one.
 fn client_certificate_advice(handshake: &Handshake) -> Option<String> {
     let authorities = handshake.acceptable_authorities.as_ref()?;
-    let whose = if authorities.is_empty() {
+    let accepted = if authorities.is_empty() {
         "does not say which authorities it accepts".to_owned()
     } else {
         format!("accepts certificates of {}", authorities.join(" and "))
     };
     let Some(last) = handshake.client_chain.last() else {
-        return Some(format!("the server requires a client certificate and {whose}: set cert-file and key-file"));
+        return Some(format!("the server requires a client certificate and {accepted}: set cert-file and key-file"));
     };
     let issuer = &last.issuer;
     if authorities.contains(issuer) {
         let key = last.issuer_key_id.as_ref().map(|id| format!(" (key {id})")).unwrap_or_default();
         return Some(format!(
-            "the server {whose}, and an authority of that name signed the client's certificate{key}: if its names, dates and purpose are right, the server's authority has the same name and a different key"
+            "the server {accepted}, and an authority of that name signed the client's certificate{key}: if its names, dates and purpose are right, the server's authority has the same name and a different key"
         ));
     }
     Some(format!(
-        "the server {whose}, and {issuer} signed the client's certificate: use a certificate that an authority of the server signed; or, if {issuer} is an intermediate authority, append its certificate to cert-file"
+        "the server {accepted}, and {issuer} signed the client's certificate: use a certificate that an authority of the server signed; or, if {issuer} is an intermediate authority, append its certificate to cert-file"
     ))
 }
 
 /// Checks the server's release and its clock.
-fn release(client: &EtcdConfig, server: Result<ServerFacts, String>) -> Vec<Check> {
+fn check_server(client: &EtcdConfig, server: Result<ServerFacts, String>) -> Vec<Check> {
     let server = match server {
         Ok(server) => server,
         Err(error) => {
@@ -123,8 +123,8 @@ fn release(client: &EtcdConfig, server: Result<ServerFacts, String>) -> Vec<Chec
         }
     };
     let mut checks = vec![Check::ok("server", format!("etcd {}", server.version))];
-    checks.extend(known_bugs(&server.version).map(|(what, issue, mended)| {
-        Check::warning("server", format!("{what} ({issue})"), format!("meshkeep has a workaround; upgrade to {mended} or newer"))
+    checks.extend(known_bugs(&server.version).map(|(effect, issue, fixed_in)| {
+        Check::warning("server", format!("{effect} ({issue})"), format!("meshkeep has a workaround; upgrade to {fixed_in} or newer"))
     }));
     if let Some(ahead) = server.clock_ahead_seconds.filter(|ahead| ahead.abs() > CLOCK_SKEW_SECONDS_MAX) {
         let direction = if ahead > 0 { "ahead of" } else { "behind" };
@@ -138,9 +138,9 @@ fn release(client: &EtcdConfig, server: Result<ServerFacts, String>) -> Vec<Chec
 fn known_bugs(version: &str) -> impl Iterator<Item = (&'static str, &'static str, String)> {
     let mut numbers = version.split(['.', '-']).map_while(|part| part.parse::<u64>().ok());
     let release = (numbers.next(), numbers.next(), numbers.next());
-    BUGS.into_iter().filter_map(move |(mended_34, mended_35, what, issue)| match release {
-        (Some(3), Some(4), Some(patch)) if patch < mended_34 => Some((what, issue, format!("3.4.{mended_34}"))),
-        (Some(3), Some(5), Some(patch)) if patch < mended_35 => Some((what, issue, format!("3.5.{mended_35}"))),
+    BUGS.into_iter().filter_map(move |(fixed_in_34, fixed_in_35, effect, issue)| match release {
+        (Some(3), Some(4), Some(patch)) if patch < fixed_in_34 => Some((effect, issue, format!("3.4.{fixed_in_34}"))),
+        (Some(3), Some(5), Some(patch)) if patch < fixed_in_35 => Some((effect, issue, format!("3.5.{fixed_in_35}"))),
         _ => None,
     })
 }
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_in_the_domain_of_the_mesh_needs_aliases_and_any_other_dns() {
+    fn advice_depends_on_the_domain_of_the_name() {
         for name in ["paris.mesh.cilium.io", "PARIS.Mesh.Cilium.IO", "paris.mesh.cilium.io.", "a.b.mesh.cilium.io"] {
             assert!(name_advice(name).starts_with("DNS has no names in mesh.cilium.io"), "{name}");
         }
@@ -163,8 +163,8 @@ mod tests {
     }
 
     #[test]
-    fn bugs_are_those_of_the_release() {
-        let issues = |version| known_bugs(version).map(|(_, issue, mended)| format!("{issue} {mended}")).collect::<Vec<_>>();
+    fn known_bugs_depend_on_the_release() {
+        let issues = |version| known_bugs(version).map(|(_, issue, fixed_in)| format!("{issue} {fixed_in}")).collect::<Vec<_>>();
         assert_eq!(issues("3.5.1"), ["etcd#18089 3.5.18", "etcd#17529 3.5.13", "etcd#20221 3.5.22", "etcd#15220 3.5.8"]);
         assert_eq!(issues("3.4.37"), ["etcd#20221 3.4.38"]);
         assert_eq!(issues("3.5.21-rc.0"), ["etcd#20221 3.5.22"]);

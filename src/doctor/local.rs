@@ -125,7 +125,7 @@ pub(super) fn certificates(client: &EtcdConfig) -> Vec<Check> {
                 let advice = "give the user of meshkeep read access, for example with defaultMode and fsGroup";
                 checks.push(Check::failed("certificates", reason, advice));
             }
-            Err(reason) => checks.push(Check::failed("certificates", reason, "replace it by a certificate in PEM form")),
+            Err(reason) => checks.push(Check::failed("certificates", reason, "replace it with a certificate in PEM form")),
             Ok(found) => checks.extend(found.iter().map(|facts| certificate(&format!("{}: ", file.path.display()), facts, now))),
         }
     }
@@ -145,49 +145,49 @@ pub(super) fn certificates(client: &EtcdConfig) -> Vec<Check> {
 /// `clustermesh-secrets`; `templates/clustermesh-config/_helpers.tpl`).
 fn missing_advice(path: &Path) -> String {
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-    let (whose, file) = name.split_once("etcd-client").unwrap_or_default();
+    let (prefix, file) = name.split_once("etcd-client").unwrap_or_default();
     let entry = match file {
         "-ca.crt" => "ca.crt (with tls.caBundle: its ConfigMap or Secret)",
         ".crt" => "tls.crt",
         ".key" => "tls.key",
         _ => return "mount the Secret that contains it there".to_owned(),
     };
-    let (secret, what) = match whose {
+    let (secret, content) = match prefix {
         "common-" => ("clustermesh-apiserver-remote-cert", "the certificate for remote clusters"),
         "local-" => ("clustermesh-apiserver-local-cert", "the certificate for KVStoreMesh"),
-        _ if whose.ends_with('.') => {
+        _ if prefix.ends_with('.') => {
             return format!(
                 "mount the whole Secret with the client files: Cilium's chart adds {name} to it from clustermesh.config.clusters[].tls"
             );
         }
         _ => return "mount the Secret that contains it there".to_owned(),
     };
-    format!("mount {entry} of the Secret {secret} as {name}, as Cilium's agents do: the Secrets with client files do not contain {what}")
+    format!("mount {entry} of the Secret {secret} as {name}, as Cilium's agents do: the Secrets with client files do not contain {content}")
 }
 
-/// Checks the validity period of one certificate and shows its subject and issuer.
+/// Checks the validity period of one certificate. The result names its subject and issuer.
 pub(super) fn certificate(place: &str, facts: &CertificateFacts, now: i64) -> Check {
     const DAY: i64 = 86_400;
     let CertificateFacts { subject, issuer, not_before, not_after, .. } = facts;
     let date = |seconds: i64| jiff::Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string());
-    let signed = if subject == issuer { "itself".to_owned() } else { issuer.clone() };
-    let who = format!("{place}{subject}, signed by {signed}");
+    let signer = if subject == issuer { "itself".to_owned() } else { issuer.clone() };
+    let holder = format!("{place}{subject}, signed by {signer}");
     if *not_after < now {
         return Check::failed(
             "certificates",
-            format!("{who}, expired {}", date(*not_after)),
+            format!("{holder}, expired {}", date(*not_after)),
             "renew it: servers do not accept it any more",
         );
     }
     if *not_before > now {
         return Check::failed(
             "certificates",
-            format!("{who}, not valid before {}", date(*not_before)),
+            format!("{holder}, not valid before {}", date(*not_before)),
             "check the clocks of both machines",
         );
     }
     let days = (not_after - now) / DAY;
-    let text = format!("{who}, until {} ({days} days)", date(*not_after));
+    let text = format!("{holder}, until {} ({days} days)", date(*not_after));
     if days < EXPIRY_WARNING_DAYS {
         Check::warning("certificates", text, "renew it before it expires")
     } else {
@@ -197,8 +197,8 @@ pub(super) fn certificate(place: &str, facts: &CertificateFacts, now: i64) -> Ch
 
 /// Returns the current time in seconds since 1970.
 pub(super) fn seconds_now() -> i64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.ok().and_then(|since| i64::try_from(since.as_secs()).ok()).unwrap_or_default()
+    let elapsed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    elapsed.ok().and_then(|elapsed| i64::try_from(elapsed.as_secs()).ok()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -106,9 +106,9 @@ impl Report {
     /// Returns the worst outcome; `None` if there were no checks.
     #[must_use]
     pub fn worst(&self) -> Option<CheckOutcome> {
-        let of_endpoints = self.clusters.iter().flat_map(|cluster| &cluster.endpoints).flat_map(|endpoint| &endpoint.checks);
-        let of_clusters = self.clusters.iter().flat_map(|cluster| &cluster.checks);
-        self.checks.iter().chain(of_clusters).chain(of_endpoints).map(|check| check.outcome).max()
+        let endpoint_checks = self.clusters.iter().flat_map(|cluster| &cluster.endpoints).flat_map(|endpoint| &endpoint.checks);
+        let cluster_checks = self.clusters.iter().flat_map(|cluster| &cluster.checks);
+        self.checks.iter().chain(cluster_checks).chain(endpoint_checks).map(|check| check.outcome).max()
     }
 }
 
@@ -139,27 +139,28 @@ pub struct DoctorOptions {
 /// Runs all checks, for all clusters concurrently.
 ///
 /// # Errors
-/// If a named cluster has no file.
+/// Returns an error if a named cluster has no file.
 pub async fn examine(options: &DoctorOptions) -> Result<Report, String> {
-    check_local(options, true).await
+    run_checks(options, true).await
 }
 
 /// Checks files only: opens no connections and does not read the store.
 ///
 /// # Errors
-/// If a named cluster has no file.
+/// Returns an error if a named cluster has no file.
 pub async fn examine_files(options: &DoctorOptions) -> Result<Report, String> {
-    check_local(options, false).await
+    run_checks(options, false).await
 }
 
-async fn check_local(options: &DoctorOptions, connects: bool) -> Result<Report, String> {
+async fn run_checks(options: &DoctorOptions, connects: bool) -> Result<Report, String> {
     let directories = options.clone();
-    let looking = tokio::task::spawn_blocking(move || local::check_local(&directories, connects));
-    let local::LocalChecks { checks, files, known } = looking.await.map_err(|error| error.to_string())?;
+    let local_checks = tokio::task::spawn_blocking(move || local::check_local(&directories, connects));
+    let local::LocalChecks { checks, files, known } = local_checks.await.map_err(|error| error.to_string())?;
     if let Some(missing) = options.clusters.iter().find(|name| !files.contains_key(*name)) {
-        let known: Vec<&str> = files.keys().map(String::as_str).collect();
-        let known = if known.is_empty() { "there is no client file".to_owned() } else { known.join(", ") };
-        return Err(format!("{} has no file for cluster {missing}, but {known}", options.clustermesh_config.display()));
+        let file_names: Vec<&str> = files.keys().map(String::as_str).collect();
+        let file_names =
+            if file_names.is_empty() { "it has no client file".to_owned() } else { format!("its client files: {}", file_names.join(", ")) };
+        return Err(format!("{} has no file for cluster {missing}; {file_names}", options.clustermesh_config.display()));
     }
     let mut running = JoinSet::new();
     for (name, content) in files {
@@ -185,7 +186,7 @@ async fn examine_cluster(
     let parsing = tokio::task::spawn_blocking(move || ClientFile::parse(&content?).map_err(|error| error.to_string()));
     let parsed = parsing.await.unwrap_or_else(|error| Err(error.to_string()));
     let (file, cluster) = match parsed.and_then(|client| Ok((client, ClusterName::parse(&name).map_err(|error| error.to_string())?))) {
-        Ok(found) => found,
+        Ok(parsed) => parsed,
         Err(reason) => {
             report.checks.push(Check::failed("file", reason, local::FILE_ADVICE));
             return report;
@@ -194,8 +195,8 @@ async fn examine_cluster(
     report.checks.push(Check::ok("file", local::summary(&file.config)));
     report.checks.extend(file.warnings().map(|warnings| Check::warning("file", warnings, "correct the key")));
     let client = file.config;
-    let reading = client.clone();
-    match tokio::task::spawn_blocking(move || local::certificates(&reading)).await {
+    let client_copy = client.clone();
+    match tokio::task::spawn_blocking(move || local::certificates(&client_copy)).await {
         Ok(checks) => report.checks.extend(checks),
         Err(error) => report.checks.push(Check::failed("certificates", error.to_string(), "please report this")),
     }

@@ -38,34 +38,34 @@ pub(super) async fn checks(
         "login",
         user.map_or_else(|| "as the certificate's user, or without a user".to_owned(), |user| format!("as {user}")),
     )];
-    checks.push(same_etcd(connection.etcd_cluster_id(), known));
-    checks.extend(errors(connection).await);
-    let config = match cluster_config(connection, cluster, options).await {
+    checks.push(check_etcd_id(connection.etcd_cluster_id(), known));
+    checks.extend(check_alarms(connection).await);
+    let config = match check_cluster_config(connection, cluster, options).await {
         Ok(config) => config,
         Err(check) => {
             checks.push(check);
             return checks;
         }
     };
-    checks.push(Check::ok("cluster config", shown(&config)));
+    checks.push(Check::ok("cluster config", describe_config(&config)));
     for kind in Kind::ALL {
-        checks.extend(kind_checks(connection, cluster, &config, kind).await);
+        checks.extend(check_kind(connection, cluster, &config, kind).await);
     }
-    checks.push(heartbeat(connection).await);
+    checks.push(check_heartbeat(connection).await);
     checks
 }
 
 /// Reads the cluster config as a sidecar does. Returns a failed check if an agent would refuse the
 /// config, or if it is missing; then the check names the cluster that the etcd belongs to.
-async fn cluster_config(connection: &Connection, cluster: &ClusterName, options: &DoctorOptions) -> Result<ClusterConfig, Check> {
+async fn check_cluster_config(connection: &Connection, cluster: &ClusterName, options: &DoctorOptions) -> Result<ClusterConfig, Check> {
     let step = "cluster config";
-    let found = match connection.get(keys::cluster_config_key(cluster).as_bytes(), None).await {
-        Ok((Some(found), _)) => found,
+    let key_value = match connection.get(keys::cluster_config_key(cluster).as_bytes(), None).await {
+        Ok((Some(key_value), _)) => key_value,
         Ok((None, _)) => return Err(missing_config(connection, cluster, options, false).await),
         Err(KvstoreError::PermissionDenied { .. }) => return Err(missing_config(connection, cluster, options, true).await),
-        Err(error) => return Err(unreadable(step, &error)),
+        Err(error) => return Err(read_failure(step, &error)),
     };
-    let config = parse_cluster_config(&found.value);
+    let config = parse_cluster_config(&key_value.value);
     let accepted = config.and_then(|config| {
         let named = MaxConnectedClusters::from_number(config.max_connected_clusters).unwrap_or_default();
         validate_cluster_config(&config, options.own_id, options.max_connected_clusters.unwrap_or(named))?;
@@ -85,12 +85,12 @@ async fn missing_config(connection: &Connection, cluster: &ClusterName, options:
             "meshkeep reads it without a config after 3 minutes, because it is in --legacy-clusters",
         ),
         Ok(missing) => Check::failed(step, missing.describe(cluster), missing.advice(cluster)),
-        Err(error) => unreadable(step, &error),
+        Err(error) => read_failure(step, &error),
     }
 }
 
 /// Checks whether the etcd is the one that the stored revisions come from.
-fn same_etcd(found: EtcdClusterId, known: Option<EtcdClusterId>) -> Check {
+fn check_etcd_id(found: EtcdClusterId, known: Option<EtcdClusterId>) -> Check {
     match known {
         None => Check::ok("history", format!("etcd cluster {found}, not stored yet")),
         Some(known) if known == found => Check::ok("history", format!("etcd cluster {found}, the stored one")),
@@ -104,7 +104,7 @@ fn same_etcd(found: EtcdClusterId, known: Option<EtcdClusterId>) -> Check {
 
 /// Checks the alarms that the etcd reports. Returns `None` if there are none or if the request
 /// fails.
-async fn errors(connection: &Connection) -> Option<Check> {
+async fn check_alarms(connection: &Connection) -> Option<Check> {
     let errors = connection.etcd_errors().await.ok().filter(|errors| !errors.is_empty())?;
     let advice = if errors.iter().any(|error| error == "NOSPACE") {
         "its database is full and it refuses every write: compact and defragment it or raise --quota-backend-bytes, then run `etcdctl alarm disarm`; or restart its clustermesh-apiserver with an empty etcd"
@@ -116,26 +116,26 @@ async fn errors(connection: &Connection) -> Option<Check> {
     Some(Check::failed("etcd", format!("it reports {}", errors.join(", ")), advice))
 }
 
-fn unreadable(step: &'static str, error: &KvstoreError) -> Check {
+fn read_failure(step: &'static str, error: &KvstoreError) -> Check {
     let advice = if matches!(error, KvstoreError::PermissionDenied { .. }) { RIGHTS_ADVICE } else { "check the log of that etcd" };
     Check::failed(step, error.to_string(), advice)
 }
 
-fn shown(config: &ClusterConfig) -> String {
+fn describe_config(config: &ClusterConfig) -> String {
     let canaries = if config.synced_canaries { "writes canaries" } else { "writes no canaries (before Cilium 1.14)" };
     let form = if config.cached { "a KVStoreMesh's copy" } else { "the cluster's own" };
     format!("id {}, {form}, mesh of {}, {canaries}", config.id, config.max_connected_clusters.max(255))
 }
 
 /// Checks that the entries of a kind may be read and that their canary exists.
-async fn kind_checks(connection: &Connection, cluster: &ClusterName, config: &ClusterConfig, kind: Kind) -> Option<Check> {
+async fn check_kind(connection: &Connection, cluster: &ClusterName, config: &ClusterConfig, kind: Kind) -> Option<Check> {
     if kind_publication(kind, config) == KindPublication::Absent {
         return None;
     }
     let prefix = keys::watched_prefix(kind, cluster, config.cached);
     let count = match connection.count(prefix.as_bytes(), &prefix_end(prefix.as_bytes())).await {
         Ok(count) => count,
-        Err(error) => return Some(unreadable("entries", &error)),
+        Err(error) => return Some(read_failure("entries", &error)),
     };
     let entries = format!("{count} below {prefix}");
     if !config.synced_canaries || kind_publication(kind, config) == KindPublication::Disabled {
@@ -143,7 +143,7 @@ async fn kind_checks(connection: &Connection, cluster: &ClusterName, config: &Cl
     }
     let canary = keys::canary_key(kind, cluster, config.cached);
     Some(match connection.get(canary.as_bytes(), None).await {
-        Err(error) => unreadable("entries", &error),
+        Err(error) => read_failure("entries", &error),
         Ok((Some(_), _)) => Check::ok("entries", entries),
         Ok((None, _)) => Check::failed(
             "entries",
@@ -154,9 +154,9 @@ async fn kind_checks(connection: &Connection, cluster: &ClusterName, config: &Cl
 }
 
 /// Checks the age of the heartbeat.
-async fn heartbeat(connection: &Connection) -> Check {
-    let found = match connection.get(keys::HEARTBEAT.as_bytes(), None).await {
-        Err(error) => return unreadable("heartbeat", &error),
+async fn check_heartbeat(connection: &Connection) -> Check {
+    let key_value = match connection.get(keys::HEARTBEAT.as_bytes(), None).await {
+        Err(error) => return read_failure("heartbeat", &error),
         Ok((None, _)) => {
             return Check::warning(
                 "heartbeat",
@@ -164,9 +164,9 @@ async fn heartbeat(connection: &Connection) -> Check {
                 "clustermesh-apiserver writes it a minute after its start: run doctor again, then check its log",
             );
         }
-        Ok((Some(found), _)) => found,
+        Ok((Some(key_value), _)) => key_value,
     };
-    let text = String::from_utf8_lossy(&found.value).into_owned();
+    let text = String::from_utf8_lossy(&key_value.value).into_owned();
     match text.trim().parse::<jiff::Timestamp>() {
         Err(_) => Check::ok("heartbeat", "there is one"),
         Ok(time) => {

@@ -54,7 +54,7 @@ pub(super) fn future_revision() -> Status {
     Status::out_of_range(FUTURE_REVISION)
 }
 
-/// Error: no memory left for the answer.
+/// Returns the error for a client whose unread answers have used up their memory budget.
 pub(super) fn response_budget_exhausted(exhausted: BudgetExceeded) -> Status {
     resource_exhausted(&match exhausted {
         BudgetExceeded::PerClient => "the unread answers of this client reach the limit: read them, or request less at once",
@@ -62,19 +62,20 @@ pub(super) fn response_budget_exhausted(exhausted: BudgetExceeded) -> Status {
     })
 }
 
-/// Error: a limit was reached.
+/// Returns `ResourceExhausted` with the limit that was reached.
 pub(super) fn resource_exhausted(reason: &dyn fmt::Display) -> Status {
     Status::resource_exhausted(format!("etcdserver: too many requests: {reason}"))
 }
 
-/// Error: the whole tree of a transaction is too large. etcd itself limits only each path.
-pub(super) fn too_large_tree(operations_max: usize) -> Status {
+/// Returns the error for a transaction whose whole tree has too many operations. etcd itself limits
+/// only each path.
+pub(super) fn txn_tree_too_large(operations_max: usize) -> Status {
     Status::invalid_argument(format!(
         "etcdserver: too many operations in txn request: a transaction may have {operations_max} comparisons and operations, including those of inner transactions"
     ))
 }
 
-/// Error: no memory left for an incomplete request.
+/// Returns the error for a client whose incomplete requests have used up their memory budget.
 pub(super) fn request_budget_exhausted(exhausted: BudgetExceeded) -> Status {
     resource_exhausted(&match exhausted {
         BudgetExceeded::PerClient => "the incomplete requests of this client reach the limit: finish them, or send less at once",

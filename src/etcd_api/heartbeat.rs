@@ -23,7 +23,7 @@ pub async fn write_heartbeats(handle: Handle, stop: CancellationToken) {
         loop {
             ticks.tick().await;
             if handle.write_heartbeat().await.is_err() {
-                tracing::debug!("no heartbeat: there is no writer");
+                tracing::debug!("cannot write the heartbeat: the committer is not running");
             }
         }
     };

@@ -1,6 +1,6 @@
 //! A range of keys as etcd's requests encode it.
 
-/// Keys from `start` to below `end`.
+/// Keys from `start` (inclusive) to `end` (exclusive).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct KeyInterval {
     pub(super) start: Vec<u8>,
@@ -36,7 +36,8 @@ impl KeyInterval {
         }
     }
 
-    /// Returns whether the whole interval is in the range from `from` to below `to`.
+    /// Returns whether the whole interval is in the range from `from` (inclusive) to `to`
+    /// (exclusive).
     pub(super) fn is_within(&self, from: &[u8], to: &[u8]) -> bool {
         let ends_before = match &self.end {
             Some(end) => end.as_slice() <= to,
@@ -45,8 +46,8 @@ impl KeyInterval {
         self.start.as_slice() >= from && ends_before
     }
 
-    /// Returns whether both bounds are valid UTF-8, as all keys are. Otherwise its keys can only be
-    /// counted one by one.
+    /// Returns whether both bounds are valid UTF-8, as all keys are. The keys of other intervals
+    /// can only be counted one by one.
     pub(super) fn has_utf8_bounds(&self) -> bool {
         str::from_utf8(&self.start).is_ok() && self.end.as_ref().is_none_or(|end| str::from_utf8(end).is_ok())
     }

@@ -22,15 +22,14 @@ use super::errors;
 use super::key_interval::KeyInterval;
 use super::responses::encoder::ResponseEncoder;
 use super::responses::{MessageStream, ResponseMemory, encoded_response};
-use super::state::{EtcdApi, client_of, header_at};
+use super::state::{EtcdApi, client_of, newest_header};
 use crate::admission::Client;
 use crate::handle::WorkSlice;
 
-/// Maximum limit of a range that is answered at once, in about ten microseconds. Ranges of one key
-/// are answered at once too.
+/// Largest limit of a range that is answered immediately instead of in slices. Such an answer takes
+/// about ten microseconds. Ranges of a single key are answered immediately too.
 const QUICK_RANGE_KEYS_MAX: i64 = 8;
 
-/// The `KV` service.
 #[derive(Debug)]
 pub(super) struct KvService(pub(super) Arc<EtcdApi>);
 
@@ -65,7 +64,7 @@ impl PbKvService for KvService {
 
 /// A request that is answered in slices.
 trait SlicedRequest: Send + 'static {
-    /// Result that is known at the end of the answer.
+    /// Result of the request, known once the answer is complete.
     type Output: Send + 'static;
 
     /// Continues until the slice is over.
@@ -103,7 +102,7 @@ impl SlicedRequest for TxnExecutor {
     }
 }
 
-/// A partial answer.
+/// An answer in progress.
 struct PartialResponse<R> {
     request: R,
     memory: ResponseMemory,
@@ -121,7 +120,7 @@ impl<R: SlicedRequest> PartialResponse<R> {
         self.request.advance(slice, &mut self.memory, &mut self.out)
     }
 
-    /// Completes the answer in slices, in turns with the requests of other clients.
+    /// Completes the answer in slices, taking turns with the requests of other clients.
     async fn complete_in_slices(mut self, api: &EtcdApi, client: Client) -> Result<(R::Output, Self), Status> {
         let scanner = api.acquire_scanner(client)?;
         loop {
@@ -142,16 +141,16 @@ impl KvService {
         self.0.check_read_permission(&interval)?;
         let is_newest = request.revision <= 0;
         let reading = if interval.is_single && is_newest { self.0.reading_for(&request.key).await? } else { self.0.reading().await? };
-        let is_few = interval.is_single || (1..=QUICK_RANGE_KEYS_MAX).contains(&request.limit);
+        let is_short = interval.is_single || (1..=QUICK_RANGE_KEYS_MAX).contains(&request.limit);
         let is_plain = range::is_default_order(&request) && !range::has_revision_filters(&request);
-        let is_quick = is_few && is_newest && is_plain && interval.has_utf8_bounds();
+        let is_quick = is_short && is_newest && is_plain && interval.has_utf8_bounds();
         let memory =
             ResponseMemory::new(if is_quick { &self.0.quick_response_budget } else { &self.0.response_budget }, client, key_bytes)?;
         let executor = RangeExecutor::new(&self.0, &reading, &request)?;
-        let mut response = PartialResponse::new(executor, memory, &header_at(&reading));
-        // a quick request waits for no other
-        let at_once = is_quick.then(|| response.advance(&mut WorkSlice::begin(self.0.options.scans.limits().slice)));
-        let (stop, PartialResponse { memory, mut out, .. }) = match at_once {
+        let mut response = PartialResponse::new(executor, memory, &newest_header(&reading));
+        // a quick request does not wait for other requests
+        let immediate_outcome = is_quick.then(|| response.advance(&mut WorkSlice::begin(self.0.options.scans.limits().slice)));
+        let (stop, PartialResponse { memory, mut out, .. }) = match immediate_outcome {
             Some(ControlFlow::Break(stop)) => (stop?, response),
             _ => response.complete_in_slices(&self.0, client).await?,
         };
@@ -174,7 +173,7 @@ impl KvService {
         let interval = KeyInterval::new(&request.key, &request.range_end);
         self.0.check_read_permission(&interval)?;
         let reading = self.0.reading().await?;
-        let header = header_at(&reading);
+        let header = newest_header(&reading);
         let (executor, memory) =
             (RangeExecutor::new(&self.0, &reading, &request)?, ResponseMemory::new(&self.0.response_budget, client, key_bytes)?);
         range_stream::stream_chunks(Arc::clone(&self.0), client, executor, memory, header).await
@@ -186,7 +185,7 @@ impl KvService {
         txn::intervals(&request).iter().try_for_each(|interval| self.0.check_read_permission(interval))?;
         let reading = self.0.reading().await?;
         let executor = TxnExecutor::new(&self.0, &reading, request)?;
-        let response = PartialResponse::new(executor, memory, &header_at(&reading));
+        let response = PartialResponse::new(executor, memory, &newest_header(&reading));
         let ((), PartialResponse { memory, out, .. }) = response.complete_in_slices(&self.0, client).await?;
         Ok(encoded_response(memory.into_pieces(out)))
     }

@@ -1,9 +1,9 @@
 //! The mirror as a read-only etcd v3 over gRPC, for agents and tools that only read from an etcd.
 //!
 //! It has the keys that a KVStoreMesh would write, served from memory, with sequences as revisions.
-//! All data comes from a [`Handle`]. Writes are refused with etcd's own error. `server` has the
-//! sockets, TLS and the accept loop; etcd's messages come compiled with `etcd-client`. No other
-//! module imports tonic's server.
+//! All data comes from a [`Handle`]. Writes are refused with etcd's own error. The `server` module
+//! provides the sockets, TLS and the accept loop. The compiled messages of etcd's API come from
+//! `etcd-client`. No other module imports tonic's server.
 
 mod errors;
 mod heartbeat;
@@ -48,14 +48,14 @@ const SMALL_MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Options of the etcd API.
 #[derive(Debug, Clone, Default)]
 pub struct EtcdOptions {
-    /// Restricts clients, which present certificates, to the keys that etcd's role `local` may
-    /// read.
+    /// Set if clients present certificates. They may then read only the keys that etcd's role
+    /// `local` may read.
     pub restricted: bool,
     /// URLs of the etcd API.
     pub urls: Vec<String>,
-    /// Scheduler of requests that take long, shared with the HTTP API.
+    /// Scheduler of long requests, shared with the HTTP API.
     pub scans: ScanExecutor,
-    /// Ends every stream.
+    /// Ends every stream when it is cancelled.
     pub stop: CancellationToken,
 }
 

@@ -1,9 +1,9 @@
 //! Read permissions of clients with a certificate.
 //!
-//! They can read what etcd's role `local` can in a cluster that runs a KVStoreMesh
-//! (docs/develop/protocol.md §7.6), and nothing else. Each permission covers a range of keys. A
-//! request that reaches beyond all of them is refused, including one for "this key and all that
-//! follow" (GHSA-xg4h-6gfc-h4m8).
+//! They may read the same keys as etcd's role `local` in a cluster that runs a KVStoreMesh
+//! (docs/develop/protocol.md §7.6). Each permission covers a range of keys, and one permission must
+//! cover the whole range of a request. A request for a key "and all that follow" is therefore
+//! refused (GHSA-xg4h-6gfc-h4m8).
 
 use super::errors;
 use super::key_interval::KeyInterval;

@@ -14,19 +14,18 @@ use crate::handle::Reading;
 
 /// Maximum number of pinned snapshots.
 ///
-/// Each retains what has changed since, and they share it: about 20 MB for the oldest after a
-/// minute of 1,000 changes/s of 300 B.
+/// Each snapshot retains the values that have changed since, and snapshots share these values.
+/// After a minute of 1,000 changes/s of 300 B, the oldest retains about 20 MB.
 const PINNED_COUNT_MAX: usize = 16;
 
 /// Time after the last request for which a snapshot stays pinned. The pages of a list follow each
 /// other within seconds.
 const PINNED_FOR: Duration = Duration::from_secs(60);
 
-/// Pinned snapshots by revision and client, so that a client with many lists cannot evict those of
-/// another.
+/// Pinned snapshots by revision and client, so that a client with many lists cannot evict the
+/// snapshots of another client.
 type PinnedMap = BTreeMap<(i64, Client), PinnedSnapshot>;
 
-/// Snapshots pinned for lists.
 #[derive(Debug, Default)]
 pub(super) struct PinnedSnapshots {
     pinned: Arc<Mutex<PinnedMap>>,
@@ -51,12 +50,12 @@ impl PinnedSnapshots {
             PinnedSnapshot { reading: reading.clone(), last_used: Instant::now() },
         );
         while pinned.len() > PINNED_COUNT_MAX {
-            // the least recently requested one of the client that has most
+            // evicts the least recently used snapshot of the client with the most snapshots
             let mut counts: BTreeMap<Client, usize> = BTreeMap::new();
             pinned.keys().for_each(|(_, client)| *counts.entry(*client).or_default() += 1);
             let rank = |(_, client): &(i64, Client), pin: &PinnedSnapshot| (Reverse(counts.get(client).copied()), pin.last_used);
-            let next = pinned.iter().min_by_key(|(key, pin)| rank(key, pin)).map(|(key, _)| *key);
-            next.and_then(|key| pinned.remove(&key));
+            let evicted = pinned.iter().min_by_key(|(key, pin)| rank(key, pin)).map(|(key, _)| *key);
+            evicted.and_then(|key| pinned.remove(&key));
         }
         drop(pinned);
         if is_first {
@@ -69,7 +68,7 @@ impl PinnedSnapshots {
     /// Returns the snapshot of a revision if it is pinned.
     pub(super) fn find(&self, revision: i64) -> Option<Reading> {
         let mut pinned = self.pinned();
-        let pinned = pinned.iter_mut().filter(|((at, _), _)| *at == revision);
+        let pinned = pinned.iter_mut().filter(|((pinned_revision, _), _)| *pinned_revision == revision);
         let readings = pinned.map(|(_, pin)| {
             pin.last_used = Instant::now();
             pin.reading.clone()
@@ -85,13 +84,13 @@ impl PinnedSnapshots {
 /// Removes expired snapshots until none is pinned.
 async fn remove_expired(pinned: Arc<Mutex<PinnedMap>>) {
     loop {
-        let next = {
+        let next_expiry = {
             let (mut pinned, now) = (pinned.lock().unwrap_or_else(PoisonError::into_inner), Instant::now());
             pinned.retain(|_, pin| now.duration_since(pin.last_used) < PINNED_FOR);
             pinned.values().map(|pin| pin.last_used + PINNED_FOR).min()
         };
-        match next {
-            Some(next) => sleep_until(next).await,
+        match next_expiry {
+            Some(expiry) => sleep_until(expiry).await,
             None => return,
         }
     }
@@ -103,15 +102,15 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_snapshot_stays_pinned_for_the_next_pages_and_expires_without_requests() {
+    async fn pinned_snapshots_expire_without_requests() {
         let (mirror, pinned) = (InMemoryMirror::new(), PinnedSnapshots::default());
         let reading = mirror.reading().await;
-        let at = to_revision(reading.position().sequence);
+        let revision = to_revision(reading.position().sequence);
         for _ in 0..2 {
             pinned.pin(Client::Local, &reading);
             for _ in 0..3 {
                 tokio::time::sleep(PINNED_FOR - Duration::from_secs(1)).await;
-                assert!(pinned.find(at).is_some(), "requests extend the time");
+                assert!(pinned.find(revision).is_some(), "each request extends the time");
             }
             tokio::time::sleep(PINNED_FOR + Duration::from_secs(1)).await;
             assert!(pinned.pinned().is_empty());

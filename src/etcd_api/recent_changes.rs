@@ -11,7 +11,7 @@ use crate::model::Sequence;
 /// Maximum number of retained changes: four seconds at 1,000 changes/s.
 ///
 /// A thousand streams that each scan 20 times a second find all changes here. The feed usually
-/// retains the same changes anyway.
+/// retains them anyway.
 const RETAINED_CHANGES_MAX: usize = 4_096;
 
 /// Maximum bytes of retained changes: a fourth of the feed's limit. The feed may have dropped some
@@ -29,8 +29,8 @@ pub(super) struct KeyChange {
 /// Consecutive changes of the feed, without a gap.
 #[derive(Debug)]
 pub(super) struct ChangeBatch {
-    /// Positions before the first and after the last change. Changes between them without an etcd
-    /// key are left out.
+    /// Sequence before the first change and sequence of the last one. `changes` has the changes
+    /// between them that have an etcd key.
     after: Sequence,
     pub(super) upto: Sequence,
     changes: Vec<KeyChange>,
@@ -42,8 +42,9 @@ pub(super) struct ChangeBatch {
 pub(super) struct RecentChanges(Mutex<VecDeque<Arc<ChangeBatch>>>);
 
 impl ChangeBatch {
-    /// Builds the batch after a position, with at most [`BATCH_ANNOUNCEMENTS_MAX`] announcements.
-    fn read(reading: &Reading, follower: Follower) -> Option<Self> {
+    /// Reads the batch after a position from the feed, with at most [`BATCH_ANNOUNCEMENTS_MAX`]
+    /// announcements.
+    fn read_from_feed(reading: &Reading, follower: Follower) -> Option<Self> {
         let after = follower.position();
         let (mut upto, mut changes, mut bytes) = (after, Vec::new(), 0);
         for announcement in follower.each_change(reading)?.take(BATCH_ANNOUNCEMENTS_MAX) {
@@ -79,7 +80,7 @@ impl RecentChanges {
             // batches are useless
             let mut from = newest;
             while from < head {
-                match ChangeBatch::read(reading, Follower::at(from)) {
+                match ChangeBatch::read_from_feed(reading, Follower::at(from)) {
                     Some(batch) => {
                         from = batch.upto;
                         batches.push_back(Arc::new(batch));
@@ -92,7 +93,7 @@ impl RecentChanges {
             }
         } else if newest.is_none_or(|newest| newest < head) && newest.is_none_or(|newest| position > newest) {
             batches.clear();
-            batches.push_back(Arc::new(ChangeBatch::read(reading, follower)?));
+            batches.push_back(Arc::new(ChangeBatch::read_from_feed(reading, follower)?));
         }
         let mut retained: usize = batches.iter().map(|batch| batch.changes.len()).sum();
         let mut bytes: usize = batches.iter().map(|batch| batch.bytes).sum();
@@ -102,7 +103,7 @@ impl RecentChanges {
         }
         let matching = batches.iter().find(|batch| batch.after <= position && position < batch.upto).cloned();
         drop(batches);
-        matching.or_else(|| ChangeBatch::read(reading, follower).map(Arc::new))
+        matching.or_else(|| ChangeBatch::read_from_feed(reading, follower).map(Arc::new))
     }
 }
 

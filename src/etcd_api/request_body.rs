@@ -1,7 +1,7 @@
 //! Bodies of requests: limits the memory of incomplete messages and the size of transactions.
 //!
-//! Bytes of an incomplete message are charged to its client. A transaction is retained until it is
-//! complete, so that its operations can be counted before tonic decodes it.
+//! The bytes of an incomplete message are charged to its client. A transaction is buffered until it
+//! is complete, so that its operations can be counted before tonic decodes it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,19 +22,20 @@ const TXN_PATH: &str = "/etcdserverpb.KV/Txn";
 /// Bytes of the gRPC prefix of a message: compression flag and length.
 const FRAME_BYTES: usize = 5;
 
-/// Maximum bytes of a message (tonic's limit). A larger one is refused by its prefix.
+/// Maximum bytes of a message (tonic's limit). tonic refuses a larger message when it has read the
+/// prefix.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
 /// Maximum number of comparisons and operations in the whole tree of a transaction, including
 /// branches that are not chosen.
 ///
-/// etcd limits each path only, so that a request could have as many operations as fit in its bytes.
+/// etcd limits only each path, so a request could have as many operations as fit in its bytes.
 /// meshkeep's own client sends four.
 pub(super) const TREE_OPERATIONS_MAX: usize = 1_024;
 
 pub(super) struct RequestBody<B> {
     body: B,
-    held: MemoryPermit,
+    permit: MemoryPermit,
     message: IncompleteMessage,
     /// Bytes of an incomplete transaction; `None` on other paths.
     txn: Option<Vec<u8>>,
@@ -50,12 +51,13 @@ struct IncompleteMessage {
 }
 
 impl IncompleteMessage {
-    /// Processes received bytes. Afterwards the state is that of the last, incomplete message.
+    /// Processes received bytes. Then describes the message that the last byte belongs to, if it is
+    /// incomplete.
     fn add(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             if self.prefix.len() < FRAME_BYTES {
-                let (of_prefix, rest) = bytes.split_at(bytes.len().min(FRAME_BYTES - self.prefix.len()));
-                self.prefix.extend_from_slice(of_prefix);
+                let (prefix_bytes, rest) = bytes.split_at(bytes.len().min(FRAME_BYTES - self.prefix.len()));
+                self.prefix.extend_from_slice(prefix_bytes);
                 bytes = rest;
                 if let [_, length @ ..] = &self.prefix[..]
                     && let Ok(length) = <[u8; 4]>::try_from(length)
@@ -63,10 +65,10 @@ impl IncompleteMessage {
                     self.missing = u32::from_be_bytes(length) as usize;
                 }
             } else {
-                let of_message = bytes.len().min(self.missing);
-                bytes.advance(of_message);
-                self.missing -= of_message;
-                self.received += of_message;
+                let message_bytes = bytes.len().min(self.missing);
+                bytes.advance(message_bytes);
+                self.missing -= message_bytes;
+                self.received += message_bytes;
             }
             if self.prefix.len() == FRAME_BYTES && self.missing == 0 {
                 *self = Self::default();
@@ -83,11 +85,11 @@ impl<B> RequestBody<B> {
     pub(super) fn wrap_request(api: &Arc<EtcdApi>, request: Request<B>) -> Request<Self> {
         let client = request.extensions().get().copied().unwrap_or(Client::Local);
         let txn = (request.uri().path() == TXN_PATH).then(Vec::new);
-        let held = MemoryBudget::empty_permit(&api.request_budget, client);
-        request.map(|body| Self { body, held, message: IncompleteMessage::default(), txn })
+        let permit = MemoryBudget::empty_permit(&api.request_budget, client);
+        request.map(|body| Self { body, permit, message: IncompleteMessage::default(), txn })
     }
 
-    /// Returns the bytes to pass on; `None` while a transaction is incomplete.
+    /// Returns the bytes to pass on to tonic, or `None` while a transaction is incomplete.
     ///
     /// # Errors
     /// Returns `ResourceExhausted` if the budget is used up, and refuses transactions with too many
@@ -95,10 +97,10 @@ impl<B> RequestBody<B> {
     fn accept(&mut self, bytes: Bytes) -> Result<Option<Bytes>, Status> {
         self.message.add(&bytes);
         let received = self.message.received;
-        self.held.shrink_to(received);
-        let missing = received.saturating_sub(self.held.bytes());
+        self.permit.shrink_to(received);
+        let missing = received.saturating_sub(self.permit.bytes());
         if missing > 0 {
-            self.held.grow(missing).map_err(errors::request_budget_exhausted)?;
+            self.permit.grow(missing).map_err(errors::request_budget_exhausted)?;
         }
         let Some(txn) = &mut self.txn else { return Ok(Some(bytes)) };
         txn.extend_from_slice(&bytes);
@@ -106,9 +108,9 @@ impl<B> RequestBody<B> {
             return Ok(None);
         }
         let complete = std::mem::take(txn);
-        let mut left = TREE_OPERATIONS_MAX;
-        count_operations(complete.get(FRAME_BYTES..).unwrap_or_default(), &mut left)
-            .ok_or_else(|| errors::too_large_tree(TREE_OPERATIONS_MAX))?;
+        let mut remaining = TREE_OPERATIONS_MAX;
+        count_operations(complete.get(FRAME_BYTES..).unwrap_or_default(), &mut remaining)
+            .ok_or_else(|| errors::txn_tree_too_large(TREE_OPERATIONS_MAX))?;
         Ok(Some(Bytes::from(complete)))
     }
 }
@@ -148,17 +150,17 @@ where
 /// if there are more.
 ///
 /// Malformed messages are left to the decoder, which refuses them.
-fn count_operations(mut txn: &[u8], left: &mut usize) -> Option<()> {
+fn count_operations(mut txn: &[u8], remaining: &mut usize) -> Option<()> {
     while let Some((number, content)) = decode_field(&mut txn) {
         if !matches!(number, 1..=3) {
             continue;
         }
-        *left = left.checked_sub(1)?;
+        *remaining = remaining.checked_sub(1)?;
         let mut operation = if number == 1 { &[] } else { content };
         while let Some((kind, inner)) = decode_field(&mut operation) {
             // `request_txn`
             if kind == 4 {
-                count_operations(inner, left)?;
+                count_operations(inner, remaining)?;
             }
         }
     }
@@ -204,10 +206,10 @@ mod tests {
         [&[number << 3 | 2][..], &length[..], content].concat()
     }
 
-    /// Returns the number of operations, or `None` above the bound.
-    fn counted(txn: &[u8], most: usize) -> Option<usize> {
-        let mut left = most;
-        count_operations(txn, &mut left).map(|()| most - left)
+    /// Returns the number of operations, or `None` if it exceeds the limit.
+    fn counted(txn: &[u8], limit: usize) -> Option<usize> {
+        let mut remaining = limit;
+        count_operations(txn, &mut remaining).map(|()| limit - remaining)
     }
 
     #[test]

@@ -17,8 +17,8 @@ use super::errors;
 use crate::admission::{Client, MemoryBudget, MemoryPermit};
 use encoder::ResponseEncoder;
 
-/// Maximum bytes of all answers together. One client can use two thirds: a list of the largest mesh
-/// (1,000,000 keys, 330 MB).
+/// Maximum bytes of all answers together. One client can use two thirds, which is enough for a list
+/// of the largest mesh (1,000,000 keys, 330 MB).
 pub(super) const RESPONSE_BYTES_MAX: usize = 512 << 20;
 
 /// Maximum bytes of all quick answers (one key, or a short page) together: about 200,000 answers.
@@ -26,8 +26,8 @@ pub(super) const RESPONSE_BYTES_MAX: usize = 512 << 20;
 /// Their budget is separate, so that a client with unread lists can still request a key.
 pub(super) const QUICK_RESPONSE_BYTES_MAX: usize = 64 << 20;
 
-/// Upper bound on the growth step of an answer's memory, in bytes. Below it, the reservation about
-/// doubles.
+/// Maximum bytes by which the reservation for an answer grows in one step. Smaller reservations
+/// about double.
 const GROWTH_BYTES_MAX: usize = 64 << 10;
 
 /// Stream of messages, or of bytes, that can end with an error.
@@ -36,7 +36,7 @@ pub(super) type MessageStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> 
 /// Memory of one answer, reserved as the answer grows.
 #[derive(Debug)]
 pub(super) struct ResponseMemory {
-    held: MemoryPermit,
+    permit: MemoryPermit,
     used: usize,
 }
 
@@ -56,8 +56,8 @@ enum BodySource {
 impl ResponseMemory {
     /// Reserves the bytes of the request, which stay in memory while it is answered.
     pub(super) fn new(budget: &Arc<MemoryBudget>, client: Client, request_bytes: usize) -> Result<Self, Status> {
-        let held = MemoryBudget::try_acquire(budget, client, request_bytes).map_err(errors::response_budget_exhausted)?;
-        Ok(Self { held, used: request_bytes })
+        let permit = MemoryBudget::try_acquire(budget, client, request_bytes).map_err(errors::response_budget_exhausted)?;
+        Ok(Self { permit, used: request_bytes })
     }
 
     /// Reserves more bytes for the response.
@@ -66,12 +66,12 @@ impl ResponseMemory {
     /// Returns `ResourceExhausted` if the budget or the client's share is used up.
     pub(super) fn charge(&mut self, bytes: usize) -> Result<(), Status> {
         self.used += bytes;
-        let missing = self.used.saturating_sub(self.held.bytes());
+        let missing = self.used.saturating_sub(self.permit.bytes());
         if missing == 0 {
             return Ok(());
         }
         let step = missing.max(self.used.min(GROWTH_BYTES_MAX));
-        self.held.grow(step).or_else(|_| self.held.grow(missing)).map_err(errors::response_budget_exhausted)
+        self.permit.grow(step).or_else(|_| self.permit.grow(missing)).map_err(errors::response_budget_exhausted)
     }
 
     /// Subtracts bytes that the response released.
@@ -82,7 +82,7 @@ impl ResponseMemory {
     /// Returns the encoded pieces. Each frees its share of the memory once it is sent.
     pub(super) fn into_pieces(mut self, response: ResponseEncoder) -> Vec<Bytes> {
         let frames = response.into_frames().into_iter();
-        frames.map(|piece| self.held.split(piece.capacity()).attach_to(piece)).collect()
+        frames.map(|piece| self.permit.split(piece.capacity()).attach_to(piece)).collect()
     }
 }
 
@@ -161,16 +161,16 @@ mod tests {
     fn memory_grows_with_a_response_and_is_released_once_it_is_sent() {
         let budget = MemoryBudget::new(RESPONSE_BYTES_MAX, ClientShare::TimesFree(2));
         let memory = || ResponseMemory::new(&budget, Client::Local, 0).unwrap();
-        let is_all_but = |bytes: usize| memory().charge(RESPONSE_BYTES_MAX - bytes).is_ok();
+        let can_reserve_all_but = |bytes: usize| memory().charge(RESPONSE_BYTES_MAX - bytes).is_ok();
         let mut memory = memory();
         (0..100).for_each(|_| memory.charge(1_000).unwrap());
-        assert!(is_all_but(128 << 10) && !is_all_but(99_999), "the reservation grows with the response");
+        assert!(can_reserve_all_but(128 << 10) && !can_reserve_all_but(99_999), "the reservation grows with the response");
         let mut response = ResponseEncoder::default();
         response.put_range_end(true, 1);
         let pieces = memory.into_pieces(response);
         assert_eq!(pieces.concat(), [0, 0, 0, 0, 4, 3 << 3, 1, 4 << 3, 1]);
-        assert!(is_all_but(9) && !is_all_but(8), "a small response reserves only its own bytes");
+        assert!(can_reserve_all_but(9) && !can_reserve_all_but(8), "a small response reserves only its own bytes");
         drop(pieces);
-        assert!(is_all_but(0));
+        assert!(can_reserve_all_but(0));
     }
 }

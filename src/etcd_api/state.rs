@@ -1,4 +1,5 @@
-//! State shared by all calls of the etcd API: readings, headers and the budgets of clients.
+//! State shared by all calls of the etcd API: snapshots, response headers and the budgets of
+//! clients.
 
 use std::sync::Arc;
 
@@ -30,14 +31,14 @@ const WATCH_BYTES_MAX: usize = 64 << 20;
 /// An agent has at most six watches for each of 511 clusters, which need less than 1 MiB.
 const WATCH_BYTES_PER_CLIENT_MAX: usize = 16 << 20;
 
-/// Maximum bytes of incomplete request messages. A message has at most 4 MiB; one client can use
-/// half.
+/// Maximum bytes of incomplete request messages. One client can use half. A message has at most 4
+/// MiB.
 const REQUEST_BYTES_MAX: usize = 64 << 20;
 
-/// Maximum bytes of events that wait to be sent; one client can use half.
+/// Maximum bytes of events that wait to be sent. One client can use half.
 ///
-/// A stream has at most four answers of about 256 KiB, so half the budget is enough for 128 streams
-/// whose clients read nothing.
+/// A stream has at most four answers of about 256 KiB, so half of the budget is enough for 128
+/// streams whose clients read nothing.
 const EVENT_BYTES_MAX: usize = 256 << 20;
 
 /// State that all calls of the etcd API share.
@@ -81,7 +82,7 @@ impl EtcdApi {
         }
     }
 
-    /// Gets a slot among the requests that take long.
+    /// Admits a long request of a client to the scheduler.
     ///
     /// # Errors
     /// Returns `ResourceExhausted` if the client or the queue has no slot left.
@@ -89,7 +90,7 @@ impl EtcdApi {
         self.options.scans.admit(client).map_err(|exhausted| errors::resource_exhausted(&exhausted))
     }
 
-    /// Gets a slot among the streams that stay open.
+    /// Counts one more open stream of a client.
     ///
     /// # Errors
     /// Returns `ResourceExhausted` if there is no slot left.
@@ -122,9 +123,9 @@ impl EtcdApi {
     }
 
     /// Returns a response header at the newest revision.
-    pub(super) async fn header_now(&self) -> Result<Option<PbResponseHeader>, Status> {
+    pub(super) async fn current_header(&self) -> Result<Option<PbResponseHeader>, Status> {
         let reading = self.reading().await?;
-        Ok(Some(header_at(&reading)))
+        Ok(Some(newest_header(&reading)))
     }
 }
 
@@ -134,6 +135,6 @@ pub(super) fn header(reading: &Reading, revision: i64) -> PbResponseHeader {
 }
 
 /// Builds a response header for the newest revision of a snapshot.
-pub(super) fn header_at(reading: &Reading) -> PbResponseHeader {
+pub(super) fn newest_header(reading: &Reading) -> PbResponseHeader {
     header(reading, to_revision(reading.position().sequence))
 }

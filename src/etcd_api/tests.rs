@@ -1,4 +1,4 @@
-//! A mirror of one cluster, only in memory.
+//! Tests of the etcd API, and the in-memory mirror of one cluster that they use.
 
 mod fairness;
 
@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::EtcdOptions;
 use super::state::EtcdApi;
-use crate::commit::{MirrorSnapshot, SnapshotPublisher, publication};
+use crate::commit::{MirrorSnapshot, SnapshotPublisher, snapshot_channel};
 use crate::feed::{Feed, Retention};
 use crate::handle::{Handle, ProcessState, Reading};
 use crate::model::{Change, ClusterName, Command, EntryKey, Epoch, Kind, Scope, Sequence, SourceStamp};
@@ -26,7 +26,7 @@ impl InMemoryMirror {
         let start = Sequence(1);
         let feed = Feed::starting_at(start, Retention { age_max: Duration::from_secs(60), count_max: 100 });
         let published = MirrorSnapshot { view: View::starting_at(start), feed, epoch: Epoch(7), earlier: Arc::default() };
-        let (publisher, subscriber) = publication(published.clone());
+        let (publisher, subscriber) = snapshot_channel(published.clone());
         let handle = Handle::new(ProcessState::without_clusters(watch::channel(Some(subscriber)).1));
         Self { published, publisher, handle }
     }

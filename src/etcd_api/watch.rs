@@ -1,10 +1,10 @@
 //! The `Watch` service: many watches over one stream, each with its own position in the order of
 //! changes.
 //!
-//! A watch near the head gets each change from the feed, with the previous value. One that is
+//! A watch near the head gets each change from the feed, with the previous value. A watch that is
 //! further behind gets the newest state of each changed key in order of sequence, and the deleted
-//! keys. One from before the oldest known tombstone is cancelled as "compacted", so that its client
-//! lists again.
+//! keys. A watch that starts before the oldest known tombstone is cancelled as "compacted", so that
+//! its client lists again.
 //!
 //! Every change has its own sequence, so a revision never has more than one event. Only the
 //! position is stored for a slow client.
@@ -27,13 +27,13 @@ use super::key_interval::KeyInterval;
 use super::recent_changes::RecentChanges;
 use super::responses::MessageStream;
 use super::revisions::to_revision;
-use super::state::{EtcdApi, client_of, header, header_at};
+use super::state::{EtcdApi, client_of, header, newest_header};
 use crate::admission::{BudgetExceeded, Client, MemoryBudget, MemoryPermit, Scanner};
 use crate::handle::{Reading, WorkSlice};
 use crate::model::Sequence;
 use watcher::{CreateRefusal, WatchEvents, Watcher, event_bytes};
 
-/// Capacity of the queue of answers: one that the client reads, and the next.
+/// Capacity of the queue of answers: the answer that the client is reading, and the next one.
 const RESPONSE_QUEUE_LENGTH_MAX: usize = 2;
 
 /// Maximum number of watches per stream. An agent has at most six for each of 511 clusters.
@@ -49,7 +49,8 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Pause between two scans of a busy stream, multiplied by the number of open streams.
 ///
-/// A thousand streams scan 20 times a second each, and a few scan almost at once.
+/// With a thousand streams, each scans 20 times a second. With a few streams, a scan starts almost
+/// immediately.
 const PAUSE_PER_STREAM: Duration = Duration::from_micros(50);
 
 /// Maximum pause between two scans.
@@ -58,7 +59,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// Watch id of an answer that is about no watch, or about all.
 const NO_WATCH: i64 = -1;
 
-/// An answer, and the memory of its events until the next one is requested.
+/// An answer with the permit for its events. The permit is released when the client requests the
+/// next answer.
 type QueuedResponse = (Result<PbWatchResponse, Status>, Option<MemoryPermit>);
 
 /// Queue of answers to the client.
@@ -75,7 +77,7 @@ struct WatchStream {
     responses: ResponseSender,
     watchers: BTreeMap<i64, Watcher>,
     /// Sequence up to which every open watch has all events.
-    lowest: Sequence,
+    lowest_sent: Sequence,
     next_id: i64,
     /// Set while a progress request for all watches is unanswered.
     progress_requested: bool,
@@ -109,23 +111,31 @@ impl PbWatchService for WatchService {
         let api = Arc::clone(&self.0);
         let mut task = JoinSet::new();
         task.spawn(async move {
-            let counted = api.handle.etcd_counts().watch_streams.open();
+            let open_guard = api.handle.etcd_counts().watch_streams.open();
             let stop = api.options.stop.clone();
-            let (watchers, lowest) = (BTreeMap::new(), Sequence(u64::MAX));
-            let stream =
-                WatchStream { api, client, scanner, responses: responses.clone(), watchers, lowest, next_id: 0, progress_requested: false };
+            let (watchers, lowest_sent) = (BTreeMap::new(), Sequence(u64::MAX));
+            let stream = WatchStream {
+                api,
+                client,
+                scanner,
+                responses: responses.clone(),
+                watchers,
+                lowest_sent,
+                next_id: 0,
+                progress_requested: false,
+            };
             if stop.run_until_cancelled(stream.run(request.into_inner(), signal)).await.is_none() {
-                // a client that no longer reads is not waited for
+                // does not wait for a client that no longer reads
                 drop(responses.try_send((Err(errors::stopping()), None)));
             }
-            drop((counted, permit));
+            drop((open_guard, permit));
         });
         // the task ends with the stream; the memory of an answer is freed when the next one is
         // requested
         let next = |(mut receiver, task, sent): (mpsc::Receiver<QueuedResponse>, JoinSet<()>, Option<MemoryPermit>)| async move {
             drop(sent);
-            let (response, held) = receiver.recv().await?;
-            Some((response, (receiver, task, held)))
+            let (response, event_permit) = receiver.recv().await?;
+            Some((response, (receiver, task, event_permit)))
         };
         Ok(Response::new(Box::pin(futures_util::stream::unfold((receiver, task, None), next))))
     }
@@ -171,14 +181,14 @@ impl WatchStream {
     /// Returns whether every watch has all events.
     fn is_current(&self) -> bool {
         let Some(reading) = self.api.handle.try_reading() else { return true };
-        self.lowest >= reading.position().sequence
+        self.lowest_sent >= reading.position().sequence
     }
 
     async fn send(&self, response: PbWatchResponse) -> Result<(), Disconnected> {
         let bytes = response.events.iter().map(event_bytes).sum();
         // only this client waits for the budget of its unsent answers
-        let held = if bytes > 0 { Some(MemoryBudget::acquire(&self.api.event_budget, self.client, bytes).await) } else { None };
-        self.responses.send((Ok(response), held)).await.map_err(|_| Disconnected)
+        let permit = if bytes > 0 { Some(MemoryBudget::acquire(&self.api.event_budget, self.client, bytes).await) } else { None };
+        self.responses.send((Ok(response), permit)).await.map_err(|_| Disconnected)
     }
 
     fn reading(&self) -> Result<Reading, Disconnected> {
@@ -188,7 +198,7 @@ impl WatchStream {
     /// Builds an answer about a watch at the newest revision.
     fn response_about(&self, watch_id: i64) -> Result<PbWatchResponse, Disconnected> {
         let reading = self.reading()?;
-        let header = Some(header_at(&reading));
+        let header = Some(newest_header(&reading));
         Ok(PbWatchResponse { header, watch_id, ..PbWatchResponse::default() })
     }
 
@@ -228,9 +238,9 @@ impl WatchStream {
                 "etcdserver: request is too large: key and range_end of a watch have {key_bytes} bytes, and the limit is {KEY_BYTES_MAX}"
             )));
         }
-        MemoryBudget::try_acquire(&self.api.watch_budget, self.client, key_bytes + size_of::<Watcher>()).map_err(|none| {
+        MemoryBudget::try_acquire(&self.api.watch_budget, self.client, key_bytes + size_of::<Watcher>()).map_err(|exceeded| {
             CreateRefusal(
-                match none {
+                match exceeded {
                     BudgetExceeded::PerClient => {
                         "etcdserver: too many requests: the keys of this client's watches reach the limit: cancel some"
                     }
@@ -247,13 +257,13 @@ impl WatchStream {
             if is_duplicate { Err(CreateRefusal("mvcc: duplicate watch ID provided on the WatchStream".to_owned())) } else { watcher };
         match watcher {
             Ok(watcher) => {
-                let id = if requested_id == 0 { self.free_id() } else { requested_id };
+                let id = if requested_id == 0 { self.next_free_id() } else { requested_id };
                 self.send(PbWatchResponse { created: true, ..self.response_about(id)? }).await?;
                 let reading = self.reading()?;
                 if let Err(lowest) = reading.check_raw_position(watcher.sent()) {
                     return self.send_compacted(id, &reading, lowest).await;
                 }
-                self.lowest = self.lowest.min(watcher.sent());
+                self.lowest_sent = self.lowest_sent.min(watcher.sent());
                 self.watchers.insert(id, watcher);
                 Ok(())
             }
@@ -263,7 +273,7 @@ impl WatchStream {
         }
     }
 
-    fn free_id(&mut self) -> i64 {
+    fn next_free_id(&mut self) -> i64 {
         while self.watchers.contains_key(&self.next_id) {
             self.next_id += 1;
         }
@@ -271,7 +281,7 @@ impl WatchStream {
         self.next_id - 1
     }
 
-    /// Sends each watch a part of the events that it lacks, in turns with the requests of other
+    /// Sends each watch a part of the events that it lacks, taking turns with the requests of other
     /// clients. Returns whether any watch got events.
     async fn scan_watches(&mut self) -> Result<bool, Disconnected> {
         let reading = self.reading()?;
@@ -283,15 +293,15 @@ impl WatchStream {
             let (id, events) = match outcome {
                 ScanOutcome::Events(id, events) => (id, events),
                 ScanOutcome::Behind(id) => {
-                    let Some(behind) = self.watchers.remove(&id) else { continue };
-                    let then = reading.clone();
+                    let Some(watcher) = self.watchers.remove(&id) else { continue };
+                    let snapshot = reading.clone();
                     // decoding takes some milliseconds
-                    let replay = move |behind: &mut Watcher, slice: &mut WorkSlice| {
+                    let replay = move |watcher: &mut Watcher, slice: &mut WorkSlice| {
                         slice.count_row();
-                        behind.events_from_view(&then)
+                        watcher.events_from_view(&snapshot)
                     };
-                    let (events, behind) = self.scanner.run_slice(behind, replay).await;
-                    self.watchers.insert(id, behind);
+                    let (events, watcher) = self.scanner.run_slice(watcher, replay).await;
+                    self.watchers.insert(id, watcher);
                     (id, events)
                 }
                 ScanOutcome::Paused => continue,
@@ -311,13 +321,13 @@ impl WatchStream {
                 }
             }
         }
-        self.lowest = self.watchers.values().map(Watcher::sent).min().unwrap_or(Sequence(u64::MAX));
+        self.lowest_sent = self.watchers.values().map(Watcher::sent).min().unwrap_or(Sequence(u64::MAX));
         Ok(has_sent)
     }
 
     /// Cancels a watch that cannot resume from its position.
     async fn send_compacted(&self, watch_id: i64, reading: &Reading, lowest: Sequence) -> Result<(), Disconnected> {
-        let header = Some(header_at(reading));
+        let header = Some(newest_header(reading));
         let compact_revision = to_revision(lowest.next());
         self.api.handle.etcd_counts().add_compacted_watch();
         self.send(PbWatchResponse { header, watch_id, canceled: true, compact_revision, ..PbWatchResponse::default() }).await
@@ -329,12 +339,12 @@ impl WatchStream {
         let reading = self.reading()?;
         let head = reading.position().sequence;
         // events of newer changes are not sent yet
-        let sent = self.lowest.min(head);
+        let sent = self.lowest_sent.min(head);
         let header = Some(header(&reading, to_revision(sent)));
         self.send(PbWatchResponse { header, watch_id: NO_WATCH, ..PbWatchResponse::default() }).await
     }
 
-    /// Sends a progress notification to each idle watch that asked for them.
+    /// Sends a progress notification to each idle watch that requested progress notifications.
     async fn send_progress(&mut self) -> Result<(), Disconnected> {
         let reading = self.reading()?;
         let head = reading.position().sequence;
@@ -352,8 +362,8 @@ impl WatchStream {
     }
 }
 
-/// Scans the watches that lack events, those that are `remaining` of them, until one gets events or
-/// the slice is over.
+/// Scans watches that lack events until one gets events or the slice is over. `remaining` has the
+/// ids of the watches that are still to be scanned, or `None` before the first slice.
 fn scan_slice(
     watchers: &mut BTreeMap<i64, Watcher>,
     remaining: &mut Option<VecDeque<i64>>,

@@ -32,12 +32,11 @@ pub struct VersionBytes {
     pub last_sequence: Sequence,
     /// Number of changes of the key up to this version, starting with 1.
     pub version: u64,
-    /// Last usable bytes, usually `value`. `None` if the key never had usable bytes, or has none at
-    /// all.
+    /// Last usable bytes, usually `value`. `None` if the key never had usable bytes, or if meshkeep
+    /// created the object itself.
     usable: Option<Arc<[u8]>>,
 }
 
-/// Object of a version.
 #[derive(Debug, Clone)]
 enum CachedObject {
     /// The object has no bytes to decode it from.
@@ -68,7 +67,7 @@ pub struct Announcement {
 }
 
 impl VersionBytes {
-    fn of(record: &Record) -> Self {
+    fn from_record(record: &Record) -> Self {
         let usable = if record.rejection.is_none() { Some(&record.value) } else { record.good_value.as_ref() };
         Self {
             value: Arc::clone(&record.value),
@@ -91,7 +90,7 @@ impl Version {
     pub fn from_record(record: &Record) -> Self {
         let cached =
             record.object.as_ref().map_or_else(|| CachedObject::Shared(Weak::new()), |object| CachedObject::Retained(Arc::clone(object)));
-        Self::from_bytes(VersionBytes::of(record), cached)
+        Self::from_bytes(VersionBytes::from_record(record), cached)
     }
 
     /// Creates a version from a packed row of at most `byte_count` bytes. The chunk stays in memory
@@ -102,8 +101,8 @@ impl Version {
         Self { bytes: OnceLock::new(), packed, byte_count, cached }
     }
 
-    /// Creates a version of an object that meshkeep made and that has no bytes. The object itself
-    /// is retained, and counts like bytes.
+    /// Creates a version of an object that meshkeep created itself and that has no bytes. The
+    /// object is retained, and counts like bytes.
     #[must_use]
     pub fn of_own_object(object: Arc<Object>) -> Self {
         let byte_count = object.footprint();
@@ -130,7 +129,8 @@ impl Version {
         }
         let mut packed = self.packed_row();
         // the version stays packed until the bytes are set
-        self.bytes.get_or_init(|| packed.take().map_or_else(VersionBytes::default, |(chunk, row)| VersionBytes::of(&chunk.record(row))))
+        self.bytes
+            .get_or_init(|| packed.take().map_or_else(VersionBytes::default, |(chunk, row)| VersionBytes::from_record(&chunk.record(row))))
     }
 
     /// Returns the object; `None` if the key never had usable bytes. Readers share the object while
@@ -159,7 +159,7 @@ impl Version {
 impl Clone for Version {
     fn clone(&self) -> Self {
         let cached = Mutex::new(self.cached().clone());
-        // the bytes are set while the lock is held
+        // `bytes()` unpacks while it holds this lock, so the clone has the bytes or the packed row
         let packed = self.packed_row();
         Self { bytes: self.bytes.clone(), packed: Mutex::new(packed.clone()), cached, ..*self }
     }
@@ -229,8 +229,8 @@ impl Announcement {
 impl PartialEq for Announcement {
     /// Compares the decoded versions.
     fn eq(&self, other: &Self) -> bool {
-        let plain = |one: &Self| (one.sequence, one.revision, one.replaces, one.deleted);
-        plain(self) == plain(other)
+        let plain_fields = |one: &Self| (one.sequence, one.revision, one.replaces, one.deleted);
+        plain_fields(self) == plain_fields(other)
             && self.key == other.key
             && self.old_object() == other.old_object()
             && self.new_object() == other.new_object()

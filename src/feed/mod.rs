@@ -2,8 +2,8 @@
 //!
 //! A [`Feed`] has a short ring of recent announcements for subscribers that keep up, and tombstones
 //! for subscribers that do not. The committer adds changes; a clone is a snapshot for readers. The
-//! feed does no IO. It has no list of the existing keys in the order of their last change, which
-//! the view has (`View::live_keys_after`).
+//! feed does no IO. The index of the existing keys by their last change is part of the view
+//! (`View::live_keys_after`).
 
 mod announcement;
 
@@ -28,9 +28,9 @@ pub const RING_LENGTH_MAX: usize = 16_384;
 /// Maximum size of the announcements in the ring, decoded objects not included.
 ///
 /// It allows 4 KiB for each of [`RING_LENGTH_MAX`] announcements, so only services and endpoint
-/// slices can reach it. An announcement of a service with 5,000 backends has about 0.8 MB, its old
-/// and new value. The ring has capacity for 80 of them: the writes of 3 s at an etcd that accepts
-/// 10 MB/s. The newest announcement is always kept.
+/// slices can reach it. An announcement of a service with 5,000 backends has about 0.8 MB for its
+/// old and new value. The ring has capacity for 80 of them, which an etcd that accepts 10 MB/s
+/// receives in 3 s. The newest announcement is always kept.
 pub const RING_BYTES_MAX: usize = 64 << 20;
 
 /// Maximum size of the decoded objects that the newest announcements keep.
@@ -49,7 +49,7 @@ const NODE_TOMBSTONES_SCANNED_MAX: usize = 50_000;
 /// (docs/use/api/streams.md: `--tombstone-max-age`, `--tombstone-max-count`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
-    /// Older tombstones are removed.
+    /// Maximum age of a tombstone. Older ones are removed.
     pub age_max: Duration,
     /// Maximum number of tombstones; the oldest are removed first.
     pub count_max: usize,
@@ -90,7 +90,7 @@ pub struct Feed {
     tombstone_of: OrdMap<EntryKey, Sequence>,
     /// Sequence before the first change of this run of meshkeep.
     start: Sequence,
-    /// A position below this sequence may have missed a delete.
+    /// Oldest position after which no delete is missing.
     floor: Sequence,
     head: Sequence,
     retention: Retention,
@@ -98,7 +98,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Creates an empty feed. Changes from before this run of meshkeep count as `start`.
+    /// Creates an empty feed. All changes before this run of meshkeep have sequences up to `start`.
     #[must_use]
     pub fn starting_at(start: Sequence, retention: Retention) -> Self {
         Self {
@@ -130,7 +130,7 @@ impl Feed {
     /// Adds one change.
     ///
     /// # Panics
-    /// If the sequence is not higher than that of the change before.
+    /// If the sequence is not higher than that of the previous change.
     pub fn announce(&mut self, announcement: Announcement, now: SystemTime) -> TombstoneEffects {
         let mut effects = TombstoneEffects::default();
         assert!(announcement.sequence > self.head, "sequences must grow");
@@ -267,20 +267,20 @@ impl Feed {
     #[must_use]
     pub fn tombstones_at(&self, ip: IpAddr) -> Vec<&Tombstone> {
         let names = [true, false].map(|host| ObjectPrefix { net: ip.into(), host }.to_string());
-        let mut found: Vec<Sequence> = Vec::new();
+        let mut sequences: Vec<Sequence> = Vec::new();
         let mut start = EntryKey::lowest_of(Kind::Ip);
         // jump from cluster to cluster, without reading the keys in between
         while let Some((first, _)) = self.tombstone_of.range(start.clone()..).next().filter(|(key, _)| key.kind == Kind::Ip) {
             let key = |name: &str| EntryKey::new(Kind::Ip, first.cluster.clone(), name);
-            found.extend(names.iter().filter_map(|name| self.tombstone_of.get(&key(name))));
+            sequences.extend(names.iter().filter_map(|name| self.tombstone_of.get(&key(name))));
             start = key("\u{10ffff}");
         }
         let derived = self.tombstone_of.range(EntryKey::lowest_of(Kind::NodeIp)..).take(NODE_TOMBSTONES_SCANNED_MAX);
         let derived = derived.take_while(|(key, _)| key.kind == Kind::NodeIp);
-        let is_at = |key: &EntryKey| EntryKey::split_node_ip(&key.name).is_some_and(|(_, prefix)| prefix.net == ip.into());
-        found.extend(derived.filter(|(key, _)| is_at(key)).map(|(_, sequence)| *sequence));
-        found.sort_unstable_by(|one, other| other.cmp(one));
-        found.iter().filter_map(|sequence| self.tombstones.get(sequence)).collect()
+        let is_for_ip = |key: &EntryKey| EntryKey::split_node_ip(&key.name).is_some_and(|(_, prefix)| prefix.net == ip.into());
+        sequences.extend(derived.filter(|(key, _)| is_for_ip(key)).map(|(_, sequence)| *sequence));
+        sequences.sort_unstable_by(|one, other| other.cmp(one));
+        sequences.iter().filter_map(|sequence| self.tombstones.get(sequence)).collect()
     }
 
     /// Returns the tombstones after a position, in order of sequence.
@@ -353,11 +353,11 @@ mod tests {
         }
         let found = feed.tombstones_at("10.1.2.3".parse().unwrap());
         let found: Vec<String> = found.iter().map(|tombstone| tombstone.key.to_string()).collect();
-        assert_eq!(found, [7, 4, 2, 1].map(|place: usize| format!("cilium/cache/{}", texts[place])));
+        assert_eq!(found, [7, 4, 2, 1].map(|index: usize| format!("cilium/cache/{}", texts[index])));
     }
 
     #[test]
-    fn tombstones_past_their_count_or_age_raise_the_floor() {
+    fn removing_a_tombstone_raises_the_floor() {
         let start = SystemTime::UNIX_EPOCH;
         let mut feed = feed(1);
         feed.announce(change(101, "a", None, true), start);
@@ -425,7 +425,7 @@ mod tests {
         // the committer publishes a snapshot like this after each batch
         let mut published = feed.clone();
         let usual = service(5_000);
-        let held = allocation_counter::measure(|| {
+        let allocations = allocation_counter::measure(|| {
             for sequence in 101..=100 + 1_600 {
                 let (old, new) = (Some(version(sequence - 1, &usual)), Some(version(sequence, &usual)));
                 let announcement = change(sequence, "", Some(sequence - 1), false);
@@ -434,12 +434,13 @@ mod tests {
                 assert!(feed.ring_bytes() <= RING_BYTES_MAX + RING_OBJECT_BYTES_MAX);
             }
         });
-        let kept: usize = feed.recent_after(Sequence(0)).map(|announcement| announcement.byte_count() + announcement.object_bytes()).sum();
-        assert_eq!(kept, feed.ring_bytes());
+        let ring_bytes: usize =
+            feed.recent_after(Sequence(0)).map(|announcement| announcement.byte_count() + announcement.object_bytes()).sum();
+        assert_eq!(ring_bytes, feed.ring_bytes());
         assert!((60..200).contains(&feed.ring_length()), "{} announcements", feed.ring_length());
-        // the map of the service that is being built comes on top
-        let most = u64::try_from(RING_BYTES_MAX + RING_OBJECT_BYTES_MAX).unwrap() * 5 / 4;
-        assert!(held.bytes_max < most, "{} bytes were held", held.bytes_max);
+        // in addition to the ring, the map of the service that is being built uses memory
+        let allocated_max = u64::try_from(RING_BYTES_MAX + RING_OBJECT_BYTES_MAX).unwrap() * 5 / 4;
+        assert!(allocations.bytes_max < allocated_max, "{} bytes were allocated", allocations.bytes_max);
         // old objects are decoded again, and shared while a reader has them
         let oldest = Arc::clone(published.recent_after(Sequence(0)).next().unwrap());
         assert_eq!(oldest.object_bytes(), 0);

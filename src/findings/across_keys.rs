@@ -40,7 +40,7 @@ pub(crate) fn describe(finding: &handle::Finding, survey: &FindingIndex, reading
         }
         handle::Finding::OverlappingNodePodCidr(cluster) => {
             let nets = &survey.overlaps(cluster)?.between_nodes;
-            let names = nets.iter().take(NAMES_MAX).map(|net| format!("{net} ({} nodes)", survey.announcing_nodes(*net, cluster)));
+            let names = nets.iter().take(NAMES_MAX).map(|net| format!("{net} ({} nodes)", survey.announcing_node_count(*net, cluster)));
             let detail = format!(
                 "pod CIDRs of {cluster} are shared by several of its nodes, or overlap: {}; traffic to such an address goes to the node that wrote last, and agents with encryption may drop it",
                 join_with_more(names.collect(), nets.len())

@@ -8,7 +8,7 @@ use crate::model::{ClusterName, ClusterStatus, FindingObject};
 pub(super) fn silent_writer_finding(name: &ClusterName, status: &ClusterStatus) -> Option<FindingObject> {
     let writer = &status.writer;
     let severity = writer.silence(status.last_contact)?;
-    let since = writer.heard_time().map(rfc3339);
+    let since = writer.last_heard_time().map(rfc3339);
     let silence = match &since {
         Some(time) if writer.last_heartbeat().is_some() => format!("its writer has written no heartbeat since {time}"),
         Some(time) => format!("its writer has written no heartbeat since meshkeep connected at {time}"),

@@ -1,4 +1,4 @@
-//! Answers to single questions before the whole store is in memory.
+//! Answers to single queries before the whole store is in memory.
 //!
 //! [`Handle::reading_for`] asks an [`EarlyLookup`], which the runtime provides while the store
 //! loads.
@@ -13,12 +13,12 @@ use super::{Handle, LOADING_WAIT_MAX, Reading, StoreLoading};
 use crate::commit::MirrorSnapshot;
 use crate::model::RecordQuery;
 
-/// Answers single questions while the store loads.
+/// Answers single queries while the store loads.
 pub trait EarlyLookup: Debug + Send + Sync {
-    /// Returns a snapshot that answers `question` as the loaded store would, with everything that
-    /// the matching records refer to. `None` if the answer has to wait for the store. Reads from
-    /// the disk.
-    fn snapshot_for(&self, question: &RecordQuery) -> Option<MirrorSnapshot>;
+    /// Returns a snapshot that answers `query` as the loaded store would, with everything that the
+    /// matching records refer to. `None` if the answer has to wait for the store. Reads from the
+    /// disk.
+    fn snapshot_for(&self, query: &RecordQuery) -> Option<MirrorSnapshot>;
 }
 
 /// The current [`EarlyLookup`], if the store is loading.
@@ -31,20 +31,20 @@ impl Handle {
         self.with(|state| state.early = Some(early))
     }
 
-    /// Returns the newest snapshot. While the store loads, the snapshot answers this question and
-    /// possibly no other. Waits like [`Handle::reading`] if the question has no early answer.
+    /// Returns the newest snapshot. While the store loads, the snapshot answers this query and
+    /// possibly no other. Waits like [`Handle::reading`] if the query has no early answer.
     ///
     /// # Errors
     /// [`StoreLoading`] after the wait.
-    pub async fn reading_for(&self, question: RecordQuery) -> Result<Reading, StoreLoading> {
+    pub async fn reading_for(&self, query: RecordQuery) -> Result<Reading, StoreLoading> {
         let deadline = Instant::now() + LOADING_WAIT_MAX;
         if let Some(reading) = self.try_reading() {
             return Ok(reading);
         }
         if let Some(early) = self.wait_for_early(deadline).await {
-            let answer = tokio::task::spawn_blocking(move || early.snapshot_for(&question));
+            let answer = tokio::task::spawn_blocking(move || early.snapshot_for(&query));
             if let Some(published) = answer.await.ok().flatten() {
-                return Ok(self.reading_of(Arc::new(published)));
+                return Ok(self.reading_from(Arc::new(published)));
             }
         }
         self.reading_until(deadline).await

@@ -1,11 +1,11 @@
-//! Problems that only a comparison of keys shows: references to missing keys, conflicts between
-//! clusters, and services by backend address.
+//! Index of the problems that only a comparison of keys shows, such as references to missing keys
+//! and conflicts between clusters, and of services by backend address.
 //!
-//! A [`FindingIndex`] is built from a snapshot once and then the changes from one snapshot to the
-//! next, piece by piece ([`FindingIndexBuilder`]). It keeps only the part of each object that other
-//! keys depend on ([`RecordReferences`]). It has counts and sets of [`Finding`]s without their
-//! texts, for which a caller queries the [`Reading`]. Problems of a single cluster are not found
-//! here but from its status. Pure.
+//! A [`FindingIndex`] is built once from a whole snapshot. Later it is updated with the changes up
+//! to a newer snapshot. Both are done piece by piece ([`FindingIndexBuilder`]). The index keeps
+//! only the part of each object that other keys depend on ([`RecordReferences`]). It stores counts
+//! and [`Finding`]s without texts; a caller makes the texts with queries to the [`Reading`].
+//! Problems of a single cluster are detected from its status instead. Does no IO.
 
 mod backends;
 mod builder;
@@ -76,7 +76,7 @@ impl FindingIndex {
         self.counts.iter().map(|(kind, count)| (*kind, *count))
     }
 
-    /// Returns the time since which a finding is current, as far as this process knows.
+    /// Returns the time at which this process detected a current finding.
     #[must_use]
     pub fn since(&self, finding: &Finding) -> Option<SystemTime> {
         self.findings.get(finding).copied()
@@ -105,13 +105,13 @@ impl FindingIndex {
 
     /// Returns the number of nodes of a cluster that announce a pod CIDR.
     #[must_use]
-    pub fn announcing_nodes(&self, net: IpNet, cluster: &ClusterName) -> u32 {
+    pub fn announcing_node_count(&self, net: IpNet, cluster: &ClusterName) -> u32 {
         self.pod_cidrs.node_count(net, cluster)
     }
 
     /// Returns the findings that a pod CIDR of a cluster is part of.
     #[must_use]
-    pub fn about_pod_cidr(&self, net: IpNet, cluster: &ClusterName) -> Vec<Finding> {
+    pub fn findings_about_pod_cidr(&self, net: IpNet, cluster: &ClusterName) -> Vec<Finding> {
         let Some(overlaps) = self.overlaps(cluster) else { return Vec::new() };
         let between_nodes = overlaps.between_nodes.binary_search(&net).is_ok().then(|| Finding::OverlappingNodePodCidr(cluster.clone()));
         let between_clusters = overlaps.between_clusters.binary_search(&net).is_ok().then(|| Finding::OverlappingPodCidr(cluster.clone()));
@@ -124,8 +124,8 @@ impl FindingIndex {
     }
 
     /// Returns the services and endpoint slices that have this backend address.
-    pub fn backed_by(&self, ip: IpAddr) -> impl Iterator<Item = &EntryKey> {
-        self.backends.backed_by(ip)
+    pub fn keys_with_backend(&self, ip: IpAddr) -> impl Iterator<Item = &EntryKey> {
+        self.backends.keys_with_backend(ip)
     }
 
     /// Returns whether the backends of all clusters are known. A cluster may have more than the
@@ -135,8 +135,8 @@ impl FindingIndex {
         self.backends.is_complete()
     }
 
-    /// Returns the prefix of an ipcache entry that was added or deleted, except for a pod CIDR,
-    /// which the nodes announce.
+    /// Returns the prefix of an ipcache entry that was added or deleted. `None` for a pod CIDR that
+    /// is derived from a node, because overlaps of pod CIDRs are separate findings.
     fn added_or_deleted_prefix(key: &EntryKey, old: Option<&RecordReferences>, new: Option<&RecordReferences>) -> Option<ObjectPrefix> {
         match (old, new) {
             (Some(RecordReferences::Ip { prefix, .. }), None) | (None, Some(RecordReferences::Ip { prefix, .. })) => {
@@ -169,7 +169,7 @@ impl FindingIndex {
             | RecordReferences::Slice { .. }
             | RecordReferences::Export => &[],
         });
-        let of_nodes = [old, new].into_iter().flatten().flat_map(|references| match references {
+        let node_addresses = [old, new].into_iter().flatten().flat_map(|references| match references {
             RecordReferences::Node { addresses, .. } => addresses.as_slice(),
             RecordReferences::Ip { .. }
             | RecordReferences::Identity(_)
@@ -181,14 +181,15 @@ impl FindingIndex {
         let identities = identities.map(|identity| Finding::DanglingIdentity(cluster.clone(), identity));
         let hosts = hosts.map(|ip| Finding::DanglingHostIp(cluster.clone(), *ip));
         // a node may be the host of addresses of any cluster
-        let of_nodes = of_nodes.flat_map(|ip| self.clusters_with_host(*ip).map(|cluster| Finding::DanglingHostIp(cluster.clone(), *ip)));
-        identities.chain(hosts).chain(of_nodes).chain(services)
+        let hosts_of_nodes =
+            node_addresses.flat_map(|ip| self.clusters_with_host(*ip).map(|cluster| Finding::DanglingHostIp(cluster.clone(), *ip)));
+        identities.chain(hosts).chain(hosts_of_nodes).chain(services)
     }
 
-    /// Returns the clusters that have ipcache entries behind a host.
+    /// Returns the clusters that have ipcache entries with this host address.
     fn clusters_with_host(&self, ip: IpAddr) -> impl Iterator<Item = &ClusterName> {
         let start = (ip, EntryKey::lowest().cluster);
-        self.by_host.range(start..).take_while(move |((at, _), _)| *at == ip).map(|((_, cluster), _)| cluster)
+        self.by_host.range(start..).take_while(move |((host, _), _)| *host == ip).map(|((_, cluster), _)| cluster)
     }
 
     /// Replaces the old by the new references of a key.

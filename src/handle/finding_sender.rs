@@ -1,5 +1,5 @@
-//! Sends findings to the committer. The task that detects findings (`findings/detector`)
-//! otherwise only reads, so it gets a sender for this one command.
+//! Sends findings and heartbeats to the committer. The tasks that make them (`findings/detector`,
+//! `etcd_api`) otherwise only read the mirror, so the handle sends no other commands.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,9 +14,9 @@ pub struct FindingSender(Arc<OnceLock<WeakCommandSender>>);
 
 impl FindingSender {
     /// Connects the sender to the committer.
-    pub fn connect(&self, writer: WeakCommandSender) {
+    pub fn connect(&self, commands: WeakCommandSender) {
         // a process has one committer
-        let _ = self.0.set(writer);
+        let _ = self.0.set(commands);
     }
 }
 
@@ -33,8 +33,8 @@ impl Handle {
     /// # Errors
     /// There is no committer, either not yet or not any more.
     pub async fn send_findings(&self, changes: Vec<FindingChange>) -> Result<(), CommitterEnded> {
-        let writer = self.0.findings.0.get().ok_or(CommitterEnded)?;
-        writer.send(Command::Findings(changes)).await
+        let commands = self.0.findings.0.get().ok_or(CommitterEnded)?;
+        commands.send(Command::Findings(changes)).await
     }
 
     /// Makes the committer publish the heartbeat that clients of the etcd API read.
@@ -42,7 +42,7 @@ impl Handle {
     /// # Errors
     /// There is no committer, either not yet or not any more.
     pub async fn write_heartbeat(&self) -> Result<(), CommitterEnded> {
-        let writer = self.0.findings.0.get().ok_or(CommitterEnded)?;
-        writer.send(Command::Heartbeat).await
+        let commands = self.0.findings.0.get().ok_or(CommitterEnded)?;
+        commands.send(Command::Heartbeat).await
     }
 }

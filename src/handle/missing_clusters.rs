@@ -1,7 +1,7 @@
-//! Detects that there is no remote cluster to mirror, and the reason.
+//! Detects that there is no remote cluster to mirror, and finds the reason.
 //!
-//! A cluster counts if its client file in the config directory can be used. The own cluster does
-//! not count, either with an ignored file there or with `--local-etcd`.
+//! A cluster counts if its client file in the config directory can be used. The own cluster never
+//! counts: its file in the directory is ignored, and `--local-etcd` adds no remote cluster.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 
 use super::Handle;
 
-/// Time without a cluster after which that is a finding. A Secret that is mounted again, or a first
-/// cluster that is being added, takes less.
+/// Time without a cluster after which a finding is reported. Mounting a Secret again or adding the
+/// first cluster takes less.
 const MISSING_CLUSTERS_WAIT: Duration = Duration::from_secs(60);
 
 /// Location of the client files of remote clusters, and whether there must be any.
@@ -19,18 +19,19 @@ pub struct ClientFileLocation {
     /// Path of the config directory.
     pub directory: PathBuf,
     /// True if meshkeep may start before any cluster exists (`--allow-no-clusters`).
-    pub may_be_none: bool,
-    /// Time without a cluster after which that is a finding.
+    pub allow_no_clusters: bool,
+    /// Time without a cluster after which a finding is reported.
     pub wait: Duration,
 }
 
 impl Default for ClientFileLocation {
     fn default() -> Self {
-        Self { directory: PathBuf::new(), may_be_none: false, wait: MISSING_CLUSTERS_WAIT }
+        Self { directory: PathBuf::new(), allow_no_clusters: false, wait: MISSING_CLUSTERS_WAIT }
     }
 }
 
-/// Time since which there is no cluster. Cheap to clone.
+/// Time at which the lack of clusters was first detected; `None` while there is a cluster. Cheap to
+/// clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct MissingClustersTimer(Arc<Mutex<Option<SystemTime>>>);
 
@@ -62,7 +63,7 @@ impl Handle {
     /// be any, and before the directory was read.
     #[must_use]
     pub fn missing_clusters(&self) -> Option<MissingClusters> {
-        let reason = self.why_clusters_missing().filter(|_| !self.cluster_files().may_be_none);
+        let reason = self.missing_clusters_reason().filter(|_| !self.cluster_files().allow_no_clusters);
         let mut since = self.0.missing_clusters_timer.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(reason) = reason else {
             *since = None;
@@ -70,13 +71,13 @@ impl Handle {
         };
         let now = SystemTime::now();
         let since = *since.get_or_insert(now);
-        // a clock that was set back starts the wait again
+        // after the clock was set back, the wait is longer
         let is_overdue = now.duration_since(since).is_ok_and(|lasted| lasted >= self.cluster_files().wait);
         Some(MissingClusters { reason, since, is_overdue })
     }
 
-    fn why_clusters_missing(&self) -> Option<String> {
-        let (state, shown) = (self.directory(), self.cluster_files().directory.display());
+    fn missing_clusters_reason(&self) -> Option<String> {
+        let (state, directory) = (self.directory(), self.cluster_files().directory.display());
         let own = self.0.process.own_cluster.as_ref();
         let statuses = Arc::clone(&self.0.process.clusters.borrow());
         let mut unusable = state.invalid;
@@ -87,16 +88,16 @@ impl Handle {
             }
         }
         if let Some(error) = &state.error {
-            return Some(format!("{shown} cannot be read: {error}"));
+            return Some(format!("{directory} cannot be read: {error}"));
         }
         if !state.readable {
             return None;
         }
         let own = own.map(|own| format!(" except that of {own}, the own cluster, which is not mirrored")).unwrap_or_default();
         Some(match (unusable.first_key_value(), unusable.len()) {
-            (None, _) => format!("{shown} has no client file of a cluster{own}"),
-            (Some((file, reason)), 1) => format!("the only client file in {shown}, {file}, cannot be used: {reason}"),
-            (Some((file, reason)), count) => format!("none of the {count} client files in {shown} can be used; {file}: {reason}"),
+            (None, _) => format!("{directory} has no client file of a cluster{own}"),
+            (Some((file, reason)), 1) => format!("the only client file in {directory}, {file}, cannot be used: {reason}"),
+            (Some((file, reason)), count) => format!("none of the {count} client files in {directory} can be used; {file}: {reason}"),
         })
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! A [`Handle`] provides [`Reading`]s: immutable snapshots that answer queries without waiting for
 //! the committer. While the store loads, a request for a reading waits for up to 2 s and then
-//! fails. Only a single question that the store can answer at once need not wait. A reading is
-//! never partial (docs/develop/invariants.md, 9). The mirror cannot be changed through a handle,
-//! except that findings and heartbeats are sent to the committer.
+//! fails. A single query ([`Handle::reading_for`]) need not wait if the store can already answer
+//! it. A reading is never partial (docs/develop/invariants.md, 9). The mirror cannot be changed
+//! through a handle, except that findings and heartbeats are sent to the committer.
 
 mod answers;
 mod early;
@@ -165,8 +165,8 @@ pub struct StoreReport {
     pub losses: Vec<String>,
 }
 
-/// Access to the mirror and to the state of the process. A single pointer, of which each request
-/// has a copy.
+/// Access to the mirror and to the state of the process. Each request has a clone, which is a
+/// single pointer.
 #[derive(Debug, Clone)]
 pub struct Handle(Arc<HandleState>);
 
@@ -185,7 +185,7 @@ struct HandleState {
     missing_clusters_timer: missing_clusters::MissingClustersTimer,
 }
 
-/// Error: the store is still loading after the longest wait.
+/// Error: the store is still loading after the maximum wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the store is still loading: try again in a few seconds")]
 pub struct StoreLoading;
@@ -216,7 +216,7 @@ impl Handle {
 
     /// Sets the memory for large decoded values, which the whole process shares.
     #[must_use]
-    pub fn with_decoded(self, decoded: DecodedBudget) -> Self {
+    pub fn with_decoded_budget(self, decoded: DecodedBudget) -> Self {
         self.with(|state| state.decoded = decoded)
     }
 
@@ -238,7 +238,8 @@ impl Handle {
         &self.0.etcd
     }
 
-    /// Returns the newest lines of the log, oldest first, and the number of earlier lines.
+    /// Returns the newest lines of the log, oldest first, and the number of older lines that were
+    /// dropped.
     #[must_use]
     pub fn log_lines(&self) -> (Vec<String>, u64) {
         self.0.log.lines()
@@ -262,14 +263,14 @@ impl Handle {
         let mut loaded = self.0.process.loaded.clone();
         let waited = tokio::time::timeout_at(deadline.into(), loaded.wait_for(Option::is_some)).await;
         let subscriber = waited.ok().and_then(Result::ok).and_then(|subscriber| subscriber.clone()).ok_or(StoreLoading)?;
-        Ok(self.reading_of(subscriber.current()))
+        Ok(self.reading_from(subscriber.current()))
     }
 
     /// Returns the newest snapshot, or `None` while the store loads.
     #[must_use]
     pub fn try_reading(&self) -> Option<Reading> {
         let subscriber = self.0.process.loaded.borrow().clone()?;
-        Some(self.reading_of(subscriber.current()))
+        Some(self.reading_from(subscriber.current()))
     }
 
     /// Returns a signal that changes with every new snapshot. Waits for the store like
@@ -371,15 +372,15 @@ impl Handle {
         (self.0.process.lost_lines.0)()
     }
 
-    /// Returns the report about the store that was found at the start.
+    /// Returns the report about the store as it was at the start.
     #[must_use]
     pub fn store(&self) -> StoreReport {
         self.0.process.store.borrow().clone()
     }
 
-    fn reading_of(&self, published: Arc<MirrorSnapshot>) -> Reading {
+    fn reading_from(&self, published: Arc<MirrorSnapshot>) -> Reading {
         let statuses = Arc::clone(&self.0.process.clusters.borrow());
-        let reading = Reading::new(published, statuses).with_decoded(self.0.decoded.clone());
+        let reading = Reading::new(published, statuses).with_decoded_budget(self.0.decoded.clone());
         reading.within(self.0.process.own_cluster.clone(), self.0.process.max_connected_clusters)
     }
 }

@@ -1,8 +1,8 @@
 //! Parallel work on many items for one subscriber.
 //!
-//! Only one caller at a time gets the additional threads. Another caller at the same time works on
-//! its own thread, so that many subscribers that catch up at the same time use no more threads than
-//! one.
+//! Only one caller at a time gets the additional threads. Any other caller meanwhile works on its
+//! own thread, so that many subscribers that catch up at the same time use no more additional
+//! threads than a single one.
 
 use std::panic::resume_unwind;
 use std::sync::{LazyLock, Mutex, TryLockError};
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_cover_all_items_in_order_and_concurrent_callers_use_one_thread() {
+    fn pieces_keep_the_order_and_concurrent_callers_use_one_thread() {
         let lock = Mutex::new(());
         for (length, pieces) in [(0, 1), (511, 1), (1_024, 2), (4_097, 3)] {
             let items: Vec<usize> = (0..length).collect();
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn a_panic_is_propagated_and_releases_the_threads() {
         let (lock, items) = (Mutex::new(()), [0; 2_048]);
-        let panicked = catch_unwind(AssertUnwindSafe(|| map_pieces_with(&lock, 2, &items, |_| panic!("of the work"))));
+        let panicked = catch_unwind(AssertUnwindSafe(|| map_pieces_with(&lock, 2, &items, |_| panic!("the work fails"))));
         assert!(panicked.is_err());
         assert_eq!(map_pieces_with(&lock, 2, &items, <[usize]>::len), [1_024, 1_024]);
     }

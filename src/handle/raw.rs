@@ -39,12 +39,13 @@ impl Reading {
         published.earlier.first().map_or(published.epoch, |first| first.epoch).0.max(1)
     }
 
-    /// Checks that a client at a position can get everything that changed since. Its deletes must
-    /// be known, and everything announced up to the position must have been recovered
-    /// (docs/develop/invariants.md, 6).
+    /// Checks that a client at a position can get everything that changed since. All deletes since
+    /// the position must be known, and everything announced up to the position must have been
+    /// recovered (docs/develop/invariants.md, 6).
     ///
     /// # Errors
-    /// The lowest position from which on this is true, up to the newest.
+    /// Returns the lowest position such that clients can continue from it and from every later one,
+    /// up to the newest.
     pub fn check_raw_position(&self, position: Sequence) -> Result<(), Sequence> {
         let (published, feed) = (self.published(), &self.published().feed);
         let lowest = feed.start().max(feed.floor());
@@ -92,8 +93,9 @@ impl Reading {
     /// Adds the former values, as of sequence `after`, of the keys that pass `test` and have
     /// changed since.
     ///
-    /// Returns `None` if they are not known any more. Otherwise returns the sequence after which to
-    /// continue if the slice is over, or `None` at the end.
+    /// Returns `None` if the former values are not known any more. Otherwise returns
+    /// `Some(Some(sequence))` to continue after `sequence` if the slice is over, or `Some(None)` at
+    /// the end.
     #[must_use]
     pub fn collect_former_values(
         &self,

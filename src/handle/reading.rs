@@ -30,8 +30,8 @@ pub struct Reading {
     now: Instant,
 }
 
-/// Confirmation of mirrored data by its source since the start of meshkeep. The least certain comes
-/// first.
+/// Degree to which the source has confirmed mirrored data since the start of meshkeep. Sorted from
+/// the least certain to the most certain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     /// Nothing was ever read.
@@ -57,7 +57,7 @@ pub struct SourceMeta {
     pub cluster: ClusterName,
     /// Mirrored kind.
     pub kind: Kind,
-    /// Origin, which is `Restored` while anything of it is unconfirmed.
+    /// Origin, which is `Restored` while any of the data is unconfirmed.
     pub origin: Origin,
     /// Phase of the cluster, if known.
     pub phase: Option<Phase>,
@@ -66,8 +66,8 @@ pub struct SourceMeta {
     /// Time of the last heartbeat of the source's writer. `None` if it put none since meshkeep
     /// started.
     pub last_heartbeat: Option<SystemTime>,
-    /// Time since the last contact, measured with the monotonic clock if it was in this process;
-    /// never negative. Once the writer is silent, the time since its last heartbeat.
+    /// Time since the last contact; never negative. Measured with the monotonic clock if the
+    /// contact was in this process. Once the writer is silent, the time since its last heartbeat.
     pub age: Option<Duration>,
     /// Revision of the source up to which the kind is complete.
     pub revision: Option<Revision>,
@@ -131,7 +131,7 @@ impl Reading {
     }
 
     /// Sets the memory for large decoded values.
-    pub(super) fn with_decoded(self, decoded: DecodedBudget) -> Self {
+    pub(super) fn with_decoded_budget(self, decoded: DecodedBudget) -> Self {
         Self { decoded, ..self }
     }
 
@@ -139,7 +139,7 @@ impl Reading {
     ///
     /// # Errors
     /// [`DecodedBudgetError`] if the record is too large or the wait too long.
-    pub fn room_for(&self, record: &Record) -> Result<DecodedPermit, DecodedBudgetError> {
+    pub fn reserve_memory_for(&self, record: &Record) -> Result<DecodedPermit, DecodedBudgetError> {
         let slice = record.object.as_deref().and_then(Object::as_endpoint_slice);
         self.decoded.reserve_blocking(slice.map_or(0, PackedSlice::decoded_bytes))
     }
@@ -176,10 +176,10 @@ impl Reading {
     }
 
     /// Returns a number that changes whenever answers about these kinds in these clusters may
-    /// change. No kinds or clusters means all.
+    /// change. An empty list means all kinds or all clusters.
     ///
-    /// It covers objects, their sources and the phases. Within one process a number never comes
-    /// back.
+    /// The number covers objects, their sources and the phases. Within one process, a number is
+    /// never used again.
     #[must_use]
     pub fn content_version(&self, clusters: &[ClusterName], kinds: &[Kind]) -> u64 {
         self.published.view.content_version(clusters, kinds)
@@ -222,8 +222,8 @@ impl Reading {
         self.published.view.identities(id)
     }
 
-    /// Returns the id of the cluster that may have allocated an identity, by its bits, and the name
-    /// of that cluster if it is known.
+    /// Returns the id of the cluster that may have allocated an identity, from the identity's bits,
+    /// and the name of that cluster if it is known.
     #[must_use]
     pub fn owner_of_identity(&self, id: u32) -> Option<(ClusterId, Option<ClusterName>)> {
         let owner = self.max_connected_clusters.cluster_of_identity(id).filter(|owner| *owner != ClusterId(0))?;
@@ -233,8 +233,8 @@ impl Reading {
         Some((owner, view.cluster_names().into_iter().find(has_id)))
     }
 
-    /// Returns the addresses of every node with this name, with its cluster. `node=` selects
-    /// ipcache entries by them.
+    /// Returns the addresses of every node with this name, with its cluster. The filter `node=`
+    /// selects ipcache entries by these host addresses.
     #[must_use]
     pub fn node_host_ips(&self, name: &str) -> Vec<(Option<ClusterName>, IpAddr)> {
         let names = self.cluster_names().into_iter();
@@ -335,8 +335,8 @@ impl Reading {
         let (mut count, mut first) = (0, None);
         for kind in Kind::ALL {
             let start = EntryKey::new(kind, cluster.clone(), "");
-            let of_kind = self.published.view.rejected_from(&start).take_while(|key| key.kind == kind && key.cluster == *cluster);
-            for key in of_kind.take(REJECTED_COUNTED_MAX) {
+            let rejected = self.published.view.rejected_from(&start).take_while(|key| key.kind == kind && key.cluster == *cluster);
+            for key in rejected.take(REJECTED_COUNTED_MAX) {
                 count += 1;
                 first.get_or_insert_with(|| key.clone());
             }
@@ -377,14 +377,15 @@ impl Reading {
                 (Some(state), None) if state.entry_count == 0 => Origin::NeverRead,
                 (_, _) => Origin::Restored,
             };
-            // while a list is being settled, the cursor stands for no revision
+            // after a list, while entries that it did not confirm are checked, the cursor has
+            // revision 0
             let revision = cursor.map(|cursor| cursor.revision).filter(|revision| revision.0 > 0);
             SourceMeta { cluster: cluster.clone(), kind, origin, phase, last_contact, last_heartbeat, age, revision, cached, held: false }
         })
     }
 
-    /// Returns whether a kind of a cluster was read completely once, so that a missing key means
-    /// something.
+    /// Returns whether a kind of a cluster was read completely once. Only then does a missing key
+    /// mean that the source does not have it.
     #[must_use]
     pub fn is_complete(&self, cluster: &ClusterName, kind: Kind) -> bool {
         self.source(cluster, kind).revision.is_some()
@@ -395,7 +396,7 @@ impl Reading {
     #[must_use]
     pub fn source_of(&self, record: &Record) -> SourceMeta {
         let origin = if self.published.view.is_confirmed(record) { Origin::Live } else { Origin::Restored };
-        let stamp = self.published.view.origin_of(record);
+        let stamp = self.published.view.source_stamp_of(record);
         let (held, revision) = (stamp.held, Some(stamp.mod_revision));
         SourceMeta { origin, revision, held, ..self.source(&record.key.cluster, record.key.origin().kind) }
     }

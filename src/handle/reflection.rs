@@ -25,17 +25,17 @@ pub struct Reflection {
     pub failed: u64,
     /// Reason why the target cannot be locked, compared or written at the moment.
     pub error: Option<String>,
-    /// Newest error of the target, even if it is over, and its time.
+    /// Newest error of the target, even if it no longer persists, and its time.
     pub last_error: Option<(String, SystemTime)>,
 }
 
-/// Access to the reflection's state, if a task reflects. Cheap to clone.
+/// Access to the reflection's state, if this process reflects into another etcd. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct ReflectionSource(Arc<OnceLock<Box<dyn Fn() -> Reflection + Send + Sync>>>);
 
 impl fmt::Debug for ReflectionSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ReflectionDoor").field(&self.0.get().is_some()).finish()
+        f.debug_tuple("ReflectionSource").field(&self.0.get().is_some()).finish()
     }
 }
 

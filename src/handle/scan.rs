@@ -1,5 +1,5 @@
-//! Lists in slices. Each slice continues from a key until the page is full, no key is left, or the
-//! slice is over.
+//! Scans of lists, in slices of work. Each slice continues from a key until the page is full, no
+//! key is left, or the limit of the slice is reached.
 
 mod list_plan;
 pub(super) mod work_slice;
@@ -35,7 +35,7 @@ impl Reading {
         mut accept: impl FnMut(&Record) -> bool,
     ) -> ScanEnd {
         let (filter, mut over_budget) = (&plan.filter, None);
-        let matching = |record: &Record| match self.room_for(record) {
+        let accept_if_matching = |record: &Record| match self.reserve_memory_for(record) {
             Ok(_permit) => {
                 let matches = record.object.as_deref().is_some_and(|object| filter.matches(&record.key, object));
                 !matches || accept(record)
@@ -45,7 +45,7 @@ impl Reading {
                 false
             }
         };
-        match (self.scan_plan(plan, start, slice, matching), over_budget) {
+        match (self.scan_plan(plan, start, slice, accept_if_matching), over_budget) {
             (ScanEnd::PageFull(key), Some(error)) => ScanEnd::OverBudget(key, error),
             (end, _) => end,
         }
@@ -56,7 +56,7 @@ impl Reading {
         plan: &ListPlan,
         start: Option<&EntryKey>,
         slice: &mut WorkSlice,
-        mut matching: impl FnMut(&Record) -> bool,
+        mut accept: impl FnMut(&Record) -> bool,
     ) -> ScanEnd {
         let view = &self.published().view;
         match &plan.keys {
@@ -67,7 +67,7 @@ impl Reading {
                         return ScanEnd::Paused(record.key.clone());
                     }
                     slice.count_row();
-                    if !matching(&record) {
+                    if !accept(&record) {
                         return ScanEnd::PageFull(record.key.clone());
                     }
                 }
@@ -80,13 +80,13 @@ impl Reading {
                         return ScanEnd::Paused(key.clone());
                     }
                     slice.count_row();
-                    if view.record(key).is_some_and(|record| !matching(&record)) {
+                    if view.record(key).is_some_and(|record| !accept(&record)) {
                         return ScanEnd::PageFull(key.clone());
                     }
                 }
                 ScanEnd::Complete
             }
-            KeyPlan::Runs(_) => scan_runs(view, plan, start, slice, |key| plan.filter.may_match(key), matching),
+            KeyPlan::Runs(_) => scan_runs(view, plan, start, slice, |key| plan.filter.may_match(key), accept),
         }
     }
 

@@ -2,8 +2,9 @@
 //!
 //! [`Subscription::encode_next`] compares the position with the newest snapshot and returns a
 //! bounded part of what the subscriber is missing. A snapshot reads in key order, a replay in order
-//! of sequence through the index, and live reading follows the ring. Pure, except that long work is
-//! spread over threads. Between calls, the caller waits for the signal of a new snapshot.
+//! of sequence through the index, and live reading follows the ring. Between calls, the caller
+//! waits for the signal of a new snapshot. This module does no IO, but spreads long work over
+//! threads.
 
 mod event_batch;
 mod live;
@@ -49,7 +50,7 @@ pub enum StreamStart {
 pub enum DeleteCause {
     /// The key was deleted.
     Deleted(DeleteReason),
-    /// The key exists, and its object no longer matches the filter.
+    /// The key exists, but its object no longer matches the filter.
     LeftFilter,
     /// The key was deleted or its object no longer matches. A replay sees only the newest state and
     /// cannot tell which.
@@ -111,7 +112,7 @@ pub enum StreamEvent {
     Delete {
         /// The key that changed.
         key: EntryKey,
-        /// Why the key is no longer part of the copy.
+        /// Reason why the key is no longer part of the subscriber's copy.
         reason: DeleteCause,
         /// Position after the event. `None` inside a snapshot.
         position: Option<ReaderPosition>,
@@ -143,7 +144,7 @@ enum ReadMode {
 pub struct Subscription {
     filter: Filter,
     mode: ReadMode,
-    /// Has everything that was sent. During a snapshot, everything up to the head at its start.
+    /// Position up to which everything was sent. During a snapshot, the head at its start.
     follower: Follower,
     sync_mode: SyncMode,
     count: u64,
@@ -153,9 +154,9 @@ pub struct Subscription {
     synced_pending: bool,
     /// True if the subscriber accepts patches.
     patches: bool,
-    /// Maximum number of changes in the next piece. Small after a call that ended at its limit of
-    /// bytes, so that little is built in vain.
-    pace: usize,
+    /// Maximum number of changes in the next piece. It is small after a piece that ended at the
+    /// limit of bytes, so that few events are built without being sent.
+    quota: usize,
 }
 
 impl Subscription {
@@ -167,7 +168,7 @@ impl Subscription {
         match start {
             StreamStart::Now => subscription.synced_pending = true,
             StreamStart::Snapshot => subscription.restart(ResetReason::Initial, head.sequence),
-            StreamStart::After(position) => match check(*position, &subscription.filter, reading) {
+            StreamStart::After(position) => match check_reader_position(*position, &subscription.filter, reading) {
                 Ok(position) => {
                     subscription.follower = Follower::at(position);
                     subscription.mode = ReadMode::Replaying;
@@ -184,12 +185,12 @@ impl Subscription {
     /// # Errors
     /// The reason why a reset is needed.
     pub fn check_position(position: Option<ReaderPosition>, filter: &Filter, reading: &Reading) -> Result<(), ResetReason> {
-        check(position, filter, reading).map(|_| ())
+        check_reader_position(position, filter, reading).map(|_| ())
     }
 
-    /// Lets the subscriber receive changes of backends as patches. Has no effect for one that
-    /// begins with the changes from now on, because it has no object to patch. Must be called
-    /// before the first [`Subscription::encode_next`].
+    /// Lets the subscriber receive changes of backends as patches. Has no effect if the stream
+    /// starts with [`StreamStart::Now`], because the subscriber then has no object to patch. Must
+    /// be called before the first [`Subscription::encode_next`].
     #[must_use]
     pub fn with_patches(mut self) -> Self {
         self.patches = !matches!(self.mode, ReadMode::Live);
@@ -197,12 +198,12 @@ impl Subscription {
     }
 
     fn at_head(filter: Filter, reading: &Reading) -> Self {
-        Self::reading_on(filter, ReadMode::Live, Follower::at(reading.position().sequence))
+        Self::with_mode(filter, ReadMode::Live, Follower::at(reading.position().sequence))
     }
 
-    fn reading_on(filter: Filter, mode: ReadMode, follower: Follower) -> Self {
+    fn with_mode(filter: Filter, mode: ReadMode, follower: Follower) -> Self {
         let sync_mode = SyncMode::Replay;
-        Self { filter, mode, follower, sync_mode, count: 0, reset: None, synced_pending: false, patches: false, pace: SCANNED_KEYS_MAX }
+        Self { filter, mode, follower, sync_mode, count: 0, reset: None, synced_pending: false, patches: false, quota: SCANNED_KEYS_MAX }
     }
 
     fn restart(&mut self, reason: ResetReason, head: Sequence) {
@@ -223,11 +224,11 @@ impl Subscription {
     /// Returns the position for a bookmark. `None` unless the subscriber has caught up.
     #[must_use]
     pub fn bookmark(&self, reading: &Reading) -> Option<Position> {
-        let settled = matches!(self.mode, ReadMode::Live) && !self.synced_pending && self.reset.is_none();
-        settled.then(|| self.position(reading))
+        let is_caught_up = matches!(self.mode, ReadMode::Live) && !self.synced_pending && self.reset.is_none();
+        is_caught_up.then(|| self.position(reading))
     }
 
-    /// Returns the position up to which everything was sent, or that of a snapshot's start.
+    /// Returns the position up to which everything was sent. During a snapshot, its start.
     #[must_use]
     pub fn position(&self, reading: &Reading) -> Position {
         Position { epoch: reading.position().epoch, sequence: self.follower.position() }
@@ -268,14 +269,14 @@ impl Subscription {
         let mut next_item = None;
         while scanned < SCANNED_KEYS_MAX && batch.remaining() > 0 && next_item.is_none() {
             // at most what the bounds allow, in case all keys match
-            let piece: Vec<LiveKey> = keys.by_ref().take(batch.remaining().min(SCANNED_KEYS_MAX - scanned).min(self.pace)).collect();
+            let piece: Vec<LiveKey> = keys.by_ref().take(batch.remaining().min(SCANNED_KEYS_MAX - scanned).min(self.quota)).collect();
             if piece.is_empty() {
                 break;
             }
             scanned += piece.len();
             let progress = batch.changes(&piece, |live| self.event_of_entry(live, view));
             self.count += progress.count;
-            self.adjust_pace(progress, piece.len());
+            self.adjust_quota(progress, piece.len());
             next_item = piece.into_iter().nth(progress.scanned);
         }
         match next_item.or_else(|| keys.next()) {
@@ -286,7 +287,7 @@ impl Subscription {
 
     fn event_of_entry(&self, live: &LiveKey, view: &View) -> Option<StreamEvent> {
         let record = view.record_if(live, |key| self.filter.may_match(key))?;
-        let object = matching(&self.filter, &record)?;
+        let object = matching_object(&self.filter, &record)?;
         Some(StreamEvent::Upsert { key: record.key.clone(), object, revision: Some(record.source.mod_revision), position: None })
     }
 
@@ -297,7 +298,7 @@ impl Subscription {
         let mut own_objects = view.own_objects_from(start).take_while(|(key, _)| findings || key.kind == Kind::Cluster);
         let mut next_item = None;
         while batch.remaining() > 0 && next_item.is_none() {
-            let piece: Vec<(&EntryKey, &Arc<Object>)> = own_objects.by_ref().take(batch.remaining().min(self.pace)).collect();
+            let piece: Vec<(&EntryKey, &Arc<Object>)> = own_objects.by_ref().take(batch.remaining().min(self.quota)).collect();
             if piece.is_empty() {
                 break;
             }
@@ -307,7 +308,7 @@ impl Subscription {
                 self.filter.matches(key, object).then(upsert)
             });
             self.count += progress.count;
-            self.adjust_pace(progress, piece.len());
+            self.adjust_quota(progress, piece.len());
             next_item = piece.into_iter().nth(progress.scanned);
         }
         self.mode = next_item.or_else(|| own_objects.next()).map_or(ReadMode::Replaying, |(key, _)| ReadMode::Scanning(Some(key.clone())));
@@ -322,9 +323,9 @@ impl Subscription {
             self.reset.take().into_iter().for_each(|reason| batch.push_event(StreamEvent::Reset(reason)));
             return;
         };
-        let passed = self.pass_on(&changes, batch, |subscription, change| subscription.event_of_latest_change(change, reading));
-        let last = passed.checked_sub(1).map_or(self.follower.position(), |last| changes[last].0);
-        self.follower.advance_to(if passed == changes.len() { up_to } else { last });
+        let read_count = self.encode_changes(&changes, batch, |subscription, change| subscription.event_of_latest_change(change, reading));
+        let last = read_count.checked_sub(1).map_or(self.follower.position(), |last| changes[last].0);
+        self.follower.advance_to(if read_count == changes.len() { up_to } else { last });
         if self.follower.is_current(reading) {
             self.finish_catching_up(reading, batch);
         }
@@ -342,7 +343,7 @@ impl Subscription {
             LatestChange::Live(live) => {
                 let record = reading.published().view.record_if(live, |key| self.filter.may_match(key))?;
                 let (key, revision) = (record.key.clone(), Some(record.source.mod_revision));
-                match matching(&self.filter, &record) {
+                match matching_object(&self.filter, &record) {
                     Some(object) => Some(StreamEvent::Upsert { key, object, revision, position }),
                     None => Some(StreamEvent::Delete { key, reason: DeleteCause::Unknown, position }),
                 }
@@ -356,8 +357,8 @@ impl Subscription {
         if self.filter.matches(&key, object) {
             return Some(StreamEvent::Upsert { key, object: Arc::clone(object), revision: None, position });
         }
-        let may_be_held = key.kind == Kind::Problem && self.filter.may_match(&key);
-        may_be_held.then_some(StreamEvent::Delete { key, reason: DeleteCause::Unknown, position })
+        let may_be_in_copy = key.kind == Kind::Problem && self.filter.may_match(&key);
+        may_be_in_copy.then_some(StreamEvent::Delete { key, reason: DeleteCause::Unknown, position })
     }
 
     fn follow<T: Send>(&mut self, reading: &Reading, batch: &mut EventBatch<T, impl EventEncoder<T>>) {
@@ -372,45 +373,45 @@ impl Subscription {
             return;
         };
         let announcements: Vec<&Arc<Announcement>> = announcements.take(SCANNED_KEYS_MAX).collect();
-        let passed =
-            self.pass_on(&announcements, batch, |subscription, announcement| subscription.event_of_announcement(announcement, reading));
-        if let Some(last) = announcements[..passed].last() {
+        let read_count = self
+            .encode_changes(&announcements, batch, |subscription, announcement| subscription.event_of_announcement(announcement, reading));
+        if let Some(last) = announcements[..read_count].last() {
             self.follower.advance_to(last.sequence);
         }
     }
 
-    /// Passes changes on in pieces until the bounds are reached. Returns the number of changes that
+    /// Encodes changes in pieces until the bounds are reached. Returns the number of changes that
     /// were read.
-    fn pass_on<S: Sync, T: Send>(
+    fn encode_changes<S: Sync, T: Send>(
         &mut self,
         changes: &[S],
         batch: &mut EventBatch<T, impl EventEncoder<T>>,
-        item: impl Fn(&Self, &S) -> Option<StreamEvent> + Sync,
+        event_of: impl Fn(&Self, &S) -> Option<StreamEvent> + Sync,
     ) -> usize {
         let mut rest = changes;
         loop {
             // at most what the bounds allow, in case all of them match
-            let piece = &rest[..rest.len().min(batch.remaining()).min(self.pace)];
+            let piece = &rest[..rest.len().min(batch.remaining()).min(self.quota)];
             if piece.is_empty() {
                 return changes.len() - rest.len();
             }
-            let progress = batch.changes(piece, |change| item(self, change));
+            let progress = batch.changes(piece, |change| event_of(self, change));
             self.count += progress.count;
-            self.adjust_pace(progress, piece.len());
+            self.adjust_quota(progress, piece.len());
             rest = &rest[progress.scanned..];
         }
     }
 
     fn event_of_announcement(&self, announcement: &Announcement, reading: &Reading) -> Option<StreamEvent> {
         let position = Position { sequence: announcement.sequence, ..reading.position() };
-        let item = event_of_change(&self.filter, announcement, Some(position.into()))?;
-        Some(if self.patches { item.into_patch(&self.filter, announcement) } else { item })
+        let event = event_of_change(&self.filter, announcement, Some(position.into()))?;
+        Some(if self.patches { event.into_patch(&self.filter, announcement) } else { event })
     }
 
     /// Sets the size of the next piece, depending on how much of the last one fitted.
-    fn adjust_pace(&mut self, progress: BatchProgress, source_count: usize) {
-        let enough = if progress.scanned < source_count { progress.scanned } else { self.pace };
-        self.pace = enough.saturating_mul(2).clamp(1, SCANNED_KEYS_MAX);
+    fn adjust_quota(&mut self, progress: BatchProgress, source_count: usize) {
+        let enough = if progress.scanned < source_count { progress.scanned } else { self.quota };
+        self.quota = enough.saturating_mul(2).clamp(1, SCANNED_KEYS_MAX);
     }
 
     /// Sends the `Synced` event and continues live.
@@ -435,7 +436,7 @@ impl Subscription {
 
 /// Checks that a position of a known run can be served. Neither the position nor the head that was
 /// seen may be above the recovered sequences or below the floor of the tombstones.
-fn check(position: Option<ReaderPosition>, filter: &Filter, reading: &Reading) -> Result<Sequence, ResetReason> {
+fn check_reader_position(position: Option<ReaderPosition>, filter: &Filter, reading: &Reading) -> Result<Sequence, ResetReason> {
     let ReaderPosition { position, seen } = position.ok_or(ResetReason::Malformed)?;
     if let Some(seen) = seen {
         check_servable(Position { sequence: seen, ..position }, filter, reading)?;
@@ -443,7 +444,7 @@ fn check(position: Option<ReaderPosition>, filter: &Filter, reading: &Reading) -
     check_servable(position, filter, reading)
 }
 
-/// Returns the sequence after which a position is continued.
+/// Checks one position. Returns its sequence, after which the stream continues.
 fn check_servable(position: Position, filter: &Filter, reading: &Reading) -> Result<Sequence, ResetReason> {
     let head = reading.position();
     let newest = if position.epoch == head.epoch {
@@ -464,7 +465,7 @@ fn check_servable(position: Position, filter: &Filter, reading: &Reading) -> Res
     Ok(position.sequence)
 }
 
-fn matching(filter: &Filter, record: &Record) -> Option<Arc<Object>> {
+fn matching_object(filter: &Filter, record: &Record) -> Option<Arc<Object>> {
     record.object.as_ref().filter(|object| filter.matches(&record.key, object)).cloned()
 }
 

@@ -25,11 +25,11 @@ pub enum RangeOutcome {
     Failed,
 }
 
-/// Number of open things of one sort. Clones are cheap and share the count.
+/// Number of open streams or watches. Clones are cheap and share the count.
 #[derive(Debug, Clone, Default)]
 pub struct OpenCount(Arc<AtomicUsize>);
 
-/// Guard of one open thing, which counts until the guard is dropped.
+/// Guard that counts one open stream or watch until it is dropped.
 #[derive(Debug)]
 pub struct OpenGuard(OpenCount);
 
@@ -66,14 +66,14 @@ impl RangeOutcome {
 }
 
 impl OpenCount {
-    /// Counts one more open thing until the guard is dropped.
+    /// Counts one stream or watch as open until the guard is dropped.
     #[must_use]
     pub fn open(&self) -> OpenGuard {
         self.0.fetch_add(1, Ordering::Relaxed);
         OpenGuard(self.clone())
     }
 
-    /// Returns the number of open things.
+    /// Returns the number of open streams or watches.
     #[must_use]
     pub fn get(&self) -> usize {
         self.0.load(Ordering::Relaxed)
@@ -100,7 +100,7 @@ impl EtcdCounts {
     /// Returns the number of ranges per outcome.
     #[must_use]
     pub fn ranges(&self) -> [(RangeOutcome, u64); RangeOutcome::ALL.len()] {
-        array::from_fn(|at| (RangeOutcome::ALL[at], self.ranges[at].load(Ordering::Relaxed)))
+        array::from_fn(|index| (RangeOutcome::ALL[index], self.ranges[index].load(Ordering::Relaxed)))
     }
 
     /// Returns the number of watches that were cancelled because their revision was compacted.
@@ -117,8 +117,8 @@ mod tests {
     #[test]
     fn outcomes_and_open_guards_are_counted() {
         let counts = EtcdCounts::default();
-        for (at, outcome) in RangeOutcome::ALL.into_iter().enumerate() {
-            (0..=at).for_each(|_| counts.add_range(outcome));
+        for (index, outcome) in RangeOutcome::ALL.into_iter().enumerate() {
+            (0..=index).for_each(|_| counts.add_range(outcome));
         }
         assert_eq!(counts.ranges().map(|(_, count)| count), [1, 2, 3, 4, 5, 6, 7, 8]);
         let (one, other) = (counts.watchers.open(), counts.watchers.open());

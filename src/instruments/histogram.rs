@@ -11,7 +11,7 @@ pub const HISTOGRAM_BOUNDS: [f64; 16] =
 /// Durations, counted per bucket.
 #[derive(Debug, Default)]
 pub struct Histogram {
-    /// Count of each bucket alone. The last one counts durations above all bounds.
+    /// Count of each bucket, not cumulative. The last one counts durations above all bounds.
     counts: [AtomicU64; HISTOGRAM_BOUNDS.len() + 1],
     sum_nanoseconds: AtomicU64,
 }

@@ -1,7 +1,7 @@
 //! Rate limit of the log: one line per cause and minute, so that a remote or a client that repeats
 //! an error cannot flood the log.
 //!
-//! The number of remembered limiter is limited. The caller writes the log and chooses the text of a
+//! The number of remembered causes is limited. The caller writes the log and chooses the text of a
 //! cause.
 
 use std::collections::BTreeMap;
@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 /// lines.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Maximum number of remembered limiter: two for each cluster of the largest mesh (511). Further
-/// limiter share one limit.
+/// Maximum number of remembered causes: two for each cluster of the largest mesh (511). Further
+/// causes share one limit.
 const CAUSES_MAX: usize = 1_024;
 
-/// Common cause of everything beyond [`CAUSES_MAX`].
+/// Cause under which all causes beyond [`CAUSES_MAX`] are counted.
 const OTHERS: &str = "";
 
 /// Causes of recent log lines.
@@ -27,7 +27,7 @@ pub struct LogLimiter {
 
 #[derive(Debug)]
 struct LoggedCause {
-    at: Instant,
+    logged_at: Instant,
     suppressed: u64,
 }
 
@@ -40,7 +40,7 @@ pub struct LogPermit {
 }
 
 impl LogLimiter {
-    /// Creates an empty set.
+    /// Creates a limiter that remembers no cause.
     #[must_use]
     pub const fn new() -> Self {
         Self { logged: Mutex::new(BTreeMap::new()) }
@@ -54,7 +54,7 @@ impl LogLimiter {
 
     fn permit_at(&self, cause: &str, now: Instant) -> Option<LogPermit> {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_recent = |logged: &LoggedCause| now.saturating_duration_since(logged.at) < INTERVAL;
+        let is_recent = |logged: &LoggedCause| now.saturating_duration_since(logged.logged_at) < INTERVAL;
         if logged.len() >= CAUSES_MAX && !logged.contains_key(cause) {
             logged.retain(|_, logged| is_recent(logged));
         }
@@ -65,11 +65,11 @@ impl LogLimiter {
                 None
             }
             Some(logged) => {
-                logged.at = now;
+                logged.logged_at = now;
                 Some(LogPermit { more: Some(std::mem::take(&mut logged.suppressed)).filter(|more| *more > 0) })
             }
             None => {
-                logged.insert(cause.to_owned(), LoggedCause { at: now, suppressed: 0 });
+                logged.insert(cause.to_owned(), LoggedCause { logged_at: now, suppressed: 0 });
                 Some(LogPermit { more: None })
             }
         }
@@ -96,12 +96,12 @@ mod tests {
     }
 
     #[test]
-    fn unlimited_causes_share_one_limit_and_use_bounded_memory() {
+    fn causes_above_the_maximum_share_one_limit() {
         let (limiter, start) = (LogLimiter::new(), Instant::now());
         let logged = (0..10_000).filter(|number| limiter.permit_at(&format!("cause {number}"), start).is_some()).count();
         assert_eq!(logged, CAUSES_MAX + 1);
         assert!(limiter.logged.lock().unwrap().len() <= CAUSES_MAX + 1);
-        // limiter of a minute ago are evicted
+        // causes of a minute ago are evicted
         assert!(limiter.permit_at("another", start + INTERVAL).is_some());
         assert_eq!(limiter.logged.lock().unwrap().len(), 1);
     }

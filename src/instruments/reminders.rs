@@ -1,8 +1,8 @@
 //! Reminders of conditions that stay broken, so that a log that is read an hour later still shows
 //! them.
 //!
-//! Each set records since when a condition is broken and when it was last logged. The caller writes
-//! the log.
+//! A [`ReminderSchedule`] records when each condition broke and when it was last logged. The caller
+//! writes the log.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ struct BrokenCondition {
 }
 
 impl<K: Ord + Clone> ReminderSchedule<K> {
-    /// Creates an empty set.
+    /// Creates a schedule without broken conditions.
     #[must_use]
     pub const fn new(interval: Duration) -> Self {
         Self { interval, broken: BTreeMap::new() }
@@ -61,8 +61,8 @@ mod tests {
         assert_eq!(at(0, &["a", "b"]), []);
         assert_eq!(at(9, &["a", "b"]), []);
         assert_eq!(at(10, &["a", "b", "c"]), [("a", minutes(10)), ("b", minutes(10))]);
-        assert_eq!(at(11, &["a", "c"]), [], "b is whole");
-        assert_eq!(at(19, &["a", "b", "c"]), [], "and breaks again");
+        assert_eq!(at(11, &["a", "c"]), [], "b is no longer broken");
+        assert_eq!(at(19, &["a", "b", "c"]), [], "b has broken again");
         assert_eq!(at(20, &["a", "b", "c"]), [("a", minutes(20)), ("c", minutes(10))]);
         assert_eq!(at(29, &["b"]), [("b", minutes(10))]);
     }

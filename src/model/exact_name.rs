@@ -4,7 +4,7 @@
 /// `k8s.io/apimachinery/pkg/util/validation`).
 const PATTERN_CHARACTERS: [char; 10] = ['*', '?', '[', ']', '{', '}', '^', '$', '|', '\\'];
 
-/// Error for a pattern instead of a name. The message completes "NAME: …".
+/// Error for a pattern instead of a name. The caller writes `NAME: ` before the message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is a pattern (names have no {character:?}), but names must be exact: use the full name, or a label selector")]
 pub struct PatternForName {
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_is_no_name() {
+    fn patterns_are_refused() {
         for name in ["cart", "paris-worker-1.example.com", "Worker_1", "kube-dns.kube-system", "ä"] {
             assert_eq!(check_exact_name(name), Ok(()), "{name}");
         }

@@ -15,7 +15,8 @@ const CLUSTER_CONFIG_PREFIX: &str = "cilium/cluster-config/";
 /// Prefix of the keys of findings.
 const PROBLEM_PREFIX: &str = "problem/";
 
-/// Prefix of a notice's whole key, so that the key is not mistaken for that of an entry.
+/// Prefix of the cache form of a notice, before the notice's key in etcd. It keeps the form
+/// distinct from the keys of entries.
 const NOTICE_PREFIX: &str = "notice/";
 
 /// Separator in the key of a derived entry, between the node's name and its address or pod CIDR.
@@ -70,7 +71,7 @@ struct KindProperties {
 
 impl KindProperties {
     /// Creates the row of a kind that meshkeep makes itself.
-    const fn made(kind: Kind, index: usize, base: &'static str, api_name: &'static str) -> Self {
+    const fn generated(kind: Kind, index: usize, base: &'static str, api_name: &'static str) -> Self {
         let (list_name, infix, listed_as) = ("", "", kind);
         let (unscoped, is_mirrored, is_namespaced, is_revocable) = (None, false, false, false);
         Self { kind, index, base, api_name, list_name, infix, unscoped, listed_as, is_mirrored, is_namespaced, is_revocable }
@@ -78,7 +79,7 @@ impl KindProperties {
 
     /// Creates the row of a mirrored kind.
     const fn mirrored(kind: Kind, index: usize, base: &'static str, api_name: &'static str, list_name: &'static str) -> Self {
-        Self { is_mirrored: true, list_name, ..Self::made(kind, index, base, api_name) }
+        Self { is_mirrored: true, list_name, ..Self::generated(kind, index, base, api_name) }
     }
 
     /// Creates the row of a mirrored kind by which agents send traffic: services and their parts,
@@ -97,21 +98,21 @@ const KIND_PROPERTIES: [KindProperties; 10] = [
         ..KindProperties::mirrored(Kind::Identity, 1, "identities/v1", "identity", "identities")
     },
     KindProperties { unscoped: Some("default/"), ..KindProperties::mirrored(Kind::Ip, 2, "ip/v1", "ipcache", "ipcache") },
-    KindProperties { listed_as: Kind::Ip, ..KindProperties::made(Kind::NodeIp, 3, "nodes/v1", "ipcache") },
+    KindProperties { listed_as: Kind::Ip, ..KindProperties::generated(Kind::NodeIp, 3, "nodes/v1", "ipcache") },
     KindProperties::mirrored(Kind::Node, 3, "nodes/v1", "node", "nodes"),
     KindProperties::revocable(Kind::ServiceExport, 4, "serviceexports/v1", "serviceExport", "service-exports"),
     KindProperties::revocable(Kind::Service, 5, "services/v1", "service", "services"),
-    KindProperties::made(Kind::Cluster, 6, "cluster-config", "cluster"),
-    KindProperties::made(Kind::Problem, 7, "problem", "problem"),
-    KindProperties::made(Kind::Notice, 8, "notice", "notice"),
+    KindProperties::generated(Kind::Cluster, 6, "cluster-config", "cluster"),
+    KindProperties::generated(Kind::Problem, 7, "problem", "problem"),
+    KindProperties::generated(Kind::Notice, 8, "notice", "notice"),
 ];
 
 // each row is at the index of its kind
 const _: () = {
-    let mut at = 0;
-    while at < KIND_PROPERTIES.len() {
-        assert!(KIND_PROPERTIES[at].kind as usize == at, "rows are in the order of their kinds");
-        at += 1;
+    let mut index = 0;
+    while index < KIND_PROPERTIES.len() {
+        assert!(KIND_PROPERTIES[index].kind as usize == index, "rows are in the order of their kinds");
+        index += 1;
     }
 };
 
@@ -280,8 +281,8 @@ impl EntryKey {
         if self.kind == Kind::NodeIp { Self::split_node_ip(&self.name).map(|(node, _)| node) } else { None }
     }
 
-    /// Returns the mirrored key whose state decides about this entry: the key itself, or the node
-    /// of a derived entry.
+    /// Returns the mirrored key that this entry comes from: the key itself, or the node's key for a
+    /// derived entry.
     #[must_use]
     pub fn origin(&self) -> Self {
         match self.derived_from() {
@@ -377,16 +378,16 @@ mod tests {
 
     #[test]
     fn the_lists_of_kinds_agree_with_the_properties() {
-        let those =
+        let kinds_where =
             |test: fn(&KindProperties) -> bool| KIND_PROPERTIES.iter().filter(|row| test(row)).map(|row| row.kind).collect::<Vec<_>>();
-        assert_eq!(those(|row| row.is_mirrored), Kind::ALL);
-        assert_eq!(those(|row| row.is_mirrored || row.listed_as != row.kind), Kind::STORED);
-        assert_eq!(those(|row| row.listed_as == row.kind && row.kind != Kind::Notice), Kind::STREAMED);
-        assert!(Kind::ALL.into_iter().enumerate().all(|(at, kind)| kind.index() == at));
+        assert_eq!(kinds_where(|row| row.is_mirrored), Kind::ALL);
+        assert_eq!(kinds_where(|row| row.is_mirrored || row.listed_as != row.kind), Kind::STORED);
+        assert_eq!(kinds_where(|row| row.listed_as == row.kind && row.kind != Kind::Notice), Kind::STREAMED);
+        assert!(Kind::ALL.into_iter().enumerate().all(|(index, kind)| kind.index() == index));
     }
 
     #[test]
-    fn cache_forms_read_back() {
+    fn cache_forms_are_parsed_as_they_were_written() {
         for text in [
             "cilium/cache/nodes/v1/paris/worker-1",
             "cilium/cache/services/v1/paris/shop/cart",
@@ -407,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_have_the_index_of_their_list() {
+    fn a_kind_has_its_index_in_the_list_of_all_kinds() {
         for (index, kind) in Kind::ALL.into_iter().enumerate() {
             assert_eq!((kind.index(), kind.is_mirrored(), kind.listed_as()), (index, true, kind));
         }
@@ -415,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_of_an_entry_derived_from_a_node_names_both() {
+    fn the_key_of_a_derived_entry_names_node_and_prefix() {
         let node = EntryKey::from_cache_form("cilium/cache/nodes/v1/paris/a#b").unwrap();
         assert_eq!(node.kind, Kind::Node);
         let entry = EntryKey::of_node_ip(&node, ObjectPrefix::parse("fd00::1").unwrap());

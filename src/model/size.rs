@@ -3,7 +3,7 @@
 use std::iter::Sum;
 use std::ops::Add;
 
-/// Number of keys, and of the raw bytes of them and their values.
+/// Number of keys, and of the raw bytes of the keys and their values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Size {
     /// Number of keys.

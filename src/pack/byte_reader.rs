@@ -1,8 +1,8 @@
-//! Primitives of everything that is packed and stored: numbers, lengths, byte strings and positions
-//! in a chunk.
+//! Primitive encodings of chunks and of the store: numbers, lengths, byte strings and spans of
+//! bytes in a chunk.
 //!
-//! Every read is checked against the remaining bytes. No input panics, or allocates more than a
-//! small multiple of its own length.
+//! Every read is checked against the remaining bytes. No input can cause a panic, or an allocation
+//! of more than a small multiple of its own length.
 
 use thiserror::Error;
 
@@ -26,7 +26,7 @@ pub enum DecodeError {
     Field(&'static str),
 }
 
-/// Position of bytes within a chunk.
+/// Range of bytes within a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ByteSpan {
     pub(super) start: u32,
@@ -38,7 +38,8 @@ impl ByteSpan {
         (self.end - self.start) as usize
     }
 
-    /// Returns the bytes, or none if they are out of range, which cannot happen in a checked chunk.
+    /// Returns the bytes of the span, or an empty slice if it is out of range, which cannot happen
+    /// in a checked chunk.
     pub(super) fn slice(self, bytes: &[u8]) -> &[u8] {
         bytes.get(self.start as usize..self.end as usize).unwrap_or_default()
     }
@@ -63,8 +64,8 @@ pub(crate) fn put_text(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(text);
 }
 
-/// Returns the length of the common prefix.
-pub(crate) fn common_length(left: &[u8], right: &[u8]) -> usize {
+/// Returns the length of the common prefix of two byte strings.
+pub(crate) fn common_prefix_length(left: &[u8], right: &[u8]) -> usize {
     left.iter().zip(right).take_while(|(left, right)| left == right).count()
 }
 
@@ -83,26 +84,26 @@ pub(super) fn put_fixed(out: &mut Vec<u8>, number: u64, width: usize) {
 
 /// Returns the number at `index` in an array that begins at `start`, with `width` bytes per number;
 /// 0 if out of range.
-pub(super) fn fixed_at(bytes: &[u8], start: u32, width: u8, index: usize) -> u64 {
+pub(super) fn fixed_number(bytes: &[u8], start: u32, width: u8, index: usize) -> u64 {
     let width = usize::from(width);
-    let at = start as usize + index * width;
+    let first = start as usize + index * width;
     // the common widths without a loop
-    match (width, bytes.get(at..at + width)) {
+    match (width, bytes.get(first..first + width)) {
         (1, Some(one)) => u64::from(one[0]),
         (2, Some(two)) => u64::from(two[0]) | u64::from(two[1]) << 8,
-        (_, Some(found)) => found.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)),
+        (_, Some(number_bytes)) => number_bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)),
         (_, None) => 0,
     }
 }
 
 /// Iterates over an array of `count` numbers that begins at `start`, with `width` bytes per number.
-pub(super) fn all_fixed(bytes: &[u8], start: u32, width: u8, count: usize) -> impl Iterator<Item = u64> {
+pub(super) fn fixed_numbers(bytes: &[u8], start: u32, width: u8, count: usize) -> impl Iterator<Item = u64> {
     let width = usize::from(width.min(8));
-    let mask = 1_u64.checked_shl(8 * u32::try_from(width).unwrap_or(8)).map_or(u64::MAX, |above| above - 1);
+    let mask = 1_u64.checked_shl(8 * u32::try_from(width).unwrap_or(8)).map_or(u64::MAX, |limit| limit - 1);
     (0..count).map(move |index| {
         let rest = bytes.get(start as usize + index * width..).unwrap_or_default();
         match rest.first_chunk::<8>() {
-            Some(found) => u64::from_le_bytes(*found) & mask,
+            Some(eight_bytes) => u64::from_le_bytes(*eight_bytes) & mask,
             // fewer than eight bytes are left before the end of the chunk
             None => rest.iter().take(width).rev().fold(0, |number, byte| number << 8 | u64::from(*byte)),
         }
@@ -113,19 +114,19 @@ pub(super) fn all_fixed(bytes: &[u8], start: u32, width: u8, count: usize) -> im
 #[derive(Debug)]
 pub(crate) struct ByteReader<'a> {
     bytes: &'a [u8],
-    at: usize,
+    position: usize,
 }
 
 impl<'a> ByteReader<'a> {
     pub(crate) const fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0 }
+        Self { bytes, position: 0 }
     }
 
     /// Opens a reader after the first byte, which must be the format version `version`.
     pub(crate) fn with_version(bytes: &'a [u8], version: u8) -> Result<Self, DecodeError> {
         let mut reader = Self::new(bytes);
-        let found = reader.byte()?;
-        if found == version { Ok(reader) } else { Err(DecodeError::UnknownVersion(found)) }
+        let actual = reader.byte()?;
+        if actual == version { Ok(reader) } else { Err(DecodeError::UnknownVersion(actual)) }
     }
 
     /// Returns all bytes, including those already read.
@@ -134,7 +135,7 @@ impl<'a> ByteReader<'a> {
     }
 
     pub(crate) const fn left(&self) -> usize {
-        self.bytes.len() - self.at
+        self.bytes.len() - self.position
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
@@ -143,7 +144,7 @@ impl<'a> ByteReader<'a> {
 
     /// Returns the remaining bytes.
     pub(crate) fn rest(self) -> &'a [u8] {
-        &self.bytes[self.at..]
+        &self.bytes[self.position..]
     }
 
     /// Checks that no bytes remain.
@@ -151,23 +152,23 @@ impl<'a> ByteReader<'a> {
         if self.is_empty() { Ok(()) } else { Err(DecodeError::Field("end")) }
     }
 
-    /// Skips `length` bytes and returns their position.
+    /// Skips `length` bytes and returns their span.
     pub(super) fn skip(&mut self, length: usize) -> Result<ByteSpan, DecodeError> {
-        let start = to_u32(self.at)?;
+        let start = to_u32(self.position)?;
         self.next_bytes(length)?;
-        Ok(ByteSpan { start, end: to_u32(self.at)? })
+        Ok(ByteSpan { start, end: to_u32(self.position)? })
     }
 
     fn next_bytes(&mut self, length: usize) -> Result<&'a [u8], DecodeError> {
-        let end = self.at.checked_add(length).ok_or(DecodeError::Truncated)?;
-        let slice = self.bytes.get(self.at..end).ok_or(DecodeError::Truncated)?;
-        self.at = end;
+        let end = self.position.checked_add(length).ok_or(DecodeError::Truncated)?;
+        let slice = self.bytes.get(self.position..end).ok_or(DecodeError::Truncated)?;
+        self.position = end;
         Ok(slice)
     }
 
     pub(crate) fn byte(&mut self) -> Result<u8, DecodeError> {
-        let byte = self.bytes.get(self.at).copied().ok_or(DecodeError::Truncated)?;
-        self.at += 1;
+        let byte = self.bytes.get(self.position).copied().ok_or(DecodeError::Truncated)?;
+        self.position += 1;
         Ok(byte)
     }
 
@@ -208,9 +209,9 @@ impl<'a> ByteReader<'a> {
         Err(DecodeError::Field("varint"))
     }
 
-    /// Reads a varint that must not exceed `most`.
-    pub(super) fn count(&mut self, most: usize) -> Result<usize, DecodeError> {
-        usize::try_from(self.varint()?).ok().filter(|count| *count <= most).ok_or(DecodeError::Field("count"))
+    /// Reads a varint that must not exceed `max`.
+    pub(super) fn count(&mut self, max: usize) -> Result<usize, DecodeError> {
+        usize::try_from(self.varint()?).ok().filter(|count| *count <= max).ok_or(DecodeError::Field("count"))
     }
 
     /// Reads a length and that many bytes.
@@ -224,7 +225,7 @@ impl<'a> ByteReader<'a> {
         std::str::from_utf8(self.bytes()?).map_err(|_| DecodeError::Field(field))
     }
 
-    /// Skips a length and that many bytes, and returns the position of the latter.
+    /// Skips a length and that many bytes, and returns the span of the bytes.
     pub(super) fn span(&mut self) -> Result<ByteSpan, DecodeError> {
         let length = self.count(self.bytes.len())?;
         self.skip(length)

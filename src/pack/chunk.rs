@@ -30,7 +30,7 @@ pub(super) struct ChunkData {
     pub(super) verbatim: Column,
     extras: Box<[RecordExtra]>,
     /// Rows sorted by last sequence, computed on the first use.
-    order: OnceLock<Box<[u16]>>,
+    rows_by_sequence: OnceLock<Box<[u16]>>,
     /// Numbers that a caller derives from all rows, computed on the first use ([`Chunk::noted`]).
     noted: OnceLock<Box<[u32]>>,
     /// Upper bound on the length of each value, in bytes.
@@ -142,7 +142,7 @@ impl Chunk {
         EntryKey::new(group.kind, group.cluster.clone(), String::from_utf8_lossy(&name))
     }
 
-    /// Iterates over the scopes of the chunk: a range of rows and its cluster.
+    /// Iterates over the scopes of the chunk: the rows and the cluster of each.
     pub fn clusters(&self) -> impl Iterator<Item = (Range<usize>, &ClusterName)> {
         self.0.groups.iter().filter(|group| group.start < group.end).map(|group| (group.start..group.end, &group.cluster))
     }
@@ -157,7 +157,7 @@ impl Chunk {
     /// Returns `false` if no row is held ([`SourceStamp::held`]). `true` may be wrong.
     #[must_use]
     pub fn may_be_held(&self) -> bool {
-        (flag::HELD..2 * flag::HELD).any(|flags| self.0.numbers.flags.may_hold(&self.0.bytes, flags))
+        (flag::HELD..2 * flag::HELD).any(|flags| self.0.numbers.flags.may_contain(&self.0.bytes, flags))
     }
 
     /// Appends the key of a row as bytes that sort in key order.
@@ -177,7 +177,7 @@ impl Chunk {
     }
 
     /// Returns the address of a row if it is a usable ipcache entry whose key is an IPv4 address.
-    /// Most rows are.
+    /// Most rows are such entries.
     #[must_use]
     pub fn ipv4_host(&self, row: usize) -> Option<Ipv4Addr> {
         if self.0.is_usable(row) { self.0.ipv4_host(row) } else { None }
@@ -250,27 +250,27 @@ impl Chunk {
     /// Returns the last sequence of a row.
     #[must_use]
     pub fn last_sequence(&self, row: usize) -> Sequence {
-        assert!(row < self.len(), "a row must be of the chunk");
+        assert!(row < self.len(), "the row must exist in the chunk");
         Sequence(self.0.numbers.last_sequence.at(&self.0.bytes, row))
     }
 
-    /// Returns the rows sorted by last sequence. The first call takes some 20 µs; the result uses 2
-    /// bytes per row.
+    /// Returns the rows sorted by last sequence. The first call takes about 20 µs; the result uses
+    /// 2 bytes per row.
     #[must_use]
     pub fn by_sequence(&self) -> &[u16] {
-        self.0.order.get_or_init(|| {
+        self.0.rows_by_sequence.get_or_init(|| {
             let mut rows: Vec<u16> = (0..self.len()).map(|row| u16::try_from(row).unwrap_or(u16::MAX)).collect();
             rows.sort_by_cached_key(|row| self.last_sequence(usize::from(*row)));
             rows.into()
         })
     }
 
-    /// Returns numbers that `of` derives from all rows, sorted and without duplicates. Only the
-    /// first call runs `of`, which usually decodes every value. The result uses 4 bytes per
-    /// distinct number.
-    pub fn noted(&self, of: impl FnOnce(&Self) -> Vec<u32>) -> &[u32] {
+    /// Returns the numbers that `derive` computes from all rows, sorted and without duplicates.
+    /// Only the first call runs `derive`, which usually decodes every value. The result uses 4
+    /// bytes per distinct number.
+    pub fn noted(&self, derive: impl FnOnce(&Self) -> Vec<u32>) -> &[u32] {
         self.0.noted.get_or_init(|| {
-            let mut numbers = of(self);
+            let mut numbers = derive(self);
             numbers.sort_unstable();
             numbers.dedup();
             numbers.into()
@@ -295,30 +295,30 @@ impl Chunk {
     /// Returns `false` if no ipcache entry of the chunk names the identity. `true` may be wrong.
     #[must_use]
     pub fn may_name_identity(&self, identity: u32) -> bool {
-        self.0.numbers.identity.may_hold(&self.0.bytes, u64::from(identity))
+        self.0.numbers.identity.may_contain(&self.0.bytes, u64::from(identity))
     }
 
-    /// Returns the identity that a row's ipcache entry names, if its meaning is known. 0 for other
-    /// kinds.
+    /// Returns the identity that a row's ipcache entry names. Valid only if the indexed fields of
+    /// the row are known; 0 for other kinds.
     #[must_use]
     pub fn identity(&self, row: usize) -> u32 {
         u32::try_from(self.0.numbers.identity.at(&self.0.bytes, row)).unwrap_or(0)
     }
 
-    /// Returns `true` if [`Chunk::meaning`] of any row is [`IndexedFields::Unknown`].
+    /// Returns `true` if the indexed fields of any row are [`IndexedFields::Unknown`].
     #[must_use]
-    pub fn has_unknown(&self) -> bool {
-        (0..self.len()).any(|row| self.0.numbers.flags.at(&self.0.bytes, row) & flag::MEANING == flag::UNKNOWN)
+    pub fn has_unknown_fields(&self) -> bool {
+        (0..self.len()).any(|row| self.0.numbers.flags.at(&self.0.bytes, row) & flag::INDEXED_FIELDS_MASK == flag::UNKNOWN)
     }
 
     /// Returns the prefix of a row's last usable value, if the row is an ipcache entry and its
-    /// meaning is known.
+    /// indexed fields are known.
     #[must_use]
     pub fn prefix(&self, row: usize) -> Option<ObjectPrefix> {
         if self.0.is_usable(row) { self.0.prefix(row) } else { None }
     }
 
-    /// Returns the last usable value of a row, if its meaning is known.
+    /// Returns the last usable value of a row, if its indexed fields are known.
     #[must_use]
     pub fn usable_value(&self, row: usize) -> Option<Vec<u8>> {
         let packed = &self.0;
@@ -336,10 +336,10 @@ impl Chunk {
 
     /// Returns the indexed fields of a row's last usable value.
     #[must_use]
-    pub fn meaning(&self, row: usize) -> IndexedFields {
+    pub fn indexed_fields(&self, row: usize) -> IndexedFields {
         let packed = &self.0;
-        match packed.numbers.flags.at(&packed.bytes, row) & flag::MEANING {
-            flag::USABLE => packed.usable(row).unwrap_or(IndexedFields::Unknown),
+        match packed.numbers.flags.at(&packed.bytes, row) & flag::INDEXED_FIELDS_MASK {
+            flag::USABLE => packed.usable_fields(row).unwrap_or(IndexedFields::Unknown),
             flag::NOTHING => IndexedFields::Nothing,
             _ => IndexedFields::Unknown,
         }
@@ -365,9 +365,10 @@ impl ChunkData {
         if !reader.is_empty() {
             return Err(DecodeError::Field("end"));
         }
-        let name = names.longest(0);
-        let value_length_max = templates.iter().map(|template| template.longest(name)).fold(verbatim.longest(name), usize::max);
-        let (bytes, order, noted) = (Arc::clone(bytes), OnceLock::new(), OnceLock::new());
+        let name_length_max = names.longest(0);
+        let value_length_max =
+            templates.iter().map(|template| template.longest(name_length_max)).fold(verbatim.longest(name_length_max), usize::max);
+        let (bytes, rows_by_sequence, noted) = (Arc::clone(bytes), OnceLock::new(), OnceLock::new());
         Ok(Self {
             bytes,
             count,
@@ -379,15 +380,15 @@ impl ChunkData {
             templates,
             verbatim,
             extras,
-            order,
+            rows_by_sequence,
             noted,
             value_length_max,
         })
     }
 
     pub(super) fn group(&self, row: usize) -> &ScopeGroup {
-        let at = self.groups.partition_point(|group| group.end <= row);
-        &self.groups[at]
+        let index = self.groups.partition_point(|group| group.end <= row);
+        &self.groups[index]
     }
 
     pub(super) fn append_name(&self, row: usize, out: &mut Vec<u8>) {
@@ -397,33 +398,33 @@ impl ChunkData {
     fn append_value(&self, row: usize, name: &[u8], out: &mut Vec<u8>) {
         let bytes = &*self.bytes;
         let index = self.numbers.template.rank(bytes, row);
-        let of_column = RowInput { bytes, name, index };
+        let input = RowInput { bytes, name, index };
         let template = usize::try_from(self.numbers.template.at(bytes, row)).unwrap_or(0);
-        let Some(template) = template.checked_sub(1).and_then(|at| self.templates.get(at)) else {
-            return self.verbatim.append(of_column, out);
+        let Some(template) = template.checked_sub(1).and_then(|template_index| self.templates.get(template_index)) else {
+            return self.verbatim.append(input, out);
         };
-        for (at, literal) in template.literals.iter().enumerate() {
+        for (hole, literal) in template.literals.iter().enumerate() {
             out.extend_from_slice(literal.slice(bytes));
-            if at < template.columns.len() {
-                template.append(at, of_column, out);
+            if hole < template.columns.len() {
+                template.append(hole, input, out);
             }
         }
     }
 
     fn has_value(&self, row: usize, name: &[u8], value: &[u8]) -> bool {
         let bytes = &*self.bytes;
-        let of_column = RowInput { bytes, name, index: self.numbers.template.rank(bytes, row) };
+        let input = RowInput { bytes, name, index: self.numbers.template.rank(bytes, row) };
         let template = usize::try_from(self.numbers.template.at(bytes, row)).unwrap_or(0);
         let (mut rest, mut part) = (Some(value), Vec::with_capacity(64));
-        let Some(template) = template.checked_sub(1).and_then(|at| self.templates.get(at)) else {
-            self.verbatim.append(of_column, &mut part);
+        let Some(template) = template.checked_sub(1).and_then(|template_index| self.templates.get(template_index)) else {
+            self.verbatim.append(input, &mut part);
             return part == value;
         };
-        for (at, literal) in template.literals.iter().enumerate() {
+        for (hole, literal) in template.literals.iter().enumerate() {
             rest = rest.and_then(|rest| rest.strip_prefix(literal.slice(bytes)));
-            if at < template.columns.len() && rest.is_some() {
+            if hole < template.columns.len() && rest.is_some() {
                 part.clear();
-                template.append(at, of_column, &mut part);
+                template.append(hole, input, &mut part);
                 rest = rest.and_then(|rest| rest.strip_prefix(&*part));
             }
         }
@@ -432,23 +433,23 @@ impl ChunkData {
 
     /// Returns the good values and rejections within some rows.
     pub(super) fn extras_in(&self, rows: Range<usize>) -> &[RecordExtra] {
-        let place = |row: usize| self.extras.partition_point(|extra| extra.row < row);
-        &self.extras[place(rows.start)..place(rows.end)]
+        let position = |row: usize| self.extras.partition_point(|extra| extra.row < row);
+        &self.extras[position(rows.start)..position(rows.end)]
     }
 
     pub(super) fn extra(&self, row: usize) -> Option<&RecordExtra> {
-        self.extras.binary_search_by_key(&row, |extra| extra.row).ok().map(|at| &self.extras[at])
+        self.extras.binary_search_by_key(&row, |extra| extra.row).ok().map(|index| &self.extras[index])
     }
 
-    fn usable(&self, row: usize) -> Option<IndexedFields> {
+    fn usable_fields(&self, row: usize) -> Option<IndexedFields> {
         match self.group(row).kind {
             Kind::EndpointSlice | Kind::ServiceExport | Kind::Service => {
-                let service = String::from_utf8(self.addresses_of(row)).ok()?;
+                let service = String::from_utf8(self.addresses_or_service(row)).ok()?;
                 Some(IndexedFields::Service((!service.is_empty()).then(|| service.into())))
             }
             Kind::Cluster | Kind::Problem | Kind::Notice => None,
             Kind::Identity => self.name(row).parse().ok().map(IndexedFields::Identity),
-            Kind::Node => Some(IndexedFields::Node { addresses: read_addresses(&self.addresses_of(row)) }),
+            Kind::Node => Some(IndexedFields::Node { addresses: read_addresses(&self.addresses_or_service(row)) }),
             Kind::Ip | Kind::NodeIp => {
                 let identity = u32::try_from(self.numbers.identity.at(&self.bytes, row)).ok()?;
                 Some(IndexedFields::Ip { prefix: self.prefix(row)?, identity })
@@ -458,7 +459,7 @@ impl ChunkData {
 
     /// Returns `true` if the row's last usable value has indexed fields.
     fn is_usable(&self, row: usize) -> bool {
-        self.numbers.flags.at(&self.bytes, row) & flag::MEANING == flag::USABLE
+        self.numbers.flags.at(&self.bytes, row) & flag::INDEXED_FIELDS_MASK == flag::USABLE
     }
 
     /// Returns the address in a row's key, if the row is an ipcache entry and its name is stored as
@@ -476,7 +477,7 @@ impl ChunkData {
         if matches!(kind, Kind::Ip | Kind::NodeIp) { prefix_of_name(kind, &self.name(row)) } else { None }
     }
 
-    fn addresses_of(&self, row: usize) -> Vec<u8> {
+    fn addresses_or_service(&self, row: usize) -> Vec<u8> {
         let mut packed = Vec::new();
         self.addresses.append(RowInput { bytes: &self.bytes, name: &[], index: row }, &mut packed);
         packed

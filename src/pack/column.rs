@@ -1,9 +1,9 @@
-//! A column of byte strings, as it is read. The module `form_choice` selects its form and writes
-//! it.
+//! A column of byte strings: its layout, and how to read it. The module `form_choice` chooses the
+//! form of a column and writes the column.
 //!
 //! Bytes: `form (1) · body · varint exceptions · exceptions × (varint row, text)`. Rows count from
 //! 0 within the column. `text` is a varint length and that many bytes. An exception replaces the
-//! value that the form gives its row.
+//! value that the form gives to its row.
 //!
 //! | form | body | value of a row |
 //! |---|---|---|
@@ -25,7 +25,7 @@ use std::net::Ipv4Addr;
 use std::ops::Range;
 
 use super::DecodeError;
-use super::byte_reader::{ByteReader, ByteSpan, all_fixed, fixed_at};
+use super::byte_reader::{ByteReader, ByteSpan, fixed_number, fixed_numbers};
 use super::number_column::NumberColumn;
 
 pub(super) const CONSTANT: u8 = 0;
@@ -93,7 +93,7 @@ pub(super) struct Column {
 pub(super) struct RowInput<'a> {
     /// Bytes of the chunk.
     pub(super) bytes: &'a [u8],
-    /// Name in the row's key. Empty if the column is the one of names.
+    /// Name in the row's key. Empty in the column of names itself.
     pub(super) name: &'a [u8],
     /// Row within the column.
     pub(super) index: usize,
@@ -107,7 +107,7 @@ impl TextList {
         let ends = reader.numbers(count, width)?;
         let (mut last, mut longest) = (0, 0);
         for index in 0..count {
-            let end = fixed_at(reader.all(), ends, width, index);
+            let end = fixed_number(reader.all(), ends, width, index);
             if end < last {
                 return Err(DecodeError::Field("end of a text"));
             }
@@ -116,7 +116,7 @@ impl TextList {
         }
         let bytes = reader.skip(usize::try_from(last).map_err(|_| DecodeError::Truncated)?)?;
         let count = u32::try_from(count).map_err(|_| DecodeError::Field("count"))?;
-        // a part cannot exceed the total, which fits
+        // no text is longer than all texts together, whose length fits a `u32`
         let longest = u32::try_from(longest).map_err(|_| DecodeError::Truncated)?;
         Ok(Self { prefix, count, width, ends, bytes, longest })
     }
@@ -127,15 +127,15 @@ impl TextList {
     }
 
     /// Returns a text without the common prefix.
-    fn own(self, bytes: &[u8], index: usize) -> &[u8] {
-        let end_of = |index| usize::try_from(fixed_at(bytes, self.ends, self.width, index)).unwrap_or(0);
+    fn suffix(self, bytes: &[u8], index: usize) -> &[u8] {
+        let end_of = |index| usize::try_from(fixed_number(bytes, self.ends, self.width, index)).unwrap_or(0);
         let start = index.checked_sub(1).map_or(0, end_of);
         self.bytes.slice(bytes).get(start..end_of(index)).unwrap_or_default()
     }
 
     /// Returns the start of the first text and the end of each, relative to `bytes`.
     pub(super) fn all_ends(self, bytes: &[u8]) -> Vec<u32> {
-        let ends = all_fixed(bytes, self.ends, self.width, self.count as usize).map(|end| u32::try_from(end).unwrap_or(0));
+        let ends = fixed_numbers(bytes, self.ends, self.width, self.count as usize).map(|end| u32::try_from(end).unwrap_or(0));
         std::iter::once(0).chain(ends).collect()
     }
 
@@ -147,7 +147,7 @@ impl TextList {
 
     fn append(self, bytes: &[u8], index: usize, out: &mut Vec<u8>) {
         out.extend_from_slice(self.prefix.slice(bytes));
-        out.extend_from_slice(self.own(bytes, index));
+        out.extend_from_slice(self.suffix(bytes, index));
     }
 }
 
@@ -156,13 +156,13 @@ impl TextTable {
         let texts = TextList::read(reader, count)?;
         let width = reader.width()?;
         let start = reader.numbers(count, width)?;
-        let named = |index| fixed_at(reader.all(), start, width, index) < u64::from(texts.count);
-        if (0..count).all(named) { Ok(Self { texts, width, start }) } else { Err(DecodeError::Field("text index")) }
+        let is_valid = |index| fixed_number(reader.all(), start, width, index) < u64::from(texts.count);
+        if (0..count).all(is_valid) { Ok(Self { texts, width, start }) } else { Err(DecodeError::Field("text index")) }
     }
 
     /// Returns the index of a row's text.
     pub(super) fn entry(self, bytes: &[u8], index: usize) -> usize {
-        usize::try_from(fixed_at(bytes, self.start, self.width, index)).unwrap_or(0)
+        usize::try_from(fixed_number(bytes, self.start, self.width, index)).unwrap_or(0)
     }
 
     fn append(self, bytes: &[u8], index: usize, out: &mut Vec<u8>) {
@@ -183,30 +183,30 @@ impl Column {
             DECIMAL => ColumnForm::Decimal(NumberColumn::read(reader, count)?),
             IPV4 => ColumnForm::Ipv4(reader.numbers(count, 4)?),
             UUID => ColumnForm::Uuid(reader.numbers(count, 16)?),
-            SPLIT => ColumnForm::Split(TextTable::read(reader, count)?, read_all(reader, count)?),
-            TEXTS => ColumnForm::Texts(read_all(reader, count)?),
+            SPLIT => ColumnForm::Split(TextTable::read(reader, count)?, read_row_texts(reader, count)?),
+            TEXTS => ColumnForm::Texts(read_row_texts(reader, count)?),
             SAME => ColumnForm::Same(read_same(reader, earlier)?),
             _ => return Err(DecodeError::Field("form of a column")),
         };
-        let exceptions = reader.count(count)?;
+        let exception_count = reader.count(count)?;
         // each exception needs at least two bytes, so a false count fails early
-        let mut found: Vec<(u32, ByteSpan)> = Vec::new();
-        for _ in 0..exceptions {
+        let mut exceptions: Vec<(u32, ByteSpan)> = Vec::new();
+        for _ in 0..exception_count {
             let row = u32::try_from(reader.count(count)?).map_err(|_| DecodeError::Field("row"))?;
-            if found.last().is_some_and(|(last, _)| *last >= row) {
+            if exceptions.last().is_some_and(|(last, _)| *last >= row) {
                 return Err(DecodeError::Field("row of an exception"));
             }
-            found.push((row, reader.span()?));
+            exceptions.push((row, reader.span()?));
         }
-        Ok(Self { form, exceptions: found.into() })
+        Ok(Self { form, exceptions: exceptions.into() })
     }
 
-    /// Returns an upper bound on the length of a value, if names have at most `name` bytes. Rows
-    /// that refer to an earlier column count as 0.
-    pub(super) fn longest(&self, name: usize) -> usize {
-        let of_form = match self.form {
+    /// Returns an upper bound on the length of a value, if names have at most `name_length_max`
+    /// bytes. Rows that refer to an earlier column count as 0.
+    pub(super) fn longest(&self, name_length_max: usize) -> usize {
+        let form_max = match self.form {
             ColumnForm::Constant(span) => span.length(),
-            ColumnForm::Name | ColumnForm::NameHead | ColumnForm::NameTail => name,
+            ColumnForm::Name | ColumnForm::NameHead | ColumnForm::NameTail => name_length_max,
             ColumnForm::Table(table) => table.texts.longest(),
             // u64::MAX
             ColumnForm::Decimal(_) => 20,
@@ -217,7 +217,7 @@ impl Column {
             ColumnForm::Texts(texts) => texts.longest(),
             ColumnForm::Same(_) => 0,
         };
-        self.exceptions.iter().map(|(_, span)| span.length()).fold(of_form, usize::max)
+        self.exceptions.iter().map(|(_, span)| span.length()).fold(form_max, usize::max)
     }
 
     /// Returns the earlier column that has the value of a row, if there is one.
@@ -241,7 +241,7 @@ impl Column {
             ColumnForm::NameTail => out.extend_from_slice(name_tail(name).unwrap_or_default()),
             ColumnForm::Table(table) => table.append(bytes, index, out),
             ColumnForm::Decimal(numbers) => append_decimal(numbers.at(bytes, index), out),
-            ColumnForm::Ipv4(start) => append_ipv4(fixed_at(bytes, start, 4, index), out),
+            ColumnForm::Ipv4(start) => append_ipv4(fixed_number(bytes, start, 4, index), out),
             ColumnForm::Uuid(start) => append_uuid(bytes, start as usize + index * 16, out),
             ColumnForm::Split(heads, tails) => {
                 heads.append(bytes, index, out);
@@ -257,7 +257,7 @@ impl Column {
     pub(super) fn ipv4(&self, bytes: &[u8], index: usize) -> Option<Ipv4Addr> {
         match self.form {
             ColumnForm::Ipv4(start) if self.exception(index).is_none() => {
-                u32::try_from(fixed_at(bytes, start, 4, index)).ok().map(Ipv4Addr::from)
+                u32::try_from(fixed_number(bytes, start, 4, index)).ok().map(Ipv4Addr::from)
             }
             _ => None,
         }
@@ -265,20 +265,20 @@ impl Column {
 
     /// Returns the exceptions within a range of rows.
     pub(super) fn exceptions_in(&self, rows: Range<usize>) -> &[(u32, ByteSpan)] {
-        let place = |row: usize| self.exceptions.partition_point(|(at, _)| (*at as usize) < row);
-        if self.exceptions.is_empty() { &[] } else { &self.exceptions[place(rows.start)..place(rows.end)] }
+        let position = |row: usize| self.exceptions.partition_point(|(exception_row, _)| (*exception_row as usize) < row);
+        if self.exceptions.is_empty() { &[] } else { &self.exceptions[position(rows.start)..position(rows.end)] }
     }
 
     fn exception(&self, index: usize) -> Option<ByteSpan> {
         if self.exceptions.is_empty() {
             return None;
         }
-        let found = self.exceptions.binary_search_by(|(row, _)| (*row as usize).cmp(&index)).ok()?;
-        Some(self.exceptions[found].1)
+        let position = self.exceptions.binary_search_by(|(row, _)| (*row as usize).cmp(&index)).ok()?;
+        Some(self.exceptions[position].1)
     }
 }
 
-fn read_all(reader: &mut ByteReader<'_>, count: usize) -> Result<TextList, DecodeError> {
+fn read_row_texts(reader: &mut ByteReader<'_>, count: usize) -> Result<TextList, DecodeError> {
     let texts = TextList::read(reader, count)?;
     if texts.count as usize == count { Ok(texts) } else { Err(DecodeError::Field("count of texts")) }
 }
@@ -290,12 +290,12 @@ fn read_same(reader: &mut ByteReader<'_>, earlier: usize) -> Result<u32, DecodeE
 
 /// Returns the part of a name before its first `/`.
 pub(super) fn name_head(name: &[u8]) -> Option<&[u8]> {
-    name.iter().position(|byte| *byte == b'/').and_then(|at| name.get(..at))
+    name.iter().position(|byte| *byte == b'/').and_then(|slash| name.get(..slash))
 }
 
 /// Returns the part of a name after its first `/`.
 pub(super) fn name_tail(name: &[u8]) -> Option<&[u8]> {
-    name.iter().position(|byte| *byte == b'/').and_then(|at| name.get(at + 1..))
+    name.iter().position(|byte| *byte == b'/').and_then(|slash| name.get(slash + 1..))
 }
 
 pub(super) fn append_decimal(number: u64, out: &mut Vec<u8>) {
@@ -304,8 +304,8 @@ pub(super) fn append_decimal(number: u64, out: &mut Vec<u8>) {
 }
 
 fn append_ipv4(number: u64, out: &mut Vec<u8>) {
-    for (at, shift) in [24, 16, 8, 0].into_iter().enumerate() {
-        if at > 0 {
+    for (index, shift) in [24, 16, 8, 0].into_iter().enumerate() {
+        if index > 0 {
             out.push(b'.');
         }
         let octet = (number >> shift & 0xff).to_le_bytes()[0];
@@ -323,8 +323,8 @@ fn append_octet(octet: u8, out: &mut Vec<u8>) {
     out.push(b'0' + octet % 10);
 }
 
-fn append_uuid(bytes: &[u8], at: usize, out: &mut Vec<u8>) {
-    for (index, byte) in bytes.get(at..at + 16).unwrap_or_default().iter().enumerate() {
+fn append_uuid(bytes: &[u8], start: usize, out: &mut Vec<u8>) {
+    for (index, byte) in bytes.get(start..start + 16).unwrap_or_default().iter().enumerate() {
         if [4, 6, 8, 10].contains(&index) {
             out.push(b'-');
         }
@@ -348,11 +348,11 @@ pub(super) fn parse_ipv4(text: &[u8]) -> Option<Ipv4Addr> {
 
 /// Parses a UUID in the form that `append_uuid` writes.
 pub(super) fn parse_uuid(text: &[u8]) -> Option<[u8; 16]> {
-    if text.len() != UUID_TEXT_LENGTH || UUID_DASHES.iter().any(|at| text[*at] != b'-') {
+    if text.len() != UUID_TEXT_LENGTH || UUID_DASHES.iter().any(|position| text[*position] != b'-') {
         return None;
     }
     let mut uuid = [0; 16];
-    let mut nibbles = text.iter().enumerate().filter(|(at, _)| !UUID_DASHES.contains(at)).map(|(_, digit)| match digit {
+    let mut nibbles = text.iter().enumerate().filter(|(position, _)| !UUID_DASHES.contains(position)).map(|(_, digit)| match digit {
         b'0'..=b'9' => Some(digit - b'0'),
         b'a'..=b'f' => Some(digit - b'a' + 10),
         _ => None,

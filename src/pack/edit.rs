@@ -19,7 +19,7 @@ use super::template::holes;
 use super::{CHECKSUM_LENGTH, FORMAT_VERSION, RECORDS_JOINED_MAX, STORED_LENGTH_MAX, digest, flag};
 use crate::model::{ClusterName, Kind, Record, SourceStamp};
 
-/// Minimum number of records for an edit. A smaller chunk is packed from its records as quickly.
+/// Minimum number of records for an edit. Packing a smaller chunk from its records is just as fast.
 const EDITED_ROWS_MIN: usize = 64;
 
 /// One in this many edits packs the chunk from its records instead, chosen by the chunk's checksum.
@@ -41,7 +41,7 @@ pub enum RowEdit<'a> {
         /// Record to insert.
         record: &'a Record,
         /// Indexed fields of the record, if known.
-        meaning: IndexedFields,
+        fields: IndexedFields,
     },
     /// Replaces a row by a record with the same key.
     Replace {
@@ -50,7 +50,7 @@ pub enum RowEdit<'a> {
         /// New record.
         record: &'a Record,
         /// Indexed fields of the record, if known.
-        meaning: IndexedFields,
+        fields: IndexedFields,
     },
     /// Removes a row.
     Remove {
@@ -85,7 +85,7 @@ impl RowEdit<'_> {
 /// A record to insert or to replace a row with.
 struct NewRecord<'a> {
     record: &'a Record,
-    meaning: &'a IndexedFields,
+    fields: &'a IndexedFields,
     /// Number of its template from 1, or 0 for none.
     template: usize,
     /// Texts in the holes of the template, or the whole value.
@@ -108,16 +108,16 @@ struct EditLayout {
 struct TemplateRows {
     plan: SplicePlan,
     /// Rows of the old chunk with the template.
-    old: Vec<usize>,
-    /// New records with the template, as indices of `ChunkEditor::new`.
-    new: Vec<usize>,
+    old_rows: Vec<usize>,
+    /// New records with the template, as indices into `ChunkEditor::new_records`.
+    new_records: Vec<usize>,
 }
 
 /// An edit in progress.
 struct ChunkEditor<'a> {
     packed: &'a ChunkData,
-    new: Vec<NewRecord<'a>>,
-    /// Inserted records, as indices of `new`.
+    new_records: Vec<NewRecord<'a>>,
+    /// Inserted records, as indices into `new_records`.
     inserted: Vec<usize>,
     layout: EditLayout,
 }
@@ -126,9 +126,9 @@ struct ChunkEditor<'a> {
 /// those of [`super::edit()`].
 pub(super) fn edited(chunk: &Chunk, edits: &[RowEdit<'_>]) -> Option<Chunk> {
     let packed = chunk.packed();
-    let renewed =
+    let is_build_due =
         packed.bytes.len() < CHECKSUM_LENGTH || packed.bytes[packed.bytes.len() - CHECKSUM_LENGTH].is_multiple_of(EDITS_PER_BUILD);
-    if renewed || packed.count < EDITED_ROWS_MIN || edits.len() * 2 > packed.count {
+    if is_build_due || packed.count < EDITED_ROWS_MIN || edits.len() * 2 > packed.count {
         return None;
     }
     let editor = ChunkEditor::new(packed, edits)?;
@@ -136,18 +136,18 @@ pub(super) fn edited(chunk: &Chunk, edits: &[RowEdit<'_>]) -> Option<Chunk> {
     if count == 0 || count > RECORDS_JOINED_MAX {
         return None;
     }
-    let (shares, templates) = editor.shares();
-    if editor.misfits(&shares) * ROWS_PER_MISFIT > count {
+    let (by_template, templates) = editor.rows_by_template();
+    if editor.count_misfits(&by_template) * ROWS_PER_MISFIT > count {
         return None;
     }
-    let bytes = editor.write(&shares, &templates);
-    (bytes.len() < STORED_LENGTH_MAX).then(|| Chunk::from_stored(bytes).expect("what was just written must read back"))
+    let bytes = editor.write(&by_template, &templates);
+    (bytes.len() < STORED_LENGTH_MAX).then(|| Chunk::from_stored(bytes).expect("an encoded chunk must be readable"))
 }
 
 impl<'a> ChunkEditor<'a> {
     fn new(packed: &'a ChunkData, edits: &'a [RowEdit<'a>]) -> Option<Self> {
-        let new = Vec::with_capacity(edits.len());
-        let mut editor = Self { packed, new, inserted: Vec::new(), layout: EditLayout::default() };
+        let new_records = Vec::with_capacity(edits.len());
+        let mut editor = Self { packed, new_records, inserted: Vec::new(), layout: EditLayout::default() };
         let mut next = 0;
         for edit in edits {
             let row = edit.row();
@@ -168,17 +168,17 @@ impl<'a> ChunkEditor<'a> {
     fn apply(&mut self, edit: &'a RowEdit<'a>) -> usize {
         let layout = &mut self.layout;
         match edit {
-            RowEdit::Insert { before, record, meaning } => {
-                layout.rows.add(self.new.len());
+            RowEdit::Insert { before, record, fields } => {
+                layout.rows.add(self.new_records.len());
                 layout.names.add(self.inserted.len());
-                self.inserted.push(self.new.len());
-                self.add(record, meaning);
+                self.inserted.push(self.new_records.len());
+                self.add_record(record, fields);
                 *before
             }
-            RowEdit::Replace { row, record, meaning } => {
-                layout.rows.add(self.new.len());
+            RowEdit::Replace { row, record, fields } => {
+                layout.rows.add(self.new_records.len());
                 layout.names.keep(*row..row + 1);
-                self.add(record, meaning);
+                self.add_record(record, fields);
                 row + 1
             }
             RowEdit::Remove { row } => row + 1,
@@ -191,7 +191,7 @@ impl<'a> ChunkEditor<'a> {
         }
     }
 
-    fn add(&mut self, record: &'a Record, meaning: &'a IndexedFields) {
+    fn add_record(&mut self, record: &'a Record, fields: &'a IndexedFields) {
         let (value, mut ranges): (&'a [u8], _) = (&record.value, Vec::new());
         let (mut template, mut cells) = (0, Vec::new());
         if holes(value, &mut ranges).is_some() {
@@ -199,27 +199,27 @@ impl<'a> ChunkEditor<'a> {
                 template.columns.len() == ranges.len()
                     && literals(value, &ranges).eq(template.literals.iter().map(|literal| literal.slice(&self.packed.bytes)))
             };
-            if let Some(at) = self.packed.templates.iter().position(fits) {
-                template = at + 1;
+            if let Some(index) = self.packed.templates.iter().position(fits) {
+                template = index + 1;
                 cells.extend(ranges.into_iter().map(|range| &value[range]));
             }
         }
         if template == 0 {
             cells.push(value);
         }
-        self.new.push(NewRecord { record, meaning, template, cells });
+        self.new_records.push(NewRecord { record, fields, template, cells });
     }
 
     /// Groups the rows by template, with those without a template first, and returns the new
     /// template number of each row. Templates without rows are dropped.
-    fn shares(&self) -> (Vec<(usize, TemplateRows)>, Vec<u64>) {
+    fn rows_by_template(&self) -> (Vec<(usize, TemplateRows)>, Vec<u64>) {
         let packed = self.packed;
         let old_templates = packed.numbers.template.all(&packed.bytes, packed.count);
         let template_of = |row: usize| usize::try_from(old_templates[row]).unwrap_or(0);
-        let mut shares: Vec<TemplateRows> = (0..=packed.templates.len()).map(|_| TemplateRows::default()).collect();
+        let mut by_template: Vec<TemplateRows> = (0..=packed.templates.len()).map(|_| TemplateRows::default()).collect();
         let mut ranks = Vec::with_capacity(packed.count);
         for row in 0..packed.count {
-            let old = &mut shares[template_of(row)].old;
+            let old = &mut by_template[template_of(row)].old_rows;
             ranks.push(old.len());
             old.push(row);
         }
@@ -228,31 +228,37 @@ impl<'a> ChunkEditor<'a> {
             match piece {
                 SplicePart::Kept(rows) => {
                     for row in rows.clone() {
-                        shares[template_of(row)].plan.keep(ranks[row]..ranks[row] + 1);
+                        by_template[template_of(row)].plan.keep(ranks[row]..ranks[row] + 1);
                         templates.push(template_of(row));
                     }
                 }
                 SplicePart::New(new) => {
-                    let template = self.new[*new].template;
-                    let share = &mut shares[template];
-                    share.plan.add(share.new.len());
-                    share.new.push(*new);
+                    let template = self.new_records[*new].template;
+                    let template_rows = &mut by_template[template];
+                    template_rows.plan.add(template_rows.new_records.len());
+                    template_rows.new_records.push(*new);
                     templates.push(template);
                 }
             }
         }
-        let shares: Vec<(usize, TemplateRows)> =
-            shares.into_iter().enumerate().filter(|(template, share)| *template == 0 || share.plan.count() > 0).collect();
+        let by_template: Vec<(usize, TemplateRows)> = by_template
+            .into_iter()
+            .enumerate()
+            .filter(|(template, template_rows)| *template == 0 || template_rows.plan.count() > 0)
+            .collect();
         let mut numbers = vec![0; packed.templates.len() + 1];
-        shares.iter().enumerate().for_each(|(number, (template, _))| numbers[*template] = number as u64);
-        (shares, templates.into_iter().map(|template| numbers[template]).collect())
+        by_template.iter().enumerate().for_each(|(number, (template, _))| numbers[*template] = number as u64);
+        (by_template, templates.into_iter().map(|template| numbers[template]).collect())
     }
 
     /// Counts the rows without a template whose value could have one.
-    fn misfits(&self, shares: &[(usize, TemplateRows)]) -> usize {
+    fn count_misfits(&self, by_template: &[(usize, TemplateRows)]) -> usize {
         let (mut value, mut ranges, mut count) = (Vec::new(), Vec::new(), 0);
-        let verbatim = shares.iter().take(1).flat_map(|(_, share)| share.plan.pieces().iter().map(move |piece| (share, piece)));
-        for (share, piece) in verbatim {
+        let verbatim = by_template
+            .iter()
+            .take(1)
+            .flat_map(|(_, template_rows)| template_rows.plan.pieces().iter().map(move |piece| (template_rows, piece)));
+        for (template_rows, piece) in verbatim {
             match piece {
                 SplicePart::Kept(rows) => {
                     for index in rows.clone() {
@@ -261,19 +267,21 @@ impl<'a> ChunkEditor<'a> {
                         count += usize::from(holes(&value, &mut ranges).is_some());
                     }
                 }
-                SplicePart::New(new) => count += usize::from(holes(&self.new[share.new[*new]].record.value, &mut ranges).is_some()),
+                SplicePart::New(new) => {
+                    count += usize::from(holes(&self.new_records[template_rows.new_records[*new]].record.value, &mut ranges).is_some())
+                }
             }
         }
         count
     }
 
     /// Writes the new chunk in the order of `encode`.
-    fn write(&self, shares: &[(usize, TemplateRows)], templates: &[u64]) -> Vec<u8> {
+    fn write(&self, by_template: &[(usize, TemplateRows)], templates: &[u64]) -> Vec<u8> {
         let (packed, rows) = (self.packed, &self.layout.rows);
         let mut out = Vec::with_capacity(packed.bytes.len() * 9 / 8);
         out.push(FORMAT_VERSION);
         put_varint(&mut out, rows.count() as u64);
-        let record = |new: usize| self.new[new].record;
+        let record = |new: usize| self.new_records[new].record;
         let last = self.numbers(packed.numbers.last_sequence, |new| record(new).last_sequence.0);
         put_fixed(&mut out, last.iter().copied().max().unwrap_or(0), 8);
         self.put_groups(&mut out);
@@ -284,9 +292,9 @@ impl<'a> ChunkEditor<'a> {
             packed.count,
             &Splice { bytes: &packed.bytes, plan: &self.layout.names, values: &names, names: &[] },
         );
-        self.put_stamps(&mut out, &last);
+        self.put_number_columns(&mut out, &last);
         put_numbers(&mut out, templates);
-        let values: Vec<Vec<u8>> = self.new.iter().map(|new| addresses(new.meaning)).collect();
+        let values: Vec<Vec<u8>> = self.new_records.iter().map(|new| addresses(new.fields)).collect();
         let values: Vec<&[u8]> = values.iter().map(Vec::as_slice).collect();
         self.put_plain(
             &mut out,
@@ -294,14 +302,14 @@ impl<'a> ChunkEditor<'a> {
             packed.count,
             &Splice { bytes: &packed.bytes, plan: rows, values: &values, names: &[] },
         );
-        put_varint(&mut out, shares.len() as u64 - 1);
-        for (template, share) in shares.iter().skip(1) {
-            self.put_template(&mut out, &packed.templates[template - 1], share);
+        put_varint(&mut out, by_template.len() as u64 - 1);
+        for (template, template_rows) in by_template.iter().skip(1) {
+            self.put_template(&mut out, &packed.templates[template - 1], template_rows);
         }
-        for (_, share) in shares.iter().take(1) {
-            let values: Vec<&[u8]> = share.new.iter().map(|new| self.new[*new].cells[0]).collect();
-            let splice = Splice { bytes: &packed.bytes, plan: &share.plan, values: &values, names: &[] };
-            self.put_plain(&mut out, &packed.verbatim, share.old.len(), &splice);
+        for (_, template_rows) in by_template.iter().take(1) {
+            let values: Vec<&[u8]> = template_rows.new_records.iter().map(|new| self.new_records[*new].cells[0]).collect();
+            let splice = Splice { bytes: &packed.bytes, plan: &template_rows.plan, values: &values, names: &[] };
+            self.put_plain(&mut out, &packed.verbatim, template_rows.old_rows.len(), &splice);
         }
         self.put_extras(&mut out);
         let checksum = crc32fast::hash(&out);
@@ -314,15 +322,15 @@ impl<'a> ChunkEditor<'a> {
     }
 
     /// Appends the columns of numbers from the last sequence to the identity.
-    fn put_stamps(&self, out: &mut Vec<u8>, last: &[u64]) {
+    fn put_number_columns(&self, out: &mut Vec<u8>, last: &[u64]) {
         let numbers = &self.packed.numbers;
-        let record = |new: usize| self.new[new].record;
+        let record = |new: usize| self.new_records[new].record;
         put_numbers(out, last);
         put_numbers(out, &self.numbers(numbers.lifetime, |new| record(new).last_sequence.0.wrapping_sub(record(new).create_sequence.0)));
         put_numbers(out, &self.numbers(numbers.version, |new| record(new).version));
         let mut revisions = self.numbers(numbers.revision, |new| record(new).source.mod_revision.0.cast_unsigned());
         let mut leases = self.numbers(numbers.lease, |new| record(new).source.lease.0.cast_unsigned());
-        let mut all_flags = self.numbers(numbers.flags, |new| flags(record(new), self.new[new].meaning));
+        let mut all_flags = self.numbers(numbers.flags, |new| flags(record(new), self.new_records[new].fields));
         for (row, source) in &self.layout.stamps {
             revisions[*row] = source.mod_revision.0.cast_unsigned();
             leases[*row] = source.lease.0.cast_unsigned();
@@ -332,7 +340,7 @@ impl<'a> ChunkEditor<'a> {
         put_numbers(out, &leases);
         put_numbers(out, &self.numbers(numbers.digest, |new| digest(&record(new).value)));
         put_numbers(out, &all_flags);
-        put_numbers(out, &self.numbers(numbers.identity, |new| identity(self.new[new].meaning)));
+        put_numbers(out, &self.numbers(numbers.identity, |new| identity(self.new_records[new].fields)));
     }
 
     fn put_groups(&self, out: &mut Vec<u8>) {
@@ -353,7 +361,7 @@ impl<'a> ChunkEditor<'a> {
                     }
                 }
                 SplicePart::New(new) => {
-                    let key = &self.new[*new].record.key;
+                    let key = &self.new_records[*new].record.key;
                     add(key.kind, &key.cluster, 1);
                 }
             }
@@ -366,41 +374,41 @@ impl<'a> ChunkEditor<'a> {
         }
     }
 
-    /// Appends a column outside of templates. Keeps its form, or chooses a better one if that no
-    /// longer fits.
+    /// Appends a column outside of templates. Keeps the form of the column, or chooses another one
+    /// if the form no longer fits.
     fn put_plain(&self, out: &mut Vec<u8>, old: &Column, rows: usize, splice: &Splice<'_, '_>) {
         if !splice.put(out, old, rows, |_, _| &[]) {
             let old_cell = |row, cell: &mut Vec<u8>| old.append(RowInput { bytes: &self.packed.bytes, name: &[], index: row }, cell);
-            let (bytes, lengths) = cells(splice, old_cell);
+            let (bytes, lengths) = concat_values(splice, old_cell);
             put_column(out, &ColumnValues { values: &cut(&bytes, &lengths), names: &[] }, &[]);
         }
     }
 
-    fn put_template(&self, out: &mut Vec<u8>, template: &Template, share: &TemplateRows) {
+    fn put_template(&self, out: &mut Vec<u8>, template: &Template, template_rows: &TemplateRows) {
         put_varint(out, template.columns.len() as u64);
         template.literals.iter().for_each(|literal| put_text(out, literal.slice(&self.packed.bytes)));
-        let names: Vec<&[u8]> = share.new.iter().map(|new| self.new[*new].record.key.name.as_bytes()).collect();
-        let earlier = |column: usize, new: usize| self.new[share.new[new]].cells[column];
-        for (at, column) in template.columns.iter().enumerate() {
-            let values: Vec<&[u8]> = share.new.iter().map(|new| self.new[*new].cells[at]).collect();
-            let splice = Splice { bytes: &self.packed.bytes, plan: &share.plan, values: &values, names: &names };
-            if !splice.put(out, column, share.old.len(), earlier) {
-                self.put_chosen(out, template, at, share, &splice);
+        let names: Vec<&[u8]> = template_rows.new_records.iter().map(|new| self.new_records[*new].record.key.name.as_bytes()).collect();
+        let earlier = |column: usize, new: usize| self.new_records[template_rows.new_records[new]].cells[column];
+        for (hole, column) in template.columns.iter().enumerate() {
+            let values: Vec<&[u8]> = template_rows.new_records.iter().map(|new| self.new_records[*new].cells[hole]).collect();
+            let splice = Splice { bytes: &self.packed.bytes, plan: &template_rows.plan, values: &values, names: &names };
+            if !splice.put(out, column, template_rows.old_rows.len(), earlier) {
+                self.put_in_new_form(out, template, hole, template_rows, &splice);
             }
         }
     }
 
     /// Appends a column of a template in a newly chosen form.
-    fn put_chosen(&self, out: &mut Vec<u8>, template: &Template, at: usize, share: &TemplateRows, splice: &Splice<'_, '_>) {
-        let name = |rank: usize, name: &mut Vec<u8>| self.packed.append_name(share.old[rank], name);
-        let (name_bytes, name_lengths) = cells(&Splice { values: splice.names, ..*splice }, name);
+    fn put_in_new_form(&self, out: &mut Vec<u8>, template: &Template, hole: usize, template_rows: &TemplateRows, splice: &Splice<'_, '_>) {
+        let name = |rank: usize, name: &mut Vec<u8>| self.packed.append_name(template_rows.old_rows[rank], name);
+        let (name_bytes, name_lengths) = concat_values(&Splice { values: splice.names, ..*splice }, name);
         let mut old_name = Vec::new();
         let old_cell = |rank: usize, cell: &mut Vec<u8>| {
             old_name.clear();
             name(rank, &mut old_name);
-            template.append(at, RowInput { bytes: &self.packed.bytes, name: &old_name, index: rank }, cell);
+            template.append(hole, RowInput { bytes: &self.packed.bytes, name: &old_name, index: rank }, cell);
         };
-        let (bytes, lengths) = cells(splice, old_cell);
+        let (bytes, lengths) = concat_values(splice, old_cell);
         put_column(out, &ColumnValues { values: &cut(&bytes, &lengths), names: &cut(&name_bytes, &name_lengths) }, &[]);
     }
 
@@ -413,7 +421,7 @@ impl<'a> ChunkEditor<'a> {
                     }
                 }
                 SplicePart::New(new) => {
-                    let record = self.new[*new].record;
+                    let record = self.new_records[*new].record;
                     put_extra(out, record.good_value.as_deref(), record.rejection.as_ref());
                 }
             }
@@ -422,7 +430,7 @@ impl<'a> ChunkEditor<'a> {
 }
 
 /// Returns all values of a column back to back, and the length of each.
-fn cells(splice: &Splice<'_, '_>, mut old: impl FnMut(usize, &mut Vec<u8>)) -> (Vec<u8>, Vec<usize>) {
+fn concat_values(splice: &Splice<'_, '_>, mut old: impl FnMut(usize, &mut Vec<u8>)) -> (Vec<u8>, Vec<usize>) {
     let (mut bytes, mut lengths) = (Vec::new(), Vec::with_capacity(splice.plan.count()));
     for piece in splice.plan.pieces() {
         match piece {

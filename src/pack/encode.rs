@@ -26,8 +26,8 @@ struct TemplateGroup<'a> {
 }
 
 /// Encodes records, which must be in key order, as a chunk.
-pub(super) fn encode(noted: &[(&Record, IndexedFields)]) -> Vec<u8> {
-    let records: Vec<&Record> = noted.iter().map(|(record, _)| *record).collect();
+pub(super) fn encode(rows: &[(&Record, IndexedFields)]) -> Vec<u8> {
+    let records: Vec<&Record> = rows.iter().map(|(record, _)| *record).collect();
     let records = records.as_slice();
     let names: Vec<&[u8]> = records.iter().map(|record| record.key.name.as_bytes()).collect();
     let mut out = vec![FORMAT_VERSION];
@@ -36,12 +36,12 @@ pub(super) fn encode(noted: &[(&Record, IndexedFields)]) -> Vec<u8> {
     put_fixed(&mut out, max_sequence, 8);
     put_groups(&mut out, records);
     put_column(&mut out, &ColumnValues { values: &names, names: &[] }, &[]);
-    put_stamps(&mut out, records);
-    let flags: Vec<u64> = noted.iter().map(|(record, meaning)| flags(record, meaning)).collect();
+    put_number_columns(&mut out, records);
+    let flags: Vec<u64> = rows.iter().map(|(record, fields)| flags(record, fields)).collect();
     put_numbers(&mut out, &flags);
-    let identities: Vec<u64> = noted.iter().map(|(_, meaning)| identity(meaning)).collect();
+    let identities: Vec<u64> = rows.iter().map(|(_, fields)| identity(fields)).collect();
     put_numbers(&mut out, &identities);
-    let addresses: Vec<Vec<u8>> = noted.iter().map(|(_, meaning)| addresses(meaning)).collect();
+    let addresses: Vec<Vec<u8>> = rows.iter().map(|(_, fields)| addresses(fields)).collect();
     put_values(&mut out, records, &names, &addresses);
     for record in records {
         put_extra(&mut out, record.good_value.as_deref(), record.rejection.as_ref());
@@ -61,7 +61,7 @@ fn put_groups(out: &mut Vec<u8>, records: &[&Record]) {
     }
 }
 
-fn put_stamps(out: &mut Vec<u8>, records: &[&Record]) {
+fn put_number_columns(out: &mut Vec<u8>, records: &[&Record]) {
     let mut put = |number: fn(&Record) -> u64| put_numbers(out, &records.iter().map(|record| number(record)).collect::<Vec<_>>());
     put(|record| record.last_sequence.0);
     put(|record| record.last_sequence.0.wrapping_sub(record.create_sequence.0));
@@ -71,26 +71,26 @@ fn put_stamps(out: &mut Vec<u8>, records: &[&Record]) {
     put(|record| digest(&record.value));
 }
 
-pub(super) fn flags(record: &Record, meaning: &IndexedFields) -> u64 {
+pub(super) fn flags(record: &Record, fields: &IndexedFields) -> u64 {
     let bit = |set: bool, flag: u64| if set { flag } else { 0 };
     bit(record.good_value.is_some(), flag::GOOD_VALUE)
         | bit(record.rejection.is_some(), flag::REJECTION)
         | bit(record.source.held, flag::HELD)
-        | meaning_flag(record, meaning)
+        | indexed_fields_flag(record, fields)
 }
 
-/// Returns the flag for a record's meaning. A meaning that would not read back unchanged is stored
-/// as unknown.
-fn meaning_flag(record: &Record, meaning: &IndexedFields) -> u64 {
-    match meaning {
+/// Returns the flag for a record's indexed fields. Fields that a chunk cannot restore unchanged are
+/// stored as unknown.
+fn indexed_fields_flag(record: &Record, fields: &IndexedFields) -> u64 {
+    match fields {
         IndexedFields::Nothing => flag::NOTHING,
-        _ if meaning.is_restorable(&record.key) => flag::USABLE,
+        _ if fields.is_restorable(&record.key) => flag::USABLE,
         _ => flag::UNKNOWN,
     }
 }
 
-pub(super) fn identity(meaning: &IndexedFields) -> u64 {
-    match meaning {
+pub(super) fn identity(fields: &IndexedFields) -> u64 {
+    match fields {
         IndexedFields::Ip { identity, .. } => u64::from(*identity),
         IndexedFields::Unknown
         | IndexedFields::Nothing
@@ -101,8 +101,8 @@ pub(super) fn identity(meaning: &IndexedFields) -> u64 {
 }
 
 /// Returns the addresses of a node, or the name of the global service that an entry contributes to.
-pub(super) fn addresses(meaning: &IndexedFields) -> Vec<u8> {
-    let addresses = match meaning {
+pub(super) fn addresses(fields: &IndexedFields) -> Vec<u8> {
+    let addresses = match fields {
         IndexedFields::Node { addresses } => addresses,
         IndexedFields::Service(Some(service)) => return service.as_bytes().to_vec(),
         IndexedFields::Service(None)
@@ -130,56 +130,56 @@ pub(super) fn addresses(meaning: &IndexedFields) -> Vec<u8> {
 /// Appends the template numbers, the column of addresses, the templates with their columns, and the
 /// values without a template.
 fn put_values(out: &mut Vec<u8>, records: &[&Record], names: &[&[u8]], addresses: &[Vec<u8>]) {
-    let mut shared = share(records);
-    shared.retain(|shared| shared.rows.len() >= TEMPLATE_USES_MIN);
-    shared.sort_by_key(|shared| std::cmp::Reverse(shared.rows.len()));
-    shared.truncate(TEMPLATES_MAX);
+    let mut groups = group_by_template(records);
+    groups.retain(|group| group.rows.len() >= TEMPLATE_USES_MIN);
+    groups.sort_by_key(|group| std::cmp::Reverse(group.rows.len()));
+    groups.truncate(TEMPLATES_MAX);
     let mut template_of = vec![0; records.len()];
-    for (at, shared) in shared.iter().enumerate() {
-        shared.rows.iter().for_each(|row| template_of[*row] = at as u64 + 1);
+    for (index, group) in groups.iter().enumerate() {
+        group.rows.iter().for_each(|row| template_of[*row] = index as u64 + 1);
     }
     put_numbers(out, &template_of);
     let addresses: Vec<&[u8]> = addresses.iter().map(Vec::as_slice).collect();
     put_column(out, &ColumnValues { values: &addresses, names: &[] }, &[]);
-    put_varint(out, shared.len() as u64);
-    for shared in &shared {
-        put_template(out, shared, names);
+    put_varint(out, groups.len() as u64);
+    for group in &groups {
+        put_template(out, group, names);
     }
     let verbatim = records.iter().zip(&template_of).filter(|(_, template)| **template == 0);
     let verbatim: Vec<&[u8]> = verbatim.map(|(record, _)| &*record.value).collect();
     put_column(out, &ColumnValues { values: &verbatim, names: &[] }, &[]);
 }
 
-fn share<'a>(records: &[&'a Record]) -> Vec<TemplateGroup<'a>> {
-    let mut found: Vec<TemplateGroup<'a>> = Vec::new();
-    let mut places: std::collections::HashMap<Vec<u8>, usize> = std::collections::HashMap::new();
+fn group_by_template<'a>(records: &[&'a Record]) -> Vec<TemplateGroup<'a>> {
+    let mut groups: Vec<TemplateGroup<'a>> = Vec::new();
+    let mut indices: std::collections::HashMap<Vec<u8>, usize> = std::collections::HashMap::new();
     let (mut ranges, mut last) = (Vec::new(), None);
     for (row, record) in records.iter().enumerate() {
         let value: &'a [u8] = &record.value;
         if holes(value, &mut ranges).is_none() {
             continue;
         }
-        let place = match last.filter(|last: &usize| found[*last].fits(value, &ranges)) {
+        let index = match last.filter(|last: &usize| groups[*last].fits(value, &ranges)) {
             Some(last) => last,
-            None => *places.entry(template_key(value, &ranges)).or_insert_with(|| {
-                found.push(TemplateGroup {
+            None => *indices.entry(template_key(value, &ranges)).or_insert_with(|| {
+                groups.push(TemplateGroup {
                     sample: value,
                     holes: ranges.clone(),
                     rows: Vec::new(),
                     columns: vec![Vec::new(); ranges.len()],
                 });
-                found.len() - 1
+                groups.len() - 1
             }),
         };
-        last = Some(place);
-        let shared = &mut found[place];
-        shared.rows.push(row);
-        shared.columns.iter_mut().zip(&ranges).for_each(|(column, range)| column.push(&value[range.clone()]));
+        last = Some(index);
+        let group = &mut groups[index];
+        group.rows.push(row);
+        group.columns.iter_mut().zip(&ranges).for_each(|(column, range)| column.push(&value[range.clone()]));
     }
-    found
+    groups
 }
 
-/// Returns the literals around the holes. Each has its length, so that different templates have
+/// Returns the literals around the holes, each after its length, so that different templates have
 /// different keys.
 fn template_key(value: &[u8], holes: &[Range<usize>]) -> Vec<u8> {
     let mut key = Vec::with_capacity(value.len());
@@ -201,13 +201,13 @@ impl TemplateGroup<'_> {
     }
 }
 
-fn put_template(out: &mut Vec<u8>, shared: &TemplateGroup<'_>, names: &[&[u8]]) {
-    debug_assert!(shared.holes.len() <= HOLES_MAX, "a value with too many holes must stay as it is");
-    put_varint(out, shared.holes.len() as u64);
-    literals(shared.sample, &shared.holes).for_each(|literal| put_text(out, literal));
-    let names: Vec<&[u8]> = shared.rows.iter().map(|row| names[*row]).collect();
-    for (at, column) in shared.columns.iter().enumerate() {
-        put_column(out, &ColumnValues { values: column, names: &names }, &shared.columns[..at]);
+fn put_template(out: &mut Vec<u8>, group: &TemplateGroup<'_>, names: &[&[u8]]) {
+    debug_assert!(group.holes.len() <= HOLES_MAX, "a value with too many holes must stay as it is");
+    put_varint(out, group.holes.len() as u64);
+    literals(group.sample, &group.holes).for_each(|literal| put_text(out, literal));
+    let names: Vec<&[u8]> = group.rows.iter().map(|row| names[*row]).collect();
+    for (hole, column) in group.columns.iter().enumerate() {
+        put_column(out, &ColumnValues { values: column, names: &names }, &group.columns[..hole]);
     }
 }
 

@@ -14,8 +14,8 @@ impl Chunk {
     pub fn find(&self, key: &EntryKey) -> Result<usize, usize> {
         let packed = self.packed();
         let order = |group: &ScopeGroup| group.kind.cmp(&key.kind).then_with(|| group.cluster.cmp_in_keys(&key.cluster));
-        let group = packed.groups.binary_search_by(order).map(|at| &packed.groups[at]);
-        let group = group.map_err(|at| packed.groups.get(at).map_or(packed.count, |group| group.start))?;
+        let group = packed.groups.binary_search_by(order).map(|index| &packed.groups[index]);
+        let group = group.map_err(|index| packed.groups.get(index).map_or(packed.count, |group| group.start))?;
         let mut name = Vec::with_capacity(key.name.len() + 16);
         let (mut low, mut high) = (group.start, group.end);
         while low < high {

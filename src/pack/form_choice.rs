@@ -1,8 +1,9 @@
-//! The choice of a column's form: the shortest that fits all of its rows but a few exceptions.
+//! Chooses the form of a column and writes the column. The chosen form is the shortest one that
+//! fits all rows, except for a few exceptions.
 
 use std::collections::HashMap;
 
-use super::byte_reader::{common_length, put_fixed, put_text, put_varint, width_of};
+use super::byte_reader::{common_prefix_length, put_fixed, put_text, put_varint, width_of};
 use super::column::{
     CONSTANT, DECIMAL, IPV4, NAME, NAME_HEAD, NAME_TAIL, SAME, SPLIT, TABLE, TEXTS, UUID, UUID_TEXT_LENGTH, name_head, name_tail,
     parse_decimal, parse_ipv4, parse_uuid,
@@ -25,7 +26,8 @@ pub(super) struct ColumnValues<'a> {
     pub(super) names: &'a [&'a [u8]],
 }
 
-/// A form that fits, with the rows' values parsed for it and its length in bytes.
+/// A form that fits: the values parsed for it, the rows that are exceptions, and its length in
+/// bytes.
 struct Candidate<'a> {
     body: ColumnBody<'a>,
     exceptions: Vec<usize>,
@@ -34,7 +36,7 @@ struct Candidate<'a> {
 
 enum ColumnBody<'a> {
     Constant(&'a [u8]),
-    Bare(u8),
+    WithoutBody(u8),
     Same(usize),
     Table(Dictionary<'a>),
     Decimal(Vec<u64>),
@@ -127,17 +129,17 @@ fn try_name<'a>(rows: &ColumnValues<'a>) -> Option<Candidate<'a>> {
         find_exceptions(values.len(), |row| name(row).and_then(name_tail) == Some(values[row])).map(|exceptions| (NAME_TAIL, exceptions))
     };
     let (form, exceptions) = whole().or_else(head).or_else(tail)?;
-    Some(candidate(rows, ColumnBody::Bare(form), exceptions, 0))
+    Some(candidate(rows, ColumnBody::WithoutBody(form), exceptions, 0))
 }
 
 fn try_same<'a>(rows: &ColumnValues<'a>, earlier: &[Vec<&[u8]>]) -> Option<Candidate<'a>> {
     let equal = |column: &Vec<&[u8]>| find_exceptions(rows.values.len(), |row| column.get(row) == Some(&rows.values[row]));
-    let (column, exceptions) = earlier.iter().enumerate().find_map(|(at, column)| Some((at, equal(column)?)))?;
+    let (column, exceptions) = earlier.iter().enumerate().find_map(|(index, column)| Some((index, equal(column)?)))?;
     Some(candidate(rows, ColumnBody::Same(column), exceptions, 1))
 }
 
 /// Parses the value of each row. A row that does not parse gets a filler and is returned as an
-/// exception. `None` if there are too many exceptions.
+/// exception. Returns `None` if there are too many exceptions.
 fn parse_rows<T: Clone>(rows: &ColumnValues<'_>, parse: impl Fn(&[u8]) -> Option<T>) -> Option<(Vec<T>, Vec<usize>)> {
     let values = rows.values;
     if values.iter().take(PROBED_ROWS).filter(|value| parse(value).is_none()).count() > PROBED_ROWS / 2 {
@@ -145,18 +147,18 @@ fn parse_rows<T: Clone>(rows: &ColumnValues<'_>, parse: impl Fn(&[u8]) -> Option
     }
     // the filler is one of the values, so that it does not widen the column
     let filler = values.iter().find_map(|value| parse(value))?;
-    let (mut found, mut exceptions) = (Vec::with_capacity(values.len()), Vec::new());
+    let (mut parsed_rows, mut exceptions) = (Vec::with_capacity(values.len()), Vec::new());
     for (row, value) in values.iter().enumerate() {
         let parsed = parse(value);
         if parsed.is_none() {
             exceptions.push(row);
         }
-        found.push(parsed.unwrap_or_else(|| filler.clone()));
+        parsed_rows.push(parsed.unwrap_or_else(|| filler.clone()));
         if exceptions.len() * ROWS_PER_EXCEPTION > values.len() {
             return None;
         }
     }
-    Some((found, exceptions))
+    Some((parsed_rows, exceptions))
 }
 
 fn try_decimal<'a>(rows: &ColumnValues<'a>) -> Option<Candidate<'a>> {
@@ -182,16 +184,16 @@ fn try_uuid<'a>(rows: &ColumnValues<'a>) -> Option<Candidate<'a>> {
 }
 
 fn try_table<'a>(rows: &ColumnValues<'a>) -> Option<Candidate<'a>> {
-    let distinct = Dictionary::new(rows.values.iter().copied());
-    if distinct.texts.len() * 2 > rows.values.len() {
+    let dictionary = Dictionary::new(rows.values.iter().copied());
+    if dictionary.texts.len() * 2 > rows.values.len() {
         return None;
     }
-    let cost = distinct.cost();
-    Some(candidate(rows, ColumnBody::Table(distinct), Vec::new(), cost))
+    let cost = dictionary.cost();
+    Some(candidate(rows, ColumnBody::Table(dictionary), Vec::new(), cost))
 }
 
-/// Tries to split at the last dash. A pod's name is that of its set, a dash and a few random
-/// letters, so the first part repeats.
+/// Tries to split at the last dash. The name of a pod is the name of its ReplicaSet or DaemonSet, a
+/// dash and a few random letters, so the first part repeats.
 fn try_split<'a>(rows: &ColumnValues<'a>) -> Option<Candidate<'a>> {
     let exceptions = find_exceptions(rows.values.len(), |row| split_parts(rows.values[row]).is_some())?;
     let parts: Vec<(&[u8], &[u8])> = rows.values.iter().map(|value| split_parts(value).unwrap_or_default()).collect();
@@ -203,7 +205,7 @@ fn try_split<'a>(rows: &ColumnValues<'a>) -> Option<Candidate<'a>> {
 
 /// Splits a value at its last dash.
 pub(super) fn split_parts(value: &[u8]) -> Option<(&[u8], &[u8])> {
-    value.iter().rposition(|byte| *byte == b'-').map(|at| (&value[..at], &value[at + 1..]))
+    value.iter().rposition(|byte| *byte == b'-').map(|dash| (&value[..dash], &value[dash + 1..]))
 }
 
 impl<'a> Dictionary<'a> {
@@ -236,7 +238,7 @@ fn common_prefix<'a>(texts: &[&'a [u8]]) -> &'a [u8] {
     let Some((first, rest)) = texts.split_first() else { return &[] };
     let mut prefix = *first;
     for text in rest {
-        prefix = &prefix[..common_length(prefix, text)];
+        prefix = &prefix[..common_prefix_length(prefix, text)];
         if prefix.is_empty() {
             break;
         }
@@ -246,8 +248,8 @@ fn common_prefix<'a>(texts: &[&'a [u8]]) -> &'a [u8] {
 
 fn texts_cost(texts: &[&[u8]]) -> usize {
     let prefix = common_prefix(texts).len();
-    let own: usize = texts.iter().map(|text| text.len() - prefix).sum();
-    prefix + own + texts.len() * width_of(own as u64)
+    let suffixes: usize = texts.iter().map(|text| text.len() - prefix).sum();
+    prefix + suffixes + texts.len() * width_of(suffixes as u64)
 }
 
 pub(super) fn put_texts(out: &mut Vec<u8>, texts: &[&[u8]]) {
@@ -265,11 +267,11 @@ pub(super) fn put_texts(out: &mut Vec<u8>, texts: &[&[u8]]) {
     texts.iter().for_each(|text| out.extend_from_slice(&text[prefix.len()..]));
 }
 
-fn put_table(out: &mut Vec<u8>, distinct: &Dictionary<'_>) {
-    put_texts(out, &distinct.texts);
-    let width = distinct.width();
+fn put_table(out: &mut Vec<u8>, dictionary: &Dictionary<'_>) {
+    put_texts(out, &dictionary.texts);
+    let width = dictionary.width();
     put_fixed(out, width as u64, 1);
-    distinct.rows.iter().for_each(|row| put_fixed(out, *row as u64, width));
+    dictionary.rows.iter().for_each(|row| put_fixed(out, *row as u64, width));
 }
 
 fn put_body(out: &mut Vec<u8>, rows: &ColumnValues<'_>, chosen: &Candidate<'_>) {
@@ -278,14 +280,14 @@ fn put_body(out: &mut Vec<u8>, rows: &ColumnValues<'_>, chosen: &Candidate<'_>) 
             out.push(CONSTANT);
             put_text(out, text);
         }
-        ColumnBody::Bare(form) => out.push(*form),
+        ColumnBody::WithoutBody(form) => out.push(*form),
         ColumnBody::Same(column) => {
             out.push(SAME);
             put_varint(out, *column as u64);
         }
-        ColumnBody::Table(distinct) => {
+        ColumnBody::Table(dictionary) => {
             out.push(TABLE);
-            put_table(out, distinct);
+            put_table(out, dictionary);
         }
         ColumnBody::Decimal(numbers) => {
             out.push(DECIMAL);

@@ -10,7 +10,7 @@ use crate::model::{EntryKey, Kind, Object, ObjectPrefix, Record};
 /// Indexed fields of a record's last usable value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IndexedFields {
-    /// Not stored when the chunk was built: decode the record.
+    /// The chunk does not have the fields. The reader must decode the record.
     Unknown,
     /// The record never had a usable value.
     Nothing,
@@ -18,7 +18,7 @@ pub enum IndexedFields {
     Ip {
         /// Prefix of the entry.
         prefix: ObjectPrefix,
-        /// Identity of the entry, as a reader sees it.
+        /// Identity of the entry, after the rewrite of a remote's host (1) to remote-node (6).
         identity: u32,
     },
     /// A node.
@@ -34,8 +34,8 @@ pub enum IndexedFields {
 }
 
 impl IndexedFields {
-    /// Returns the indexed fields of a record that has its object or never had a usable value. Any
-    /// other record is unknown.
+    /// Returns the indexed fields of a record that has its object or never had a usable value.
+    /// Those of any other record are unknown.
     #[must_use]
     pub fn from_record(record: &Record) -> Self {
         match record.object.as_deref() {
@@ -52,8 +52,8 @@ impl IndexedFields {
         }
     }
 
-    /// Returns `true` if a chunk restores the value unchanged: it takes the prefix or number from
-    /// the key.
+    /// Returns `true` if a chunk can restore these fields unchanged. It stores neither the prefix
+    /// nor the number, but parses them from the key.
     pub(super) fn is_restorable(&self, key: &EntryKey) -> bool {
         match (key.kind, self) {
             (kind @ (Kind::Ip | Kind::NodeIp), Self::Ip { prefix, .. }) => prefix_of_name(kind, &key.name) == Some(*prefix),
@@ -64,7 +64,8 @@ impl IndexedFields {
     }
 }
 
-/// Returns the number of a kind in a chunk. Kinds without records get one that no chunk has.
+/// Returns the number of a kind in a chunk. Kinds without records have a number that no chunk
+/// contains.
 pub(super) const fn kind_number(kind: Kind) -> u8 {
     match kind {
         Kind::Identity => 0,
@@ -87,7 +88,7 @@ pub(super) fn prefix_of_name(kind: Kind, name: &str) -> Option<ObjectPrefix> {
     ObjectPrefix::parse(name)
 }
 
-/// Decodes addresses: each is 4 and four bytes, or 6 and sixteen.
+/// Decodes addresses. Each is a byte 4 and four bytes, or a byte 6 and sixteen bytes.
 pub(super) fn read_addresses(packed: &[u8]) -> Vec<IpAddr> {
     let (mut addresses, mut rest) = (Vec::new(), packed);
     while let Some((ip, tail)) = match rest {

@@ -1,8 +1,9 @@
-//! Chunks: up to some thousand records in key order, packed into one compact byte string.
+//! Chunks: about a thousand records in key order, packed into one compact byte string.
 //!
 //! The view keeps chunks in memory, and the store writes the same bytes, compressed. A [`Chunk`]
-//! decodes any single record within microseconds. Its bytes come from disk, so reading checks all
-//! of them. The module does no IO, decodes no Cilium values (`wire` does) and does not compress.
+//! decodes any single record within microseconds. The bytes may come from disk, so reading a chunk
+//! checks all of them. The module does no IO, decodes no Cilium values (`wire` does) and does not
+//! compress.
 //!
 //! Most values are JSON of a few shapes. A value is cut into a template and the texts in its holes
 //! (`template`), and each hole becomes a column (`column`). A value without a template is kept as
@@ -36,7 +37,8 @@
 //!     time last seen if flag 2
 //! 14. (4): CRC-32 of everything before
 //!
-//! A time is (1) 0, or 1 before 1970 · varint seconds · varint nanoseconds.
+//! A time is its distance from 1970: (1) 0, or 1 if it is before 1970 · varint seconds · varint
+//! nanoseconds.
 
 mod byte_reader;
 mod chunk;
@@ -58,7 +60,7 @@ mod tests;
 use crate::model::Record;
 
 pub use byte_reader::DecodeError;
-pub(crate) use byte_reader::{ByteReader, common_length, put_text, put_varint};
+pub(crate) use byte_reader::{ByteReader, common_prefix_length, put_text, put_varint};
 pub use chunk::{Chunk, RecordHistory};
 pub use edit::RowEdit;
 pub use fold::fold;
@@ -71,28 +73,29 @@ const FORMAT_VERSION: u8 = 1;
 const CHECKSUM_LENGTH: usize = 4;
 
 /// Number of records in a full chunk. 1,024 is a good size on disk (docs/develop/measurements.md
-/// §1), and editing such a chunk takes some 0.5 ms (§6).
+/// §1), and editing such a chunk takes about 0.5 ms (§6).
 pub const RECORDS_TARGET: usize = 1_024;
 
-/// Maximum number of records in the last chunk, which includes the remainder so that no small chunk
-/// is left over.
+/// Maximum number of records in the last chunk of a build. Up to this number, the remaining records
+/// become one chunk, so that no small chunk is left over.
 const RECORDS_JOINED_MAX: usize = RECORDS_TARGET * 3 / 2;
 
-/// Maximum number of records of a chunk that is read. It exceeds what this version writes.
+/// Maximum number of records that a chunk may have when it is read. This version writes smaller
+/// chunks ([`RECORDS_JOINED_MAX`]).
 const RECORDS_MAX: usize = 4_096;
 
-/// Maximum raw bytes of a full chunk. Packed values need at most a third, which is usually less
-/// than [`STORED_LENGTH_MAX`].
+/// Maximum raw bytes of a full chunk. Packing shortens values to a third or less, so the chunk is
+/// usually shorter than [`STORED_LENGTH_MAX`].
 const RAW_LENGTH_TARGET: usize = 400_000;
 
-/// Maximum raw bytes of the last chunk, which includes the remainder. Without this margin, a chunk
-/// that has grown a little would split off a tiny one, which would join its neighbour at the next
-/// change, and so on. A chunk that is too long when packed is halved.
+/// Maximum raw bytes of the last chunk of a build. Without this margin, a chunk that has grown a
+/// little would split off a tiny one, which would join its neighbour at the next change, and so on.
+/// A chunk that is too long when packed is halved.
 const RAW_LENGTH_JOINED_MAX: usize = RAW_LENGTH_TARGET * 3 / 2;
 
-/// Upper bound on the length of a chunk in bytes. It leaves the store some of sled's 131,052 B for
-/// a page (docs/develop/measurements.md §1.3). Only a chunk of a single longer record exceeds it
-/// ([`Chunk::is_oversize`]).
+/// Upper bound on the length of a chunk in bytes. sled's limit for a page is 131,052 B
+/// (docs/develop/measurements.md §1.3); the difference is for the bytes that the store adds. Only a
+/// chunk with a single record can be longer ([`Chunk::is_oversize`]).
 pub const STORED_LENGTH_MAX: usize = 120_000;
 
 /// Returns a 16-bit checksum of a value. It detects most changed values without reading the
@@ -101,15 +104,16 @@ fn digest(value: &[u8]) -> u64 {
     u64::from(crc32fast::hash(value) & 0xffff)
 }
 
-/// Maximum number of templates in a chunk. More would not be worth their index.
+/// Maximum number of templates in a chunk. With more, the template number of a row could need two
+/// bytes.
 const TEMPLATES_MAX: usize = 255;
 
 /// Bits of a record's flags.
 mod flag {
     pub(super) const GOOD_VALUE: u64 = 1;
     pub(super) const REJECTION: u64 = 2;
-    /// Mask of the bits that say what is known of the record's [`super::IndexedFields`].
-    pub(super) const MEANING: u64 = 12;
+    /// Mask of the bits for the record's [`super::IndexedFields`]: unknown, nothing or usable.
+    pub(super) const INDEXED_FIELDS_MASK: u64 = 12;
     pub(super) const UNKNOWN: u64 = 0;
     pub(super) const NOTHING: u64 = 4;
     pub(super) const USABLE: u64 = 8;
@@ -117,24 +121,24 @@ mod flag {
 }
 
 /// Packs records, which must be in key order and have distinct keys. Each chunk has about
-/// [`RECORDS_TARGET`] records and is shorter than [`STORED_LENGTH_MAX`], except for a single longer
-/// record.
+/// [`RECORDS_TARGET`] records and is shorter than [`STORED_LENGTH_MAX`], except a chunk with a
+/// single longer record.
 ///
-/// [`Chunk::meaning`] of a record comes from its object. Without an object it is unknown, and the
-/// reader of the chunk has to decode the value. [`build_with_fields`] and [`fold()`] keep a known
-/// meaning.
+/// The indexed fields of a record come from its object ([`IndexedFields::from_record`]). Without an
+/// object they are unknown, and the reader of the chunk has to decode the value.
+/// [`build_with_fields`] and [`fold()`] keep known fields.
 pub fn build<'a>(records: impl IntoIterator<Item = &'a Record>) -> Vec<Chunk> {
     build_with_fields(records.into_iter().map(|record| (record, IndexedFields::from_record(record))))
 }
 
-/// Packs records as [`build`] does, with a given meaning for each.
+/// Packs records as [`build`] does, with the given indexed fields of each record.
 pub fn build_with_fields<'a>(records: impl IntoIterator<Item = (&'a Record, IndexedFields)>) -> Vec<Chunk> {
     let records: Vec<(&Record, IndexedFields)> = records.into_iter().collect();
     debug_assert!(records.windows(2).all(|pair| pair[0].0.key < pair[1].0.key), "records must be in key order");
     let (mut chunks, mut rest) = (Vec::new(), records.as_slice());
     while !rest.is_empty() {
-        let (piece, tail) = rest.split_at(piece_length(rest));
-        pack(piece, &mut chunks);
+        let (next, tail) = rest.split_at(next_chunk_length(rest));
+        pack(next, &mut chunks);
         rest = tail;
     }
     chunks
@@ -150,7 +154,7 @@ pub fn edit(chunk: &Chunk, edits: &[RowEdit<'_>]) -> Option<Chunk> {
 }
 
 /// Returns the number of records for the next chunk.
-fn piece_length(records: &[(&Record, IndexedFields)]) -> usize {
+fn next_chunk_length(records: &[(&Record, IndexedFields)]) -> usize {
     let length = |(record, _): &(&Record, IndexedFields)| {
         record.key.name.len() + record.value.len() + record.good_value.as_ref().map_or(0, |value| value.len())
     };
@@ -174,5 +178,5 @@ fn pack(records: &[(&Record, IndexedFields)], chunks: &mut Vec<Chunk>) {
         pack(right, chunks);
         return;
     }
-    chunks.push(Chunk::from_stored(bytes).expect("what was just written must read back"));
+    chunks.push(Chunk::from_stored(bytes).expect("an encoded chunk must be readable"));
 }

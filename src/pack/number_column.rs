@@ -7,7 +7,7 @@
 //! `varint distinct · distinct × 8 · width (1) · count × width`.
 
 use super::DecodeError;
-use super::byte_reader::{ByteReader, all_fixed, fixed_at, put_fixed, put_varint, width_of};
+use super::byte_reader::{ByteReader, fixed_number, fixed_numbers, put_fixed, put_varint, width_of};
 
 /// Maximum number of distinct numbers in a table, so that an index fits in one byte.
 const TABLE_LENGTH_MAX: usize = 256;
@@ -54,8 +54,8 @@ fn worthwhile_table(values: &[u64], width: usize) -> Option<Vec<u64>> {
     (table.len() * 8 + values.len() < values.len() * width).then_some(table)
 }
 
-/// Returns the distinct numbers in any order, or `None` if a table cannot have so many. It runs for
-/// every column of numbers, so it must reject quickly.
+/// Returns the distinct numbers in any order, or `None` if there are too many for a table. It runs
+/// for every column of numbers, so it must reject quickly.
 fn distinct(values: &[u64]) -> Option<Vec<u64>> {
     let mut table = Vec::new();
     // index in the table plus one, or 0 if the slot is empty
@@ -63,7 +63,7 @@ fn distinct(values: &[u64]) -> Option<Vec<u64>> {
     for value in values {
         // the upper bits of a product with a large odd number are well mixed
         let mut slot = usize::try_from(value.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54).unwrap_or(0);
-        while usize::from(slots[slot]).checked_sub(1).is_some_and(|met| table[met] != *value) {
+        while usize::from(slots[slot]).checked_sub(1).is_some_and(|position| table[position] != *value) {
             slot = (slot + 1) % DISTINCT_SLOTS;
         }
         if slots[slot] == 0 {
@@ -92,8 +92,12 @@ impl NumberColumn {
                 let width = reader.width()?;
                 let start = reader.numbers(count, width)?;
                 let length = u32::try_from(length).map_err(|_| DecodeError::Field("table"))?;
-                let named = |index| fixed_at(reader.all(), start, width, index) < u64::from(length);
-                if (0..count).all(named) { Ok(Self::Table { table, length, start, width }) } else { Err(DecodeError::Field("table index")) }
+                let is_valid = |index| fixed_number(reader.all(), start, width, index) < u64::from(length);
+                if (0..count).all(is_valid) {
+                    Ok(Self::Table { table, length, start, width })
+                } else {
+                    Err(DecodeError::Field("table index"))
+                }
             }
             _ => Err(DecodeError::Field("form of a number column")),
         }
@@ -102,36 +106,37 @@ impl NumberColumn {
     /// Returns the number at an index, which must be below the count.
     pub(super) fn at(self, bytes: &[u8], index: usize) -> u64 {
         match self {
-            Self::Plain { least, start, width } => least.wrapping_add(fixed_at(bytes, start, width, index)),
+            Self::Plain { least, start, width } => least.wrapping_add(fixed_number(bytes, start, width, index)),
             Self::Table { table, start, width, .. } => {
-                let entry = usize::try_from(fixed_at(bytes, start, width, index)).unwrap_or(usize::MAX);
-                fixed_at(bytes, table, 8, entry)
+                let entry = usize::try_from(fixed_number(bytes, start, width, index)).unwrap_or(usize::MAX);
+                fixed_number(bytes, table, 8, entry)
             }
         }
     }
 
-    /// Returns the numbers of all rows. `count` is their number.
+    /// Returns the numbers of all `count` rows.
     pub(super) fn all(self, bytes: &[u8], count: usize) -> Vec<u64> {
         match self {
             Self::Plain { least, start, width } => {
-                all_fixed(bytes, start, width, count).map(|difference| least.wrapping_add(difference)).collect()
+                fixed_numbers(bytes, start, width, count).map(|difference| least.wrapping_add(difference)).collect()
             }
             Self::Table { table, length, start, width } => {
-                let table: Vec<u64> = all_fixed(bytes, table, 8, length as usize).collect();
+                let table: Vec<u64> = fixed_numbers(bytes, table, 8, length as usize).collect();
                 let entry = |entry| usize::try_from(entry).ok().and_then(|entry| table.get(entry)).copied().unwrap_or(0);
-                all_fixed(bytes, start, width, count).map(entry).collect()
+                fixed_numbers(bytes, start, width, count).map(entry).collect()
             }
         }
     }
 
-    /// Returns `false` if a number is not in the column. `true` is exact only with a table.
-    pub(super) fn may_hold(self, bytes: &[u8], number: u64) -> bool {
+    /// Returns `false` only if the column does not contain the number. `true` may be wrong if the
+    /// column has no table.
+    pub(super) fn may_contain(self, bytes: &[u8], number: u64) -> bool {
         match self {
             Self::Plain { least, width, .. } => {
                 let most = if width >= 8 { u64::MAX } else { (1 << (8 * u32::from(width))) - 1 };
                 number.checked_sub(least).is_some_and(|difference| difference <= most)
             }
-            Self::Table { table, length, .. } => (0..length as usize).any(|entry| fixed_at(bytes, table, 8, entry) == number),
+            Self::Table { table, length, .. } => (0..length as usize).any(|entry| fixed_number(bytes, table, 8, entry) == number),
         }
     }
 
@@ -141,7 +146,7 @@ impl NumberColumn {
             Self::Plain { width: 0, .. } => index,
             Self::Plain { start, width: 1, .. } => {
                 let rows = bytes.get(start as usize..start as usize + index).unwrap_or_default();
-                let wanted = fixed_at(bytes, start, 1, index).to_le_bytes()[0];
+                let wanted = fixed_number(bytes, start, 1, index).to_le_bytes()[0];
                 rows.iter().filter(|row| **row == wanted).count()
             }
             Self::Plain { .. } | Self::Table { .. } => {

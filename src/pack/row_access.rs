@@ -4,8 +4,8 @@
 use super::chunk::Chunk;
 
 impl Chunk {
-    /// Returns an upper bound on the length of a row's value in bytes. `None` if its last usable
-    /// value can differ from the newest.
+    /// Returns an upper bound on the length of a row's value in bytes. Returns `None` if the last
+    /// usable value of the row can differ from the newest.
     #[must_use]
     pub fn value_length_max(&self, row: usize) -> Option<usize> {
         self.0.extra(row).is_none().then_some(self.0.value_length_max)

@@ -47,12 +47,13 @@ pub(super) struct RecordExtra {
 }
 
 impl Template {
-    /// Returns an upper bound on the length of a value, if names have at most `name` bytes.
-    pub(super) fn longest(&self, name: usize) -> usize {
+    /// Returns an upper bound on the length of a value, if names have at most `name_length_max`
+    /// bytes.
+    pub(super) fn longest(&self, name_length_max: usize) -> usize {
         let mut columns: Vec<usize> = Vec::with_capacity(self.columns.len());
         for column in &self.columns {
             let earlier = if let ColumnForm::Same(earlier) = column.form { columns.get(earlier as usize).copied() } else { None };
-            columns.push(column.longest(name).max(earlier.unwrap_or(0)));
+            columns.push(column.longest(name_length_max).max(earlier.unwrap_or(0)));
         }
         self.literals.iter().map(|literal| literal.length()).sum::<usize>() + columns.iter().sum::<usize>()
     }
@@ -102,8 +103,8 @@ pub(super) fn read_templates(reader: &mut ByteReader<'_>, count: usize, template
     let length = reader.count(TEMPLATES_MAX)?;
     let mut rows = vec![0; length + 1];
     for row in 0..count {
-        let at = usize::try_from(template.at(reader.all(), row)).unwrap_or(usize::MAX);
-        *rows.get_mut(at).ok_or(DecodeError::Field("template"))? += 1;
+        let number = usize::try_from(template.at(reader.all(), row)).unwrap_or(usize::MAX);
+        *rows.get_mut(number).ok_or(DecodeError::Field("template"))? += 1;
     }
     let mut templates = Vec::new();
     for count in rows.into_iter().skip(1) {
@@ -136,11 +137,11 @@ fn read_rejection(reader: &mut ByteReader<'_>) -> Result<Rejection, DecodeError>
 }
 
 fn read_time(reader: &mut ByteReader<'_>) -> Result<SystemTime, DecodeError> {
-    let wrong = DecodeError::Field("time");
+    let invalid = DecodeError::Field("time");
     let earlier = reader.byte()? != 0;
     let seconds = reader.varint()?;
-    let nanoseconds = u32::try_from(reader.varint()?).ok().filter(|nanoseconds| *nanoseconds < 1_000_000_000).ok_or(wrong)?;
+    let nanoseconds = u32::try_from(reader.varint()?).ok().filter(|nanoseconds| *nanoseconds < 1_000_000_000).ok_or(invalid)?;
     let distance = Duration::new(seconds, nanoseconds);
     let epoch = SystemTime::UNIX_EPOCH;
-    if earlier { epoch.checked_sub(distance) } else { epoch.checked_add(distance) }.ok_or(wrong)
+    if earlier { epoch.checked_sub(distance) } else { epoch.checked_add(distance) }.ok_or(invalid)
 }

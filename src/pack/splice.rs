@@ -1,11 +1,11 @@
-//! A column with rows inserted, replaced or removed, in its current form.
+//! Writes a column with rows inserted, replaced or removed, in its current form.
 //!
 //! Unchanged rows are copied without inspecting each value. If the form no longer fits, the edit
 //! chooses another (`form_choice`).
 
 use std::ops::Range;
 
-use super::byte_reader::{common_length, put_fixed, put_text, put_varint, width_of};
+use super::byte_reader::{common_prefix_length, put_fixed, put_text, put_varint, width_of};
 use super::column::{
     CONSTANT, Column, ColumnForm, DECIMAL, IPV4, NAME, NAME_HEAD, NAME_TAIL, SAME, SPLIT, TABLE, TEXTS, TextList, TextTable, UUID,
     name_head, name_tail, parse_decimal, parse_ipv4, parse_uuid,
@@ -13,7 +13,7 @@ use super::column::{
 use super::form_choice::{ROWS_PER_EXCEPTION, TextMap, put_texts, split_parts};
 use super::number_column::{NumberColumn, put_numbers};
 
-/// Minimum number of new values for the check whether they repeat.
+/// Minimum number of new values to check for repetition.
 const REPEATS_MIN: usize = 8;
 
 /// A part of a new column.
@@ -71,14 +71,14 @@ impl SplicePlan {
         &self.pieces
     }
 
-    /// Returns the new rows of a column of numbers, which had `rows` rows before.
+    /// Returns the numbers of the new column. `rows` is the number of rows of the old one.
     pub(super) fn numbers(&self, bytes: &[u8], old: NumberColumn, rows: usize, new: impl Fn(usize) -> u64) -> Vec<u64> {
         let old = old.all(bytes, rows);
         let mut numbers = Vec::with_capacity(self.count);
         for piece in &self.pieces {
             match piece {
                 SplicePart::Kept(rows) => numbers.extend_from_slice(&old[rows.clone()]),
-                SplicePart::New(at) => numbers.push(new(*at)),
+                SplicePart::New(index) => numbers.push(new(*index)),
             }
         }
         numbers
@@ -110,15 +110,15 @@ impl<'a> Splice<'_, 'a> {
         Some(match old.form {
             ColumnForm::Constant(span) => {
                 let text = span.slice(self.bytes);
-                let exceptions = self.put_bare(out, CONSTANT, old, |new| value(new) == text)?;
+                let exceptions = self.put_form_number(out, CONSTANT, old, |new| value(new) == text)?;
                 put_text(out, text);
                 exceptions
             }
-            ColumnForm::Name => self.put_bare(out, NAME, old, |new| name(new) == Some(value(new)))?,
-            ColumnForm::NameHead => self.put_bare(out, NAME_HEAD, old, |new| name(new).and_then(name_head) == Some(value(new)))?,
-            ColumnForm::NameTail => self.put_bare(out, NAME_TAIL, old, |new| name(new).and_then(name_tail) == Some(value(new)))?,
+            ColumnForm::Name => self.put_form_number(out, NAME, old, |new| name(new) == Some(value(new)))?,
+            ColumnForm::NameHead => self.put_form_number(out, NAME_HEAD, old, |new| name(new).and_then(name_head) == Some(value(new)))?,
+            ColumnForm::NameTail => self.put_form_number(out, NAME_TAIL, old, |new| name(new).and_then(name_tail) == Some(value(new)))?,
             ColumnForm::Same(column) => {
-                let exceptions = self.put_bare(out, SAME, old, |new| value(new) == earlier(column as usize, new))?;
+                let exceptions = self.put_form_number(out, SAME, old, |new| value(new) == earlier(column as usize, new))?;
                 put_varint(out, u64::from(column));
                 exceptions
             }
@@ -136,7 +136,7 @@ impl<'a> Splice<'_, 'a> {
             ColumnForm::Split(..) | ColumnForm::Texts(_) if self.repeats() => return None,
             ColumnForm::Split(heads, tails) => {
                 let parts = |new| split_parts(value(new)).unwrap_or_default();
-                let exceptions = self.put_bare(out, SPLIT, old, |new| split_parts(value(new)).is_some())?;
+                let exceptions = self.put_form_number(out, SPLIT, old, |new| split_parts(value(new)).is_some())?;
                 self.put_table(out, heads, |new| parts(new).0);
                 self.put_texts(out, tails, |new| parts(new).1);
                 exceptions
@@ -159,27 +159,30 @@ impl<'a> Splice<'_, 'a> {
     /// Returns the remaining old exceptions and the new values that do not fit, or `None` if there
     /// are too many.
     fn exceptions(&self, old: &Column, fits: impl Fn(usize) -> bool) -> Option<Exceptions<'a>> {
-        let (mut row, mut found) = (0, Vec::new());
+        let (mut row, mut exceptions) = (0, Vec::new());
         for piece in &self.plan.pieces {
             match piece {
                 SplicePart::Kept(rows) => {
                     let within = old.exceptions_in(rows.clone());
-                    found.extend(within.iter().map(|(at, span)| (row + *at as usize - rows.start, span.slice(self.bytes))));
+                    exceptions.extend(
+                        within.iter().map(|(exception_row, span)| (row + *exception_row as usize - rows.start, span.slice(self.bytes))),
+                    );
                     row += rows.len();
                 }
                 SplicePart::New(new) => {
                     if !fits(*new) {
-                        found.push((row, self.values[*new]));
+                        exceptions.push((row, self.values[*new]));
                     }
                     row += 1;
                 }
             }
         }
-        (found.len() * ROWS_PER_EXCEPTION <= self.plan.count).then_some(found)
+        (exceptions.len() * ROWS_PER_EXCEPTION <= self.plan.count).then_some(exceptions)
     }
 
-    /// Appends only the number of the form.
-    fn put_bare(&self, out: &mut Vec<u8>, form: u8, old: &Column, fits: impl Fn(usize) -> bool) -> Option<Exceptions<'a>> {
+    /// Appends the number of the form and returns the exceptions. Appends nothing if there are too
+    /// many.
+    fn put_form_number(&self, out: &mut Vec<u8>, form: u8, old: &Column, fits: impl Fn(usize) -> bool) -> Option<Exceptions<'a>> {
         let exceptions = self.exceptions(old, fits)?;
         out.push(form);
         Some(exceptions)
@@ -187,7 +190,7 @@ impl<'a> Splice<'_, 'a> {
 
     fn put_decimal(&self, out: &mut Vec<u8>, old: &Column, numbers: NumberColumn, rows: usize) -> Option<Exceptions<'a>> {
         let parsed: Vec<Option<u64>> = self.values.iter().map(|value| parse_decimal(value)).collect();
-        let exceptions = self.put_bare(out, DECIMAL, old, |new| parsed[new].is_some())?;
+        let exceptions = self.put_form_number(out, DECIMAL, old, |new| parsed[new].is_some())?;
         // the filler is one of the values, so that it does not widen the column
         let filler = numbers.at(self.bytes, 0);
         put_numbers(out, &self.plan.numbers(self.bytes, numbers, rows, |new| parsed[new].unwrap_or(filler)));
@@ -203,7 +206,7 @@ impl<'a> Splice<'_, 'a> {
         parse: impl Fn(&[u8]) -> Option<[u8; LENGTH]>,
     ) -> Option<Exceptions<'a>> {
         let parsed: Vec<Option<[u8; LENGTH]>> = self.values.iter().map(|value| parse(value)).collect();
-        let exceptions = self.put_bare(out, form, old, |new| parsed[new].is_some())?;
+        let exceptions = self.put_form_number(out, form, old, |new| parsed[new].is_some())?;
         let old = self.bytes.get(start as usize..).unwrap_or_default();
         for piece in &self.plan.pieces {
             match piece {
@@ -219,31 +222,34 @@ impl<'a> Splice<'_, 'a> {
     fn put_table(&self, out: &mut Vec<u8>, table: TextTable, part: impl Fn(usize) -> &'a [u8]) -> usize {
         let (texts, prefix) = (table.texts, table.texts.prefix.slice(self.bytes));
         let ends = texts.all_ends(self.bytes);
-        let own = |entry: usize| texts.between(self.bytes, &ends, entry..entry + 1);
-        let known: TextMap<'_, usize> =
-            if self.values.is_empty() { TextMap::default() } else { (0..texts.count as usize).map(|entry| (own(entry), entry)).collect() };
-        let mut places: Vec<Option<usize>> = vec![None; texts.count as usize];
-        let (mut fresh, mut rows) = (TextMap::<usize>::default(), Vec::with_capacity(self.plan.count));
+        let suffix = |entry: usize| texts.between(self.bytes, &ends, entry..entry + 1);
+        let known: TextMap<'_, usize> = if self.values.is_empty() {
+            TextMap::default()
+        } else {
+            (0..texts.count as usize).map(|entry| (suffix(entry), entry)).collect()
+        };
+        let mut new_indices: Vec<Option<usize>> = vec![None; texts.count as usize];
+        let (mut added_texts, mut rows) = (TextMap::<usize>::default(), Vec::with_capacity(self.plan.count));
         let (mut bytes, mut lengths) = (Vec::with_capacity(texts.bytes.length() * 2), Vec::new());
-        let mut use_known = |entry: usize, bytes: &mut Vec<u8>, lengths: &mut Vec<usize>| {
-            *places[entry].get_or_insert_with(|| {
+        let mut keep_text = |entry: usize, bytes: &mut Vec<u8>, lengths: &mut Vec<usize>| {
+            *new_indices[entry].get_or_insert_with(|| {
                 bytes.extend_from_slice(prefix);
-                bytes.extend_from_slice(own(entry));
-                lengths.push(prefix.len() + own(entry).len());
+                bytes.extend_from_slice(suffix(entry));
+                lengths.push(prefix.len() + suffix(entry).len());
                 lengths.len() - 1
             })
         };
         for piece in &self.plan.pieces {
             match piece {
                 SplicePart::Kept(kept) => {
-                    rows.extend(kept.clone().map(|row| use_known(table.entry(self.bytes, row), &mut bytes, &mut lengths)))
+                    rows.extend(kept.clone().map(|row| keep_text(table.entry(self.bytes, row), &mut bytes, &mut lengths)))
                 }
                 SplicePart::New(new) => {
                     let text = part(*new);
-                    let entry = text.strip_prefix(prefix).and_then(|own| known.get(own));
+                    let entry = text.strip_prefix(prefix).and_then(|tail| known.get(tail));
                     rows.push(match entry {
-                        Some(entry) => use_known(*entry, &mut bytes, &mut lengths),
-                        None => *fresh.entry(text).or_insert_with(|| {
+                        Some(entry) => keep_text(*entry, &mut bytes, &mut lengths),
+                        None => *added_texts.entry(text).or_insert_with(|| {
                             bytes.extend_from_slice(text);
                             lengths.push(text.len());
                             lengths.len() - 1
@@ -262,20 +268,20 @@ impl<'a> Splice<'_, 'a> {
     fn put_texts(&self, out: &mut Vec<u8>, texts: TextList, part: impl Fn(usize) -> &'a [u8]) {
         let (prefix, ends) = (texts.prefix.slice(self.bytes), texts.all_ends(self.bytes));
         let new = |piece: &SplicePart| if let SplicePart::New(new) = piece { Some(part(*new)) } else { None };
-        let shared = self.plan.pieces.iter().filter_map(new).fold(prefix, |prefix, text| &prefix[..common_length(prefix, text)]);
+        let new_prefix = self.plan.pieces.iter().filter_map(new).fold(prefix, |prefix, text| &prefix[..common_prefix_length(prefix, text)]);
         // the part of the old prefix that is no longer shared precedes each old text
-        let before = &prefix[shared.len()..];
+        let lost_prefix = &prefix[new_prefix.len()..];
         let total: usize = self
             .plan
             .pieces
             .iter()
             .map(|piece| match piece {
-                SplicePart::Kept(rows) => (ends[rows.end] - ends[rows.start]) as usize + rows.len() * before.len(),
-                SplicePart::New(new) => part(*new).len() - shared.len(),
+                SplicePart::Kept(rows) => (ends[rows.end] - ends[rows.start]) as usize + rows.len() * lost_prefix.len(),
+                SplicePart::New(new) => part(*new).len() - new_prefix.len(),
             })
             .sum();
         put_varint(out, self.plan.count as u64);
-        put_text(out, shared);
+        put_text(out, new_prefix);
         let width = width_of(total as u64);
         put_fixed(out, width as u64, 1);
         let mut end = 0;
@@ -283,25 +289,25 @@ impl<'a> Splice<'_, 'a> {
             match piece {
                 SplicePart::Kept(rows) => {
                     let start = end;
-                    for (at, row) in rows.clone().enumerate() {
-                        end = start + (ends[row + 1] - ends[rows.start]) as usize + (at + 1) * before.len();
+                    for (index, row) in rows.clone().enumerate() {
+                        end = start + (ends[row + 1] - ends[rows.start]) as usize + (index + 1) * lost_prefix.len();
                         put_fixed(out, end as u64, width);
                     }
                 }
                 SplicePart::New(new) => {
-                    end += part(*new).len() - shared.len();
+                    end += part(*new).len() - new_prefix.len();
                     put_fixed(out, end as u64, width);
                 }
             }
         }
         for piece in &self.plan.pieces {
             match piece {
-                SplicePart::Kept(rows) if before.is_empty() => out.extend_from_slice(texts.between(self.bytes, &ends, rows.clone())),
+                SplicePart::Kept(rows) if lost_prefix.is_empty() => out.extend_from_slice(texts.between(self.bytes, &ends, rows.clone())),
                 SplicePart::Kept(rows) => rows.clone().for_each(|row| {
-                    out.extend_from_slice(before);
+                    out.extend_from_slice(lost_prefix);
                     out.extend_from_slice(texts.between(self.bytes, &ends, row..row + 1));
                 }),
-                SplicePart::New(new) => out.extend_from_slice(&part(*new)[shared.len()..]),
+                SplicePart::New(new) => out.extend_from_slice(&part(*new)[new_prefix.len()..]),
             }
         }
     }

@@ -28,7 +28,7 @@ fn own() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 #[test]
-fn every_file_of_the_folder_is_in_the_binary() {
+fn every_asset_is_in_the_binary() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/page/assets");
     let (mut found, mut open) = (BTreeSet::new(), vec![root.clone()]);
     while let Some(directory) = open.pop() {
@@ -45,7 +45,7 @@ fn every_file_of_the_folder_is_in_the_binary() {
 }
 
 #[test]
-fn what_others_wrote_is_what_they_published() {
+fn vendored_files_are_unchanged() {
     let vendored: BTreeSet<&str> = ASSETS.iter().map(|asset| asset.name).filter(|name| name.starts_with("vendor/")).collect();
     assert_eq!(vendored, VENDORED.iter().map(|(name, _)| *name).collect());
     for (name, hash) in VENDORED {
@@ -57,7 +57,7 @@ fn what_others_wrote_is_what_they_published() {
 /// Our files use nothing that would turn text of the mesh into markup or code, and name no other
 /// host.
 #[test]
-fn our_files_make_no_markup_of_texts_and_name_no_other_host() {
+fn own_files_create_no_markup_and_name_no_other_host() {
     for (name, text) in own() {
         for banned in [
             "innerHTML",
@@ -89,7 +89,7 @@ fn our_files_make_no_markup_of_texts_and_name_no_other_host() {
 
 /// Names and values come from remote clusters, whose writers choose every character.
 #[test]
-fn every_answer_is_read_with_escapes_and_every_element_isolates_direction() {
+fn answers_are_escaped_and_text_direction_is_isolated() {
     for (name, text) in own().filter(|(name, _)| name.ends_with(".js")) {
         let expected = if name == "api.js" { 2 } else { 0 };
         assert_eq!(text.matches("JSON.parse(").count(), expected, "{name} reads an answer without parse()");
@@ -101,7 +101,7 @@ fn every_answer_is_read_with_escapes_and_every_element_isolates_direction() {
 }
 
 #[test]
-fn modules_import_only_what_is_there() {
+fn modules_import_only_existing_files() {
     for asset in ASSETS.iter().filter(|asset| asset.name.ends_with(".js") && !asset.name.starts_with("vendor/")) {
         let folder = Path::new(asset.name).parent().unwrap();
         for line in asset.text.lines().filter(|line| line.starts_with("import ")) {
@@ -120,7 +120,7 @@ fn modules_import_only_what_is_there() {
 }
 
 #[test]
-fn a_file_has_one_address_which_its_version_is_part_of() {
+fn the_address_of_an_asset_contains_the_version() {
     assert_eq!(version().len(), VERSION_LENGTH);
     assert_eq!(asset(&format!("{}/parts/mesh.js", version())).map(|asset| asset.name), Some("parts/mesh.js"));
     for path in ["", "main.js", "0123456789abcdef/main.js", &format!("{}main.js", version()), &format!("{}/nothing.js", version())] {

@@ -9,11 +9,11 @@ use crate::model::{Backoff, ClusterName, Kind};
 use crate::wire::keys::watched_prefix;
 use cilium_kvstore::keys::SYNCED_PREFIX;
 
-/// Wait after the first failed step of a withdrawal; it doubles with each failure (KVStoreMesh: 2
-/// s).
+/// Wait after the first failed step of a withdrawal (KVStoreMesh: 2 s). It doubles with each
+/// failure.
 const RETRY_MIN: Duration = Duration::from_secs(2);
-/// Maximum wait between attempts. KVStoreMesh gives up after 32 s; here the data would stay for as
-/// long as its leases are renewed.
+/// Maximum wait between attempts. KVStoreMesh gives up after 32 s. meshkeep does not, because the
+/// data would stay for as long as its leases are renewed.
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// A reflected cluster.
@@ -121,13 +121,13 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_cluster_is_withdrawn_in_kvstoremeshs_order_with_a_grace_behind_its_config() {
+    async fn a_cluster_is_withdrawn_in_the_order_of_kvstoremesh() {
         let paris = ClusterName::parse("paris").unwrap();
         let mut withdrawal = Withdrawal::new(&paris, "cilium/cluster-config/paris".into(), Duration::from_secs(180));
-        let mut reported = Vec::new();
+        let mut steps = Vec::new();
         while let Some(step) = withdrawal.step().cloned() {
             tokio::time::sleep_until(withdrawal.due).await;
-            reported.push(format!("{step:?}"));
+            steps.push(format!("{step:?}"));
             withdrawal.done();
         }
         let expected = [
@@ -141,6 +141,6 @@ mod tests {
             r#"Prefix("cilium/cache/serviceexports/v1/paris/")"#,
             r#"Prefix("cilium/cache/services/v1/paris/")"#,
         ];
-        assert_eq!(reported, expected);
+        assert_eq!(steps, expected);
     }
 }

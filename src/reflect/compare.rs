@@ -9,7 +9,7 @@ use crate::model::{ClusterName, EntryKey, Kind};
 use crate::wire::keys::watched_prefix;
 use cilium_kvstore::{KeyValue, KvstoreError};
 
-/// Number of the mirror's keys that are fetched at once.
+/// Number of keys that are read from the mirror at a time.
 const KEYS_AT_ONCE: usize = 1024;
 
 /// Changes that a comparison may make to the target.
@@ -38,13 +38,13 @@ pub(super) struct Compared {
 }
 
 /// The mirror's keys of the kind, in order.
-struct Ours<'a> {
+struct MirrorKeys<'a> {
     reading: &'a Reading,
     fetched: VecDeque<EntryKey>,
     next: Option<EntryKey>,
 }
 
-impl Ours<'_> {
+impl MirrorKeys<'_> {
     fn first(&mut self) -> Option<&EntryKey> {
         if self.fetched.is_empty()
             && let Some(start) = self.next.take()
@@ -73,43 +73,43 @@ pub(super) async fn compare(
     right: Right,
 ) -> Result<Compared, KvstoreError> {
     let prefix = watched_prefix(kind, cluster, true);
-    let mut ours = Ours { reading, fetched: VecDeque::new(), next: Some(EntryKey::new(kind, cluster.clone(), "")) };
+    let mut mirror_keys = MirrorKeys { reading, fetched: VecDeque::new(), next: Some(EntryKey::new(kind, cluster.clone(), "")) };
     let mut compared = Compared::default();
     let mut pages = target.session.list_pages(prefix.as_bytes()).await?;
     while let Some(page) = pages.next_page().await? {
-        for found in page.key_values {
-            let name = found.key.strip_prefix(prefix.as_bytes()).and_then(|name| str::from_utf8(name).ok());
+        for existing in page.key_values {
+            let name = existing.key.strip_prefix(prefix.as_bytes()).and_then(|name| str::from_utf8(name).ok());
             if let Some(name) = name {
-                while let Some(key) = ours.next_before(Some(name)) {
-                    add(target, key, group, right, &mut compared).await;
+                while let Some(key) = mirror_keys.next_before(Some(name)) {
+                    queue_missing_key(target, key, group, right, &mut compared).await;
                 }
             }
-            let is_ours = name.is_some() && ours.first().is_some_and(|key| Some(key.name.as_str()) == name);
-            let key = if is_ours { ours.fetched.pop_front() } else { None };
-            settle(target, reading, &found, key, group, right, &mut compared).await;
+            let is_in_mirror = name.is_some() && mirror_keys.first().is_some_and(|key| Some(key.name.as_str()) == name);
+            let key = if is_in_mirror { mirror_keys.fetched.pop_front() } else { None };
+            compare_key(target, reading, &existing, key, group, right, &mut compared).await;
         }
     }
-    while let Some(key) = ours.next_before(None) {
-        add(target, key, group, right, &mut compared).await;
+    while let Some(key) = mirror_keys.next_before(None) {
+        queue_missing_key(target, key, group, right, &mut compared).await;
     }
     Ok(compared)
 }
 
 /// Handles a key that the target has: adopts its lease, or queues it for writing or deletion.
-async fn settle(
+async fn compare_key(
     target: &Target,
     reading: &Reading,
-    found: &KeyValue,
+    existing: &KeyValue,
     key: Option<EntryKey>,
     group: u32,
     right: Right,
     compared: &mut Compared,
 ) {
     let value = key.as_ref().and_then(|key| reading.value(key));
-    let is_equal = value.as_ref().is_some_and(|value| *value == found.value);
-    let key = || key.map_or_else(|| TargetKey::parse(&found.key), TargetKey::Entry);
-    if right == Right::Keep || (is_equal && found.lease.0 != 0) {
-        target.session.adopt(&found.key, found.lease);
+    let is_equal = value.as_ref().is_some_and(|value| *value == existing.value);
+    let key = || key.map_or_else(|| TargetKey::parse(&existing.key), TargetKey::Entry);
+    if right == Right::Keep || (is_equal && existing.lease.0 != 0) {
+        target.session.adopt(&existing.key, existing.lease);
         compared.equal += 1;
     } else if value.is_some() {
         target.queue.add(key(), group).await;
@@ -118,12 +118,12 @@ async fn settle(
         target.queue.add(key(), group).await;
         compared.pruned += 1;
     } else {
-        target.session.adopt(&found.key, found.lease);
+        target.session.adopt(&existing.key, existing.lease);
     }
 }
 
 /// Queues a key that the target does not have.
-async fn add(target: &Target, key: EntryKey, group: u32, right: Right, compared: &mut Compared) {
+async fn queue_missing_key(target: &Target, key: EntryKey, group: u32, right: Right, compared: &mut Compared) {
     if right != Right::Keep {
         target.queue.add(TargetKey::Entry(key), group).await;
         compared.queued += 1;

@@ -1,10 +1,10 @@
 //! Writes the mirrored clusters into an etcd below `cilium/cache`, as a KVStoreMesh does, from a
 //! mirror that survives restarts.
 //!
-//! Several meshkeeps may run: the one that has `cilium/kvstoremesh-lock`, which a KVStoreMesh takes
-//! too, writes (`Term`). It writes entries, canaries, cluster configs and the heartbeat, and
-//! withdraws removed clusters. Values are written as raw bytes, the newest that the source sent,
-//! even if meshkeep rejects them. The rules:
+//! Several meshkeeps may run, but only the one that has the lock `cilium/kvstoremesh-lock` writes
+//! (`Term`). A KVStoreMesh uses the same lock. The leader writes entries, canaries, cluster configs
+//! and the heartbeat, and withdraws removed clusters. It writes the newest raw bytes that the
+//! source sent, even if meshkeep rejects the value. The rules:
 //! - A key is deleted only if its kind was confirmed by the source since this process started and
 //!   does not have the key.
 //! - While a kind is only restored from disk, a complete copy in the target stays unchanged.
@@ -34,19 +34,19 @@ const LEADER_LOCK: &[u8] = b"cilium/kvstoremesh-lock";
 
 /// Maximum time that a stop waits for the release of the lock (as in Cilium). After that the lock's
 /// lease expires.
-const UNLOCKING_MAX: Duration = Duration::from_secs(2);
+const UNLOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// An attempt to take the lock that lasts longer than this is waiting for the lock's holder. Over a
-/// working connection everything else is much faster.
-const WAITING_FROM: Duration = Duration::from_secs(2);
+/// Time after which an attempt to acquire the lock means that another process has it. Everything
+/// else is much faster over a working connection.
+const LOCK_IS_HELD_AFTER: Duration = Duration::from_secs(2);
 
-/// Wait after a failed attempt to take the lock.
-const LOCKING_INTERVAL: Duration = Duration::from_secs(1);
+/// Wait after a failed attempt to acquire the lock.
+const LOCK_RETRY_WAIT: Duration = Duration::from_secs(1);
 
 /// Options of the reflector.
 #[derive(Debug, Clone)]
 pub struct ReflectOptions {
-    /// etcd of the target.
+    /// Client configuration of the target etcd.
     pub etcd: EtcdConfig,
     /// Options of the session with the target.
     pub session: SessionOptions,
@@ -64,10 +64,10 @@ pub async fn run(handle: Handle, options: ReflectOptions, stop: CancellationToke
     let Some(signal) = handle.signal_once_loaded().await else { return stop.cancelled().await };
     let session = Session::start(options.etcd.clone(), options.session.clone(), CancellationToken::new());
     let target = Arc::new(Target::new(handle.clone(), session.clone(), options.session.client.requests_in_flight_max));
-    // weak, because the target holds the handle
+    // weak, because the target owns the handle
     let reported = Arc::downgrade(&target);
     handle.set_reflection_source(move || reported.upgrade().map(|target| target.reflection()).unwrap_or_default());
-    while let Some(lock) = lead(&target, &stop).await {
+    while let Some(lock) = acquire_lock(&target, &stop).await {
         tracing::info!("reflecting: this meshkeep writes to the target");
         target.begin();
         let mut term = Term::new(Arc::clone(&target), signal.clone(), (options.drain_grace, options.audit_interval));
@@ -77,43 +77,43 @@ pub async fn run(handle: Handle, options: ReflectOptions, stop: CancellationToke
             () = term.run() => {}
         }
         target.forget();
-        let unlocked = timeout(UNLOCKING_MAX, lock.unlock()).await;
+        let unlocked = timeout(UNLOCK_TIMEOUT, lock.unlock()).await;
         tracing::debug!(?unlocked, "the lock was released");
     }
     session.close().await;
 }
 
 /// Waits until this process has the lock. Returns `None` when `stop` is cancelled.
-async fn lead(target: &Target, stop: &CancellationToken) -> Option<KvLocker> {
+async fn acquire_lock(target: &Target, stop: &CancellationToken) -> Option<KvLocker> {
     loop {
-        let locking = target.session.lock_path_for_long(LEADER_LOCK);
+        let locking = target.session.lock_path_without_limit(LEADER_LOCK);
         let locking = tokio::select! {
             biased;
             () = stop.cancelled() => return None,
             locking = locking => locking,
-            never = forget_trouble(target) => match never {},
+            never = clear_error_while_waiting(target) => match never {},
         };
         match locking {
             Ok(lock) => return Some(lock),
             Err(error) => {
                 let text = error.to_string();
-                if target.note_trouble(Some(text.clone())) {
+                if target.record_error(Some(text.clone())) {
                     tracing::warn!(error = text, hint = error.hint(), "reflecting: cannot lock the target; trying again");
                 }
             }
         }
         tokio::select! {
             () = stop.cancelled() => return None,
-            () = tokio::time::sleep(LOCKING_INTERVAL) => {}
+            () = tokio::time::sleep(LOCK_RETRY_WAIT) => {}
         }
     }
 }
 
 /// Clears an earlier error once the connection is up and the attempt waits for the lock's holder.
-async fn forget_trouble(target: &Target) -> Infallible {
+async fn clear_error_while_waiting(target: &Target) -> Infallible {
     loop {
-        tokio::time::sleep(WAITING_FROM).await;
-        if target.session.is_connected() && target.note_trouble(None) {
+        tokio::time::sleep(LOCK_IS_HELD_AFTER).await;
+        if target.session.is_connected() && target.record_error(None) {
             tracing::info!("reflecting: another meshkeep writes to the target, this one waits");
         }
     }

@@ -10,18 +10,18 @@ use std::time::SystemTime;
 use crate::handle::{Handle, Reading, Reflection};
 use crate::model::{ClusterName, EntryKey, Kind};
 use crate::wire::time_text;
-use cilium_kvstore::store::{SyncQueue, Wanted};
+use cilium_kvstore::store::{DesiredState, SyncQueue};
 use cilium_kvstore::{Life, LostKeys, Session, keys};
 
 /// Queue group of the keys that the reflector creates itself. The groups of kinds follow.
-pub(super) const MADE: u32 = 0;
+pub(super) const CREATED_KEYS_GROUP: u32 = 0;
 
 /// Key of the target.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum TargetKey {
     /// Entry of the mirror.
     Entry(EntryKey),
-    /// Key that the reflector creates itself, or that only the target has.
+    /// Key that the reflector creates itself, or a key that only the target has.
     Other(Vec<u8>),
 }
 
@@ -30,24 +30,24 @@ pub(super) struct Target {
     pub(super) session: Session,
     pub(super) queue: SyncQueue<Contents>,
     contents: Arc<Contents>,
-    /// Leases of canaries that were lost. Canaries do not use the queue's own recovery, because the
-    /// queue does not write in a given order.
+    /// Canaries whose leases were lost. Canaries do not use the queue's own recovery, because the
+    /// queue writes keys in any order.
     lost_canaries: Arc<Mutex<Vec<LostKeys>>>,
     is_leader: AtomicBool,
-    trouble: Mutex<TargetErrors>,
+    errors: Mutex<TargetErrors>,
 }
 
-/// Errors that prevent writing, other than those of single writes.
+/// Errors that prevent writing, except failures of single writes.
 #[derive(Default)]
 struct TargetErrors {
-    now: Option<String>,
+    current: Option<String>,
     last: Option<(String, SystemTime)>,
 }
 
 /// Desired contents, from which the queue reads the value of each key.
 pub(super) struct Contents {
     handle: Handle,
-    made: Mutex<DesiredContents>,
+    desired: Mutex<DesiredContents>,
 }
 
 #[derive(Default)]
@@ -56,9 +56,9 @@ struct DesiredContents {
     values: BTreeMap<Vec<u8>, Arc<[u8]>>,
     /// Clusters whose entries are reflected.
     clusters: BTreeSet<ClusterName>,
-    /// Clusters of which this process wrote keys that are not withdrawn yet, also in earlier terms.
-    /// Their leases are renewed until the withdrawal is complete.
-    standing: BTreeSet<ClusterName>,
+    /// Clusters with keys that this process wrote, in this term or an earlier one, and has not
+    /// withdrawn yet. Their leases are renewed until the withdrawal is complete.
+    written_clusters: BTreeSet<ClusterName>,
 }
 
 impl TargetKey {
@@ -71,54 +71,54 @@ impl TargetKey {
 
 impl Target {
     pub(super) fn new(handle: Handle, session: Session, workers: usize) -> Self {
-        let contents = Arc::new(Contents { handle, made: Mutex::default() });
+        let contents = Arc::new(Contents { handle, desired: Mutex::default() });
         let queue = SyncQueue::new(session.clone(), Arc::clone(&contents), Life::Leased, workers);
-        queue.on_lease_lost(b"cilium/", SyncQueue::add_lost);
+        queue.on_lease_lost(b"cilium/", SyncQueue::add_lost_keys);
         let lost_canaries = Arc::<Mutex<Vec<LostKeys>>>::default();
         let lost = Arc::clone(&lost_canaries);
-        let take = move |keys: &LostKeys| lost.lock().unwrap_or_else(PoisonError::into_inner).push(keys.clone());
-        session.on_lease_lost(keys::SYNCED_PREFIX.as_bytes(), take);
-        Self { session, queue, contents, lost_canaries, is_leader: AtomicBool::new(false), trouble: Mutex::default() }
+        let record_lost = move |keys: &LostKeys| lost.lock().unwrap_or_else(PoisonError::into_inner).push(keys.clone());
+        session.on_lease_lost(keys::SYNCED_PREFIX.as_bytes(), record_lost);
+        Self { session, queue, contents, lost_canaries, is_leader: AtomicBool::new(false), errors: Mutex::default() }
     }
 
     /// Returns the status for the API.
     pub(super) fn reflection(&self) -> Reflection {
         let counts = self.queue.counts();
-        let trouble = self.trouble();
-        let last_error = [counts.last_failure, trouble.last.clone()].into_iter().flatten().max_by_key(|(_, time)| *time);
+        let errors = self.errors();
+        let last_error = [counts.last_failure, errors.last.clone()].into_iter().flatten().max_by_key(|(_, time)| *time);
         Reflection {
             is_leader: self.is_leader.load(Ordering::Relaxed),
-            clusters: self.contents.made().clusters.len(),
+            clusters: self.contents.desired().clusters.len(),
             waiting: counts.waiting,
             lag: counts.longest_wait,
             written: counts.written,
             deleted: counts.deleted,
             failed: counts.failed,
-            error: trouble.now.clone().or(counts.failing),
+            error: errors.current.clone().or(counts.failing),
             last_error,
         }
     }
 
     /// Records the current error, or `None` if writing works. Returns whether it differs from the
     /// last one.
-    pub(super) fn note_trouble(&self, error: Option<String>) -> bool {
-        let mut trouble = self.trouble();
+    pub(super) fn record_error(&self, error: Option<String>) -> bool {
+        let mut errors = self.errors();
         if let Some(error) = &error {
-            trouble.last = Some((error.clone(), SystemTime::now()));
+            errors.last = Some((error.clone(), SystemTime::now()));
         }
-        let is_new = trouble.now != error;
-        trouble.now = error;
+        let is_new = errors.current != error;
+        errors.current = error;
         is_new
     }
 
-    fn trouble(&self) -> MutexGuard<'_, TargetErrors> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    fn errors(&self) -> MutexGuard<'_, TargetErrors> {
+        self.errors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Marks the start of a term.
     pub(super) fn begin(&self) {
         self.is_leader.store(true, Ordering::Relaxed);
-        self.note_trouble(None);
+        self.record_error(None);
     }
 
     /// Returns the canaries that lost their leases since the last call.
@@ -139,35 +139,35 @@ impl Target {
 
     /// Starts or stops the reflection of a cluster's entries.
     pub(super) fn set_reflected(&self, cluster: &ClusterName, reflected: bool) {
-        let mut made = self.contents.made();
+        let mut desired = self.contents.desired();
         if reflected {
-            made.clusters.insert(cluster.clone());
-            made.standing.insert(cluster.clone());
+            desired.clusters.insert(cluster.clone());
+            desired.written_clusters.insert(cluster.clone());
         } else {
-            made.clusters.remove(cluster);
+            desired.clusters.remove(cluster);
         }
     }
 
-    /// Returns the clusters of which keys by this process may exist in the target.
+    /// Returns the clusters with keys that this process wrote and has not withdrawn yet.
     pub(super) fn standing(&self) -> BTreeSet<ClusterName> {
-        self.contents.made().standing.clone()
+        self.contents.desired().written_clusters.clone()
     }
 
     /// Records that no keys of a cluster are left in the target.
     pub(super) fn set_withdrawn(&self, cluster: &ClusterName) {
-        self.contents.made().standing.remove(cluster);
+        self.contents.desired().written_clusters.remove(cluster);
     }
 
     /// Sets the desired value of a created key. Returns whether it changed.
     pub(super) fn make(&self, key: &[u8], value: Arc<[u8]>) -> bool {
-        let mut made = self.contents.made();
-        made.values.insert(key.to_vec(), Arc::clone(&value)).as_deref() != Some(&*value)
+        let mut desired = self.contents.desired();
+        desired.values.insert(key.to_vec(), Arc::clone(&value)).as_deref() != Some(&*value)
     }
 
     /// Sets the desired value of a created key and queues it if it changed.
     pub(super) fn write(&self, key: &[u8], value: Arc<[u8]>) {
         if self.make(key, value) {
-            self.queue.add_now(TargetKey::Other(key.to_vec()), MADE);
+            self.queue.add_now(TargetKey::Other(key.to_vec()), CREATED_KEYS_GROUP);
         }
     }
 
@@ -178,40 +178,41 @@ impl Target {
 
     /// Returns the desired value of a created key.
     pub(super) fn made(&self, key: &[u8]) -> Option<Arc<[u8]>> {
-        self.contents.made().values.get(key).cloned()
+        self.contents.desired().values.get(key).cloned()
     }
 
     /// Returns whether the target must have a key.
     pub(super) fn wants(&self, key: &TargetKey) -> bool {
-        let withheld = matches!(key, TargetKey::Entry(entry) if !self.contents.made().clusters.contains(&entry.cluster));
-        !withheld && self.contents.value(key).is_some()
+        let is_not_reflected = matches!(key, TargetKey::Entry(entry) if !self.contents.desired().clusters.contains(&entry.cluster));
+        !is_not_reflected && self.contents.value(key).is_some()
     }
 
     /// Removes a created key from the desired contents.
-    pub(super) fn unmake(&self, key: &[u8]) {
-        self.contents.made().values.remove(key);
+    pub(super) fn remove_created_key(&self, key: &[u8]) {
+        self.contents.desired().values.remove(key);
     }
 
     /// Ends a term. Queued writes are dropped, because another process may write now.
     pub(super) fn forget(&self) {
         self.is_leader.store(false, Ordering::Relaxed);
         self.queue.clear();
-        let mut made = self.contents.made();
-        *made = DesiredContents { standing: std::mem::take(&mut made.standing), ..DesiredContents::default() };
+        let mut desired = self.contents.desired();
+        *desired = DesiredContents { written_clusters: std::mem::take(&mut desired.written_clusters), ..DesiredContents::default() };
     }
 }
 
 impl Contents {
-    fn made(&self) -> MutexGuard<'_, DesiredContents> {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    fn desired(&self) -> MutexGuard<'_, DesiredContents> {
+        self.desired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn entries_behind(&self, last: Option<&EntryKey>, count: usize) -> Vec<TargetKey> {
+    fn entries_after(&self, last: Option<&EntryKey>, count: usize) -> Vec<TargetKey> {
         let Some(reading) = self.handle.try_reading() else { return Vec::new() };
-        let clusters = self.made().clusters.clone();
-        let place = |kind: Kind| Kind::ALL.iter().position(|other| *other == kind);
-        let is_passed = |cluster: &ClusterName, kind| last.is_some_and(|last| (cluster, place(kind)) < (&last.cluster, place(last.kind)));
-        let mut found: Vec<TargetKey> = Vec::new();
+        let clusters = self.desired().clusters.clone();
+        let kind_index = |kind: Kind| Kind::ALL.iter().position(|other| *other == kind);
+        let is_passed =
+            |cluster: &ClusterName, kind| last.is_some_and(|last| (cluster, kind_index(kind)) < (&last.cluster, kind_index(last.kind)));
+        let mut entries: Vec<TargetKey> = Vec::new();
         for (cluster, kind) in clusters.iter().flat_map(|cluster| Kind::ALL.map(|kind| (cluster, kind))) {
             if is_passed(cluster, kind) {
                 continue;
@@ -219,18 +220,18 @@ impl Contents {
             let last = last.filter(|last| last.cluster == *cluster && last.kind == kind);
             let from = last.cloned().unwrap_or_else(|| EntryKey::new(kind, cluster.clone(), ""));
             // the first key of the list is `last` itself
-            let keys = reading.keys_from(&from, count - found.len() + 1);
-            let keys = keys.into_iter().filter(|key| Some(key) != last).take(count - found.len());
-            found.extend(keys.map(TargetKey::Entry));
-            if found.len() == count {
+            let keys = reading.keys_from(&from, count - entries.len() + 1);
+            let keys = keys.into_iter().filter(|key| Some(key) != last).take(count - entries.len());
+            entries.extend(keys.map(TargetKey::Entry));
+            if entries.len() == count {
                 break;
             }
         }
-        found
+        entries
     }
 }
 
-impl Wanted for Contents {
+impl DesiredState for Contents {
     type Key = TargetKey;
 
     fn etcd_key(&self, key: &TargetKey) -> Vec<u8> {
@@ -244,23 +245,28 @@ impl Wanted for Contents {
         match key {
             // a mirror that was loaded once stays loaded
             TargetKey::Entry(key) => self.handle.try_reading()?.value(key),
-            TargetKey::Other(key) => self.made().values.get(key).cloned(),
+            TargetKey::Other(key) => self.desired().values.get(key).cloned(),
         }
     }
 
     /// Returns entries first, because a reader reads the entries once it finds the cluster config.
-    fn keys_behind(&self, last: Option<&TargetKey>, count: usize) -> Vec<TargetKey> {
-        let (entry, made) = match last {
-            Some(TargetKey::Other(made)) => (None, Bound::Excluded(made)),
+    fn keys_after(&self, last: Option<&TargetKey>, count: usize) -> Vec<TargetKey> {
+        let (entry, created) = match last {
+            Some(TargetKey::Other(created)) => (None, Bound::Excluded(created)),
             Some(TargetKey::Entry(entry)) => (Some(entry), Bound::Unbounded),
             None => (None, Bound::Unbounded),
         };
-        if made == Bound::Unbounded {
-            let entries = self.entries_behind(entry, count);
+        if created == Bound::Unbounded {
+            let entries = self.entries_after(entry, count);
             if !entries.is_empty() {
                 return entries;
             }
         }
-        self.made().values.range::<Vec<u8>, _>((made, Bound::Unbounded)).take(count).map(|(key, _)| TargetKey::Other(key.clone())).collect()
+        self.desired()
+            .values
+            .range::<Vec<u8>, _>((created, Bound::Unbounded))
+            .take(count)
+            .map(|(key, _)| TargetKey::Other(key.clone()))
+            .collect()
     }
 }

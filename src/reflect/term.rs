@@ -10,7 +10,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::cluster::{Cluster, Stage, Step, Withdrawal};
 use super::compare::{Right, compare};
-use super::target::{MADE, Target, TargetKey};
+use super::target::{CREATED_KEYS_GROUP, Target, TargetKey};
 use crate::handle::{Follower, LatestChange, NewestChanges, Origin, Reading};
 use crate::model::{ClusterName, DeleteReason, EntryKey, Kind, Phase, Sequence};
 use crate::wire::cluster_config::{KindPublication, kind_publication};
@@ -18,7 +18,7 @@ use crate::wire::keys::{canary_key, cluster_config_key, watched_prefix};
 use crate::wire::write::cached_cluster_config_value;
 use cilium_kvstore::{DeleteEvent, DeleteWatcher, KvstoreError, keys};
 
-/// Maximum number of changes queued at once, before other events are handled.
+/// Maximum number of changes that are queued before other events are handled.
 const CHANGES_AT_ONCE: usize = 1024;
 
 /// Interval between checks for events without a signal: clusters that were added or removed,
@@ -35,13 +35,13 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(60);
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Prefix of all keys that the reflector writes.
-const WATCHED: &[u8] = b"cilium/";
+const WATCHED_PREFIX: &[u8] = b"cilium/";
 
-/// Maximum time that a term waits for the watch for deletes before it starts without.
-const WATCHING_MAX: Duration = Duration::from_secs(2);
+/// Maximum time that a term waits for the watch for deletes before it starts without it.
+const DELETE_WATCH_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Maximum number of queued deletes. Each is a key of about 100 bytes.
-const DELETED_MAX: usize = 1024;
+const DELETE_QUEUE_LENGTH_MAX: usize = 1024;
 
 /// The state of a term.
 pub(super) struct Term {
@@ -50,11 +50,11 @@ pub(super) struct Term {
     drain_grace: Duration,
     clusters: BTreeMap<ClusterName, Cluster>,
     next_group: u32,
-    /// Has queued all changes of the mirror up to its position.
+    /// Position up to which all changes of the mirror are queued.
     follower: Follower,
     /// After a failure, the time of the next request.
-    ask_again_at: Instant,
-    deleted: DeleteWatcher,
+    retry_at: Instant,
+    delete_watcher: DeleteWatcher,
     audit_interval: Duration,
     /// Kind that is compared again during the current check because its last comparison is old.
     audited: Option<(ClusterName, Kind)>,
@@ -62,17 +62,17 @@ pub(super) struct Term {
 
 impl Term {
     pub(super) fn new(target: Arc<Target>, signal: watch::Receiver<Sequence>, (drain_grace, audit_interval): (Duration, Duration)) -> Self {
-        let ask_again_at = Instant::now();
-        let deleted = target.session.watch_deletes(WATCHED, DELETED_MAX);
+        let retry_at = Instant::now();
+        let delete_watcher = target.session.watch_deletes(WATCHED_PREFIX, DELETE_QUEUE_LENGTH_MAX);
         Self {
             target,
             signal,
             drain_grace,
             clusters: BTreeMap::new(),
-            next_group: MADE + 1,
+            next_group: CREATED_KEYS_GROUP + 1,
             follower: Follower::at(Sequence(0)),
-            ask_again_at,
-            deleted,
+            retry_at,
+            delete_watcher,
             audit_interval,
             audited: None,
         }
@@ -83,7 +83,7 @@ impl Term {
         let target = Arc::clone(&self.target);
         tokio::select! {
             () = target.queue.run() => {}
-            () = beat(&target) => {}
+            () = write_heartbeats(&target) => {}
             () = self.reflect() => {}
         }
     }
@@ -95,37 +95,37 @@ impl Term {
         for timer in [&mut tick, &mut config_tick] {
             timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         }
-        // nothing is compared before the watch for deletes runs, if it can: the comparison finds
-        // earlier deletes
-        drop(tokio::time::timeout(WATCHING_MAX, self.deleted.next()).await);
+        // the watch for deletes should run before the first comparison, because the comparison only
+        // shows earlier deletes
+        drop(tokio::time::timeout(DELETE_WATCH_WAIT_MAX, self.delete_watcher.next()).await);
         loop {
             tokio::select! {
-                Some(deleted) = self.deleted.next() => self.restore(deleted).await,
+                Some(deleted) = self.delete_watcher.next() => self.handle_delete(deleted).await,
                 changed = self.signal.changed() => {
                     if changed.is_err() {
-                        // the mirror has ended, and the process ends with it
+                        // the mirror has stopped, and so will this process
                         return std::future::pending().await;
                     }
-                    self.follow().await;
+                    self.queue_changes().await;
                 }
-                _ = tick.tick() => self.look().await,
+                _ = tick.tick() => self.check_clusters().await,
                 _ = config_tick.tick() => self.check_configs().await,
             }
         }
     }
 
-    /// Writes again what another client deleted.
-    async fn restore(&mut self, deleted: DeleteEvent) {
+    /// Writes keys again that another client deleted.
+    async fn handle_delete(&mut self, deleted: DeleteEvent) {
         match deleted {
-            DeleteEvent::Key(key) if key.starts_with(keys::SYNCED_PREFIX.as_bytes()) => self.take_back_canaries(|canary| canary == key),
+            DeleteEvent::Key(key) if key.starts_with(keys::SYNCED_PREFIX.as_bytes()) => self.forget_canaries(|canary| canary == key),
             DeleteEvent::Key(key) => {
                 let key = TargetKey::parse(&key);
                 if self.target.wants(&key) {
                     let group = match &key {
-                        TargetKey::Entry(entry) => self.follows(entry),
+                        TargetKey::Entry(entry) => self.followed_group(entry),
                         TargetKey::Other(_) => None,
                     };
-                    self.target.queue.add(key, group.unwrap_or(MADE)).await;
+                    self.target.queue.add(key, group.unwrap_or(CREATED_KEYS_GROUP)).await;
                 }
             }
             DeleteEvent::Unknown => {
@@ -137,12 +137,12 @@ impl Term {
     }
 
     fn compare_all_again(&mut self) {
-        self.take_back_canaries(|_| true);
+        self.forget_canaries(|_| true);
         self.clusters.values_mut().filter(|cluster| cluster.withdrawal.is_none()).for_each(Cluster::restart);
     }
 
     /// Queues the keys that changed in the mirror.
-    async fn follow(&mut self) {
+    async fn queue_changes(&mut self) {
         loop {
             let Some(reading) = self.target.reading() else { return };
             let Ok(NewestChanges { changes, up_to }) = self.follower.newest_changes(&reading, CHANGES_AT_ONCE) else {
@@ -153,11 +153,11 @@ impl Term {
             };
             for (_, change) in changes {
                 if let LatestChange::Deleted(key, DeleteReason::ClusterRemoved) = &change {
-                    self.compare_again(key);
+                    self.compare_kind_again(key);
                     continue;
                 }
                 let key = change.into_key();
-                if let Some(group) = self.follows(&key) {
+                if let Some(group) = self.followed_group(&key) {
                     self.target.queue.add(TargetKey::Entry(key), group).await;
                 }
             }
@@ -168,10 +168,10 @@ impl Term {
         }
     }
 
-    /// Marks a kind for another comparison after an entry was deleted with its cluster. The
-    /// cluster's withdrawal deletes its keys. If the cluster only has a new id, the comparison
-    /// follows once it was read again.
-    fn compare_again(&mut self, key: &EntryKey) {
+    /// Marks a kind for another comparison after an entry was deleted with its cluster. If the
+    /// cluster was removed, its withdrawal deletes the keys. If it only has a new id, the
+    /// comparison follows once the cluster was read again.
+    fn compare_kind_again(&mut self, key: &EntryKey) {
         let cluster = self.clusters.get_mut(&key.cluster).filter(|cluster| cluster.withdrawal.is_none());
         if let Some(progress) = cluster.and_then(|cluster| cluster.kinds.get_mut(&key.kind)) {
             (progress.compared, progress.followed) = (None, false);
@@ -179,7 +179,7 @@ impl Term {
     }
 
     /// Returns the group of a key whose kind is followed.
-    fn follows(&self, key: &EntryKey) -> Option<u32> {
+    fn followed_group(&self, key: &EntryKey) -> Option<u32> {
         if !key.kind.is_mirrored() {
             return None;
         }
@@ -188,74 +188,73 @@ impl Term {
     }
 
     /// Checks every cluster: kinds to compare, canaries that are due, clusters to withdraw.
-    async fn look(&mut self) {
-        if Instant::now() < self.ask_again_at {
+    async fn check_clusters(&mut self) {
+        if Instant::now() < self.retry_at {
             return;
         }
         let Some(reading) = self.target.reading() else { return };
         self.audited = self.oldest_comparison();
         if let Err(error) = self.check_all(&reading).await {
-            self.ask_again_at = Instant::now() + RETRY_INTERVAL;
-            if self.target.note_trouble(Some(error.to_string())) {
+            self.retry_at = Instant::now() + RETRY_INTERVAL;
+            if self.target.record_error(Some(error.to_string())) {
                 tracing::warn!(%error, hint = error.hint(), "reflecting: cannot compare the target; trying again");
             }
-        } else if self.target.note_trouble(None) {
+        } else if self.target.record_error(None) {
             tracing::info!("reflecting: the target can be compared again");
         }
     }
 
     async fn check_all(&mut self, reading: &Reading) -> Result<(), KvstoreError> {
-        self.take_back_lost_canaries();
+        self.forget_lost_canaries();
         let configured = reading.configured_clusters();
-        // clusters that an earlier term of this process wrote and that were removed since are
-        // withdrawn in this term
-        let standing = self.target.standing();
-        for name in standing.iter().filter(|name| !configured.contains(name)) {
-            self.know(name);
+        // withdraws clusters that an earlier term of this process wrote and that were removed since
+        let written_clusters = self.target.standing();
+        for name in written_clusters.iter().filter(|name| !configured.contains(name)) {
+            self.track_cluster(name);
         }
         for name in configured.iter().filter(|name| reading.own_cluster() != Some(*name)) {
-            self.know(name);
+            self.track_cluster(name);
             if let Some(cluster) = self.clusters.get_mut(name).filter(|cluster| cluster.withdrawal.is_some()) {
                 cluster.restart();
             }
-            self.look_at(name, reading).await?;
+            self.reflect_cluster(name, reading).await?;
         }
         if self.target.directory_is_readable() {
-            self.withdraw_those_not_in(&configured).await;
+            self.withdraw_removed_clusters(&configured).await;
         }
         Ok(())
     }
 
-    fn know(&mut self, name: &ClusterName) {
+    fn track_cluster(&mut self, name: &ClusterName) {
         if !self.clusters.contains_key(name) {
             self.clusters.insert(name.clone(), Cluster::new(self.next_group));
-            self.next_group = self.next_group.wrapping_add(u32::try_from(Kind::ALL.len()).unwrap_or(0)).max(MADE + 1);
+            self.next_group = self.next_group.wrapping_add(u32::try_from(Kind::ALL.len()).unwrap_or(0)).max(CREATED_KEYS_GROUP + 1);
         }
     }
 
-    /// Takes back canaries whose lease was lost. They are written again once all of their entries
+    /// Forgets canaries whose lease was lost. They are written again once all of their entries
     /// exist. Otherwise a reader of a wiped target would treat the missing entries as deleted.
-    fn take_back_lost_canaries(&mut self) {
+    fn forget_lost_canaries(&mut self) {
         for lost in self.target.take_lost_canaries() {
-            self.take_back_canaries(|key| lost.contains(key));
+            self.forget_canaries(|key| lost.contains(key));
         }
     }
 
     /// Forgets canaries that no longer exist or whose entries may be missing.
-    fn take_back_canaries(&mut self, is_lost: impl Fn(&[u8]) -> bool) {
+    fn forget_canaries(&mut self, is_lost: impl Fn(&[u8]) -> bool) {
         for (name, cluster) in self.clusters.iter_mut().filter(|(_, cluster)| cluster.withdrawal.is_none()) {
             for (kind, progress) in &mut cluster.kinds {
                 let key = canary_key(*kind, name, true);
                 if is_lost(key.as_bytes()) {
-                    self.target.unmake(key.as_bytes());
+                    self.target.remove_created_key(key.as_bytes());
                     progress.has_canary = false;
                 }
             }
         }
     }
 
-    async fn look_at(&mut self, name: &ClusterName, reading: &Reading) -> Result<(), KvstoreError> {
-        // nothing of a cluster that is being removed is confirmed any more
+    async fn reflect_cluster(&mut self, name: &ClusterName, reading: &Reading) -> Result<(), KvstoreError> {
+        // the source does not confirm a cluster that is being removed
         let Some(cluster) = reading.cluster(name).filter(|cluster| cluster.phase != Some(Phase::Draining)) else { return Ok(()) };
         let Some(config) = cluster.record.config else { return Ok(()) };
         self.target.set_reflected(name, true);
@@ -263,16 +262,16 @@ impl Term {
         self.write_config(name, cached_cluster_config_value(&config).into(), is_live).await?;
         for kind in Kind::ALL {
             if kind_publication(kind, &config) == KindPublication::Published {
-                self.look_at_kind(name, kind, reading).await?;
+                self.reflect_kind(name, kind, reading).await?;
             } else {
-                self.look_at_absent_kind(name, kind, reading).await?;
+                self.reflect_unpublished_kind(name, kind, reading).await?;
             }
         }
         Ok(())
     }
 
-    /// Writes a cluster config, or adopts an existing one. Until the cluster was read since the
-    /// start, an existing config may be newer and is kept.
+    /// Writes a cluster config, or adopts an existing one. If this process has not read the cluster
+    /// yet, an existing config may be newer and is kept.
     async fn write_config(&self, name: &ClusterName, value: Arc<[u8]>, is_live: bool) -> Result<(), KvstoreError> {
         let key = cluster_config_key(name);
         if self.target.made(key.as_bytes()).is_some_and(|made| made == value || !is_live) {
@@ -289,11 +288,11 @@ impl Term {
     }
 
     /// Handles a kind that the cluster does not publish: the target has no keys of it, and its
-    /// canary is written at once, as KVStoreMesh does.
-    async fn look_at_absent_kind(&mut self, name: &ClusterName, kind: Kind, reading: &Reading) -> Result<(), KvstoreError> {
+    /// canary is written immediately, as KVStoreMesh does.
+    async fn reflect_unpublished_kind(&mut self, name: &ClusterName, kind: Kind, reading: &Reading) -> Result<(), KvstoreError> {
         let Some(progress) = self.clusters.get(name).and_then(|cluster| cluster.kinds.get(&kind)).copied() else { return Ok(()) };
         // nodes are always published, so their origin shows whether the cluster was read
-        let Some(stage) = stage_of(reading.source(name, Kind::Node).origin) else { return Ok(()) };
+        let Some(stage) = comparison_stage(reading.source(name, Kind::Node).origin) else { return Ok(()) };
         if progress.compared.is_some_and(|compared| compared >= stage) && !self.is_audited(name, kind) {
             if !progress.has_canary {
                 self.write_canary(name, kind, None);
@@ -315,9 +314,9 @@ impl Term {
         Ok(())
     }
 
-    async fn look_at_kind(&mut self, name: &ClusterName, kind: Kind, reading: &Reading) -> Result<(), KvstoreError> {
+    async fn reflect_kind(&mut self, name: &ClusterName, kind: Kind, reading: &Reading) -> Result<(), KvstoreError> {
         let Some(progress) = self.clusters.get(name).and_then(|cluster| cluster.kinds.get(&kind)).copied() else { return Ok(()) };
-        let Some(stage) = stage_of(reading.source(name, kind).origin) else { return Ok(()) };
+        let Some(stage) = comparison_stage(reading.source(name, kind).origin) else { return Ok(()) };
         let is_due = progress.compared.is_none_or(|compared| compared < stage);
         if is_due || self.is_audited(name, kind) {
             let canary = self.target.session.get(canary_key(kind, name, true).as_bytes()).await?;
@@ -353,8 +352,8 @@ impl Term {
         let kinds =
             self.clusters.iter().flat_map(|(name, cluster)| cluster.kinds.iter().map(move |(kind, progress)| (name, kind, progress)));
         let confirmed = kinds.filter(|(.., progress)| progress.compared == Some(Stage::Confirmed));
-        let (at, name, kind) = confirmed.filter_map(|(name, kind, progress)| Some((progress.compared_at?, name, kind))).min()?;
-        (at.elapsed() >= self.audit_interval).then(|| (name.clone(), *kind))
+        let (compared_at, name, kind) = confirmed.filter_map(|(name, kind, progress)| Some((progress.compared_at?, name, kind))).min()?;
+        (compared_at.elapsed() >= self.audit_interval).then(|| (name.clone(), *kind))
     }
 
     fn is_audited(&self, name: &ClusterName, kind: Kind) -> bool {
@@ -362,9 +361,9 @@ impl Term {
     }
 
     /// Writes a canary, or keeps the existing value.
-    fn write_canary(&mut self, name: &ClusterName, kind: Kind, standing: Option<Arc<[u8]>>) {
+    fn write_canary(&mut self, name: &ClusterName, kind: Kind, existing: Option<Arc<[u8]>>) {
         let key = canary_key(kind, name, true);
-        match standing {
+        match existing {
             Some(value) => {
                 self.target.make(key.as_bytes(), value);
             }
@@ -383,7 +382,7 @@ impl Term {
             let Some(made) = self.target.made(key.as_bytes()) else { continue };
             match self.target.session.get(key.as_bytes()).await {
                 Ok(found) if found.as_ref().is_some_and(|found| found.value == made && found.lease.0 != 0) => {}
-                Ok(_) => self.target.queue.add_now(TargetKey::Other(key.into_bytes()), MADE),
+                Ok(_) => self.target.queue.add_now(TargetKey::Other(key.into_bytes()), CREATED_KEYS_GROUP),
                 Err(error) => {
                     tracing::debug!(cluster = %name, %error, "reflecting: cannot compare the config of cluster {name}");
                     return;
@@ -394,8 +393,8 @@ impl Term {
 
     /// Withdraws clusters without a client file, step by step. Keys that only an earlier process
     /// wrote expire with their leases.
-    async fn withdraw_those_not_in(&mut self, configured: &[ClusterName]) {
-        let mut gone = Vec::new();
+    async fn withdraw_removed_clusters(&mut self, configured: &[ClusterName]) {
+        let mut withdrawn = Vec::new();
         for (name, cluster) in self.clusters.iter_mut().filter(|(name, _)| !configured.contains(name)) {
             let config_key = cluster_config_key(name);
             let withdrawal = cluster.withdrawal.get_or_insert_with(|| {
@@ -406,24 +405,24 @@ impl Term {
             if Instant::now() < withdrawal.due {
                 continue;
             }
-            let done = match withdrawal.step() {
+            let result = match withdrawal.step() {
                 None => {
-                    gone.push(name.clone());
+                    withdrawn.push(name.clone());
                     continue;
                 }
                 Some(Step::Grace(_)) => Ok(()),
                 Some(Step::Config(key)) => {
-                    self.target.unmake(key.as_bytes());
+                    self.target.remove_created_key(key.as_bytes());
                     self.target.session.delete(key.as_bytes()).await.map(drop)
                 }
                 Some(Step::Prefix(prefix)) => {
                     for kind in Kind::ALL {
-                        self.target.unmake(canary_key(kind, name, true).as_bytes());
+                        self.target.remove_created_key(canary_key(kind, name, true).as_bytes());
                     }
                     self.target.session.delete_prefix(prefix.as_bytes()).await.map(drop)
                 }
             };
-            match done {
+            match result {
                 Ok(()) => withdrawal.done(),
                 Err(error) => {
                     tracing::warn!(cluster = %name, %error, "reflecting: cannot withdraw cluster {name}; trying again");
@@ -431,7 +430,7 @@ impl Term {
                 }
             }
         }
-        for name in gone {
+        for name in withdrawn {
             tracing::info!(cluster = %name, "reflecting: cluster {name} is withdrawn");
             self.clusters.remove(&name);
             self.target.set_withdrawn(&name);
@@ -441,7 +440,7 @@ impl Term {
 
 /// Writes the heartbeat independently of everything else: comparing a large target takes minutes,
 /// and readers leave an etcd without a heartbeat after two.
-async fn beat(target: &Target) {
+async fn write_heartbeats(target: &Target) {
     let mut ticks = interval(HEARTBEAT_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -451,7 +450,7 @@ async fn beat(target: &Target) {
 }
 
 /// Returns the stage that a comparison reaches now; `None` if the source was never read.
-fn stage_of(origin: Origin) -> Option<Stage> {
+fn comparison_stage(origin: Origin) -> Option<Stage> {
     match origin {
         Origin::Live => Some(Stage::Confirmed),
         Origin::Restored => Some(Stage::Restored),

@@ -4,8 +4,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::model::MaxConnectedClusters;
 
-/// Descriptors of the store: sled's files, its lock, the log with a replacement of each during
-/// rotation, and the directories that are synced. A running store has 9.
+/// Descriptors of the store: sled's files and its lock, the log, a replacement of each of these
+/// while it is rotated, and the directories that are synced. A running store has 9.
 const STORE_FILES: usize = 24;
 
 /// Descriptors for everything else, most of them short-lived: standard streams, the runtime (6),
@@ -14,11 +14,11 @@ const STORE_FILES: usize = 24;
 const MARGIN: usize = 64;
 
 /// Descriptors for probes and metrics on a separate address.
-const HEALTH: usize = crate::server::HEALTH_CONNECTION_COUNT_MAX;
+const HEALTH_CONNECTIONS: usize = crate::server::HEALTH_CONNECTION_COUNT_MAX;
 
-/// Divisor of a limit that is too small for everything: HTTP gets a quarter, so that clients can
-/// still find out what is wrong.
-const SMALL_PART: usize = 4;
+/// Divisor of a limit that is too small for everything. HTTP then gets a quarter of the limit, so
+/// that clients can still find out what is wrong.
+const SMALL_LIMIT_DIVISOR: usize = 4;
 
 /// Raises the soft limit to the hard one. Returns the number of descriptors for HTTP.
 pub(super) fn raise(clusters: MaxConnectedClusters) -> usize {
@@ -31,7 +31,7 @@ pub(super) fn raise(clusters: MaxConnectedClusters) -> usize {
     // `None` is no limit
     let number = |limit: Option<u64>| limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
     let (before, limit) = (number(before.current), number(getrlimit(Resource::Nofile).current));
-    let (reserve, http) = (reserve(clusters), share(limit, clusters));
+    let (reserve, http) = (reserve(clusters), http_share(limit, clusters));
     if limit.saturating_sub(http) < reserve {
         tracing::warn!(
             limit,
@@ -48,12 +48,12 @@ pub(super) fn raise(clusters: MaxConnectedClusters) -> usize {
 /// Returns the number of descriptors that HTTP never uses: one connection to the etcd of each
 /// cluster and of the own one, the store's files, probes and a margin.
 const fn reserve(clusters: MaxConnectedClusters) -> usize {
-    clusters.id_max() as usize + 1 + STORE_FILES + MARGIN + HEALTH
+    clusters.id_max() as usize + 1 + STORE_FILES + MARGIN + HEALTH_CONNECTIONS
 }
 
 /// Returns the part of a limit that HTTP may use.
-fn share(limit: usize, clusters: MaxConnectedClusters) -> usize {
-    limit.saturating_sub(reserve(clusters)).max(limit / SMALL_PART)
+fn http_share(limit: usize, clusters: MaxConnectedClusters) -> usize {
+    limit.saturating_sub(reserve(clusters)).max(limit / SMALL_LIMIT_DIVISOR)
 }
 
 #[cfg(test)]
@@ -61,8 +61,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn http_connections_use_the_descriptors_that_clusters_and_store_leave() {
-        let share = |limit| share(limit, MaxConnectedClusters::Clusters255);
+    fn http_gets_the_descriptors_that_clusters_and_store_do_not_need() {
+        let share = |limit| http_share(limit, MaxConnectedClusters::Clusters255);
         assert_eq!(reserve(MaxConnectedClusters::Clusters255), 376);
         assert_eq!([share(1_048_576), share(1_024), share(400), share(64)], [1_048_200, 648, 100, 16]);
     }

@@ -1,8 +1,8 @@
-//! Answers while the store loads: for each question, a small mirror of only the chunks that the
-//! answer needs.
+//! Answers while the store loads: for each query, a small mirror of only the chunks that the answer
+//! needs.
 //!
 //! It reads in two steps, because the identity and the host of an ipcache entry are known only
-//! after the entry was read. The store finds the chunks of a question.
+//! after the entry was read. The store finds the chunks for a query.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -14,9 +14,9 @@ use crate::feed::{Feed, Retention};
 use crate::handle::EarlyLookup;
 use crate::model::{ClusterName, MaxConnectedClusters, Object, Record, RecordQuery};
 use crate::store::PartialStore;
-use crate::view::{DERIVATION, View};
+use crate::view::{DERIVATION_VERSION, View};
 
-/// State from which a mirror is built for each question.
+/// State from which a mirror is built for each query.
 #[derive(Debug)]
 pub(super) struct PartialMirror {
     partial: PartialStore,
@@ -27,65 +27,65 @@ pub(super) struct PartialMirror {
     feed: Feed,
 }
 
-/// Prepares early answers from the marks of the store. Returns `None` if the start must first
+/// Prepares early answers from the metadata of the store. Returns `None` if the start must first
 /// derive something from all entries.
 pub(super) fn prepare(partial: PartialStore, max: MaxConnectedClusters, retention: Retention) -> Option<(PartialMirror, StartPlan)> {
-    let known = &partial.metadata;
-    let of_scopes = known.cursors.iter().map(|(scope, _)| &scope.cluster);
-    let clusters: BTreeSet<ClusterName> = known.clusters.iter().map(|(name, _)| name).chain(of_scopes).cloned().collect();
-    if known.derived != Some(DERIVATION) || !partial.clusters.is_subset(&clusters) {
+    let metadata = &partial.metadata;
+    let scope_clusters = metadata.cursors.iter().map(|(scope, _)| &scope.cluster);
+    let clusters: BTreeSet<ClusterName> = metadata.clusters.iter().map(|(name, _)| name).chain(scope_clusters).cloned().collect();
+    if metadata.derived != Some(DERIVATION_VERSION) || !partial.clusters.is_subset(&clusters) {
         return None;
     }
-    let plan = StartPlan::new(known, clusters, EpochSeed::draw(SystemTime::now()));
+    let plan = StartPlan::new(metadata, clusters, EpochSeed::draw(SystemTime::now()));
     let mut feed = Feed::starting_at(plan.head, retention);
-    feed.restore_floor(known.floor);
-    let (decoder, view) = (RecordDecoder::new(known, max), plan.view(known));
+    feed.restore_floor(metadata.floor);
+    let (decoder, view) = (RecordDecoder::new(metadata, max), plan.view(metadata));
     Some((PartialMirror { partial, decoder, plan: plan.clone(), view, feed }, plan))
 }
 
 impl EarlyLookup for PartialMirror {
-    fn snapshot_for(&self, question: &RecordQuery) -> Option<MirrorSnapshot> {
-        let mut questions = vec![question.clone()];
-        let mut view = self.read(&questions)?;
-        let referenced = referenced_objects(question, &view);
+    fn snapshot_for(&self, query: &RecordQuery) -> Option<MirrorSnapshot> {
+        let mut queries = vec![query.clone()];
+        let mut view = self.read(&queries)?;
+        let referenced = referenced_objects(query, &view);
         if !referenced.is_empty() {
-            questions.extend(referenced);
-            view = self.read(&questions)?;
+            queries.extend(referenced);
+            view = self.read(&queries)?;
         }
         Some(MirrorSnapshot { view, feed: self.feed.clone(), epoch: self.plan.seed.epoch, earlier: self.plan.accepted_epochs() })
     }
 }
 
 impl PartialMirror {
-    fn read(&self, questions: &[RecordQuery]) -> Option<View> {
-        let mut found = self.partial.read(questions)?;
-        self.decoder.decode_all(&mut found.changed);
+    fn read(&self, queries: &[RecordQuery]) -> Option<View> {
+        let mut contents = self.partial.read(queries)?;
+        self.decoder.decode_all(&mut contents.changed);
         let mut view = self.view.clone();
-        view.restore_chunks(found.chunks);
-        restore_changed(&mut view, found.changed);
+        view.restore_chunks(contents.chunks);
+        restore_changed(&mut view, contents.changed);
         Some(view)
     }
 }
 
-/// Returns further questions for objects that the answer refers to: identities, nodes by their
+/// Returns further queries for objects that the answer refers to: identities, nodes by their
 /// addresses, and nodes from which entries are derived.
-fn referenced_objects(question: &RecordQuery, view: &View) -> Vec<RecordQuery> {
-    let mut questions = Vec::new();
-    match question {
+fn referenced_objects(query: &RecordQuery, view: &View) -> Vec<RecordQuery> {
+    let mut queries = Vec::new();
+    match query {
         RecordQuery::Covering(ip) => {
             // every match; the order of their precedence does not matter here
-            for found in view.lookup(*ip, None) {
-                if let Some(Object::Ip(entry)) = found.record.object.as_deref() {
-                    questions.push(RecordQuery::Identity(entry.identity));
-                    questions.extend(entry.host_ip.map(RecordQuery::NodeAt));
+            for lookup_match in view.lookup(*ip, None) {
+                if let Some(Object::Ip(entry)) = lookup_match.record.object.as_deref() {
+                    queries.push(RecordQuery::Identity(entry.identity));
+                    queries.extend(entry.host_ip.map(RecordQuery::NodeAt));
                 }
-                questions.extend(origin(&found.record));
+                queries.extend(origin(&lookup_match.record));
             }
         }
-        RecordQuery::Network(net) => questions.extend(view.ips_at(*net).filter_map(|record| origin(&record))),
+        RecordQuery::Network(net) => queries.extend(view.ips_at(*net).filter_map(|record| origin(&record))),
         RecordQuery::Identity(_) | RecordQuery::NodeAt(_) | RecordQuery::Key(_) => {}
     }
-    questions
+    queries
 }
 
 fn origin(record: &Record) -> Option<RecordQuery> {

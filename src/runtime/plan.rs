@@ -1,7 +1,7 @@
-//! The plan of a start: its first sequence, and the positions of earlier starts that it honours.
+//! The plan of a start: its first sequence, and the positions of earlier starts that it accepts.
 //!
-//! A plan depends only on the marks of the store and the clock, so it is known before entries are
-//! read. `restore` reads the entries.
+//! A plan depends only on the metadata of the store and the clock, so it is known before entries
+//! are read. `restore` reads the entries.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,11 +34,11 @@ pub(super) struct EpochSeed {
     pub(super) gap: u64,
 }
 
-/// First sequence of a start, and the earlier positions that it honours.
+/// First sequence of a start, and the earlier positions that it accepts.
 #[derive(Debug, Clone)]
 pub(super) struct StartPlan {
     pub(super) seed: EpochSeed,
-    /// Earlier starts, each with the newest sequence that this start honours. The first one names
+    /// Earlier starts, each with the newest sequence that this start accepts. The first one names
     /// the history; the others are in order of age.
     earlier: Vec<EpochSpan>,
     /// Clusters whose phases are announced with the last sequences up to the head.
@@ -63,18 +63,24 @@ impl EpochSeed {
 }
 
 impl StartPlan {
-    /// Plans a start from the marks of a store, with these clusters.
+    /// Plans a start from the metadata of a store, with these clusters.
     ///
     /// The first sequence is the clock in microseconds. No copy of the store that ran before has
     /// used it, because no start announces a million changes per second for long. If the clock is
-    /// not ahead of the store, that cannot be known, and the history gets a new name.
-    pub(super) fn new(marks: &StoreContents, clusters: BTreeSet<ClusterName>, seed: EpochSeed) -> Self {
-        let stored = marks.sequence_reserved.max(marks.covered);
-        let newest_contact = marks.clusters.iter().filter_map(|(_, record)| record.last_contact).max();
+    /// not ahead of the store, a copy may have used it, so the history gets a new name.
+    pub(super) fn new(metadata: &StoreContents, clusters: BTreeSet<ClusterName>, seed: EpochSeed) -> Self {
+        let stored = metadata.sequence_reserved.max(metadata.covered);
+        let newest_contact = metadata.clusters.iter().filter_map(|(_, record)| record.last_contact).max();
         let is_ahead = seed.micros() > stored.0 && newest_contact.is_none_or(|contact| seed.time > contact);
         let before_first = if is_ahead { seed.micros() - 1 } else { stored.0 + seed.gap };
         let head = Sequence(before_first + clusters.len() as u64);
-        Self { seed, earlier: vouched(&marks.epochs, marks.covered, marks.floor), clusters, head, is_new_history: !is_ahead }
+        Self {
+            seed,
+            earlier: limit_to_recovered(&metadata.epochs, metadata.covered, metadata.floor),
+            clusters,
+            head,
+            is_new_history: !is_ahead,
+        }
     }
 
     /// Returns whether positions that `other` has given out have the same meaning in this plan.
@@ -82,7 +88,7 @@ impl StartPlan {
         (self.seed, self.head, self.is_new_history) == (other.seed, other.head, other.is_new_history) && self.clusters == other.clusters
     }
 
-    /// Returns the starts whose positions are honoured. The first one names the history, and can be
+    /// Returns the starts whose positions are accepted. The first one names the history, and can be
     /// this start.
     pub(super) fn accepted_epochs(&self) -> Arc<[EpochSpan]> {
         let own = EpochSpan { vouched: Some(self.head), ..self.own_span() };
@@ -101,9 +107,9 @@ impl StartPlan {
     }
 
     /// Returns the view without entries: clusters, phases and cursors.
-    pub(super) fn view(&self, marks: &StoreContents) -> View {
+    pub(super) fn view(&self, metadata: &StoreContents) -> View {
         let mut view = View::starting_at(self.head);
-        for (name, record) in &marks.clusters {
+        for (name, record) in &metadata.clusters {
             view.restore_cluster(name.clone(), record.clone());
         }
         let mut sequence = Sequence(self.head.0 - self.clusters.len() as u64);
@@ -111,17 +117,17 @@ impl StartPlan {
             sequence = sequence.next();
             view.restore_phase(name.clone(), sequence);
         }
-        for (scope, cursor) in &marks.cursors {
+        for (scope, cursor) in &metadata.cursors {
             view.restore_cursor(scope.clone(), cursor.clone());
         }
         view
     }
 }
 
-/// Limits the honoured positions of each earlier start to recovered changes
-/// (docs/develop/invariants.md, 6). For the last start that is `covered`: no subscriber has seen a
-/// later change.
-fn vouched(epochs: &[EpochSpan], covered: Sequence, floor: Sequence) -> Vec<EpochSpan> {
+/// Limits the accepted positions of each earlier start to recovered changes
+/// (docs/develop/invariants.md, 6). For the last start, the limit is `covered`: no subscriber has
+/// seen a later change.
+fn limit_to_recovered(epochs: &[EpochSpan], covered: Sequence, floor: Sequence) -> Vec<EpochSpan> {
     let limited = epochs.iter().map(|span| EpochSpan { vouched: Some(span.vouched.unwrap_or(covered.max(span.began))), ..*span });
     // a position below the floor is refused anyway, but the first start names the history
     // (`Reading::lineage`)
@@ -153,14 +159,14 @@ mod tests {
         EpochSeed { epoch: Epoch(9), time: at(micros), gap: 7 }
     }
 
-    fn marks() -> StoreContents {
+    fn metadata() -> StoreContents {
         let (epochs, covered) = (vec![span(1, 100, Some(140)), span(2, 200, None)], Sequence(250));
         StoreContents { epochs, covered, sequence_reserved: Sequence(1_000), ..StoreContents::default() }
     }
 
     #[test]
     fn a_start_counts_from_the_clock_if_it_is_ahead_of_the_store() {
-        let plan = StartPlan::new(&marks(), BTreeSet::new(), seed(5_000));
+        let plan = StartPlan::new(&metadata(), BTreeSet::new(), seed(5_000));
         assert_eq!(plan.head.next(), Sequence(5_000));
         assert_eq!(*plan.accepted_epochs(), [span(1, 100, Some(140)), span(2, 200, Some(250))]);
         assert_eq!(plan.stored_epochs(), [span(1, 100, Some(140)), span(2, 200, Some(250)), span(9, 4_999, None)]);
@@ -169,40 +175,40 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_not_ahead_begins_a_new_history_and_keeps_all_positions() {
+    fn a_clock_not_ahead_of_the_store_begins_a_new_history() {
         for clock in [0, 999, 1_000, CLOCK_MICROS_MAX] {
-            let plan = StartPlan::new(&marks(), BTreeSet::new(), seed(clock));
+            let plan = StartPlan::new(&metadata(), BTreeSet::new(), seed(clock));
             assert_eq!(plan.head, Sequence(1_007), "clock {clock}");
             assert_eq!(*plan.accepted_epochs(), [span(9, 1_007, Some(1_007)), span(1, 100, Some(140)), span(2, 200, Some(250))]);
             assert_eq!(plan.stored_epochs(), [span(9, 1_007, None), span(1, 100, Some(140)), span(2, 200, Some(250))]);
             // and the next start, whose clock is right again, continues this history
-            let marks = StoreContents { epochs: plan.stored_epochs(), covered: Sequence(1_020), ..marks() };
-            let next = StartPlan::new(&marks, BTreeSet::new(), seed(5_000));
+            let metadata = StoreContents { epochs: plan.stored_epochs(), covered: Sequence(1_020), ..metadata() };
+            let next = StartPlan::new(&metadata, BTreeSet::new(), seed(5_000));
             assert_eq!((next.head.next(), next.accepted_epochs()[0]), (Sequence(5_000), span(9, 1_007, Some(1_020))));
         }
     }
 
     #[test]
-    fn a_clock_behind_the_newest_contact_was_set_back() {
+    fn a_clock_behind_the_newest_contact_begins_a_new_history() {
         let record = ClusterRecord { last_contact: Some(at(6_000)), ..ClusterRecord::default() };
-        let marks = StoreContents { clusters: vec![(ClusterName::parse("paris").unwrap(), record)], ..marks() };
-        let [before, behind] = [5_999, 6_001].map(|clock| StartPlan::new(&marks, BTreeSet::new(), seed(clock)));
+        let metadata = StoreContents { clusters: vec![(ClusterName::parse("paris").unwrap(), record)], ..metadata() };
+        let [before, after] = [5_999, 6_001].map(|clock| StartPlan::new(&metadata, BTreeSet::new(), seed(clock)));
         assert_eq!((before.is_new_history, before.head), (true, Sequence(1_007)));
-        assert_eq!((behind.is_new_history, behind.head), (false, Sequence(6_000)));
+        assert_eq!((after.is_new_history, after.head), (false, Sequence(6_000)));
     }
 
     #[test]
     fn the_last_start_is_accepted_up_to_the_recovered_sequence() {
         let epochs = [span(1, 0, Some(90)), span(2, 100, None)];
-        assert_eq!(vouched(&epochs, Sequence(103), Sequence(0)), [span(1, 0, Some(90)), span(2, 100, Some(103))]);
-        assert_eq!(vouched(&epochs, Sequence(95), Sequence(0))[1], span(2, 100, Some(100)), "one without any change");
+        assert_eq!(limit_to_recovered(&epochs, Sequence(103), Sequence(0)), [span(1, 0, Some(90)), span(2, 100, Some(103))]);
+        assert_eq!(limit_to_recovered(&epochs, Sequence(95), Sequence(0))[1], span(2, 100, Some(100)), "a start without any change");
     }
 
     #[test]
-    fn starts_below_the_floor_and_above_the_limit_are_dropped_except_the_first() {
+    fn old_and_surplus_starts_are_dropped_except_the_first() {
         let all = [span(1, 0, Some(5)), span(2, 6, Some(8)), span(3, 10, None)];
-        assert_eq!(vouched(&all, Sequence(12), Sequence(9)), [span(1, 0, Some(5)), span(3, 10, Some(12))]);
+        assert_eq!(limit_to_recovered(&all, Sequence(12), Sequence(9)), [span(1, 0, Some(5)), span(3, 10, Some(12))]);
         let many: Vec<EpochSpan> = (1..=EPOCHS_MAX as u64 + 5).map(|number| span(number, number, Some(number))).collect();
-        assert_eq!(vouched(&many, Sequence(9_999), Sequence(0)), [&many[..1], &many[6..]].concat());
+        assert_eq!(limit_to_recovered(&many, Sequence(9_999), Sequence(0)), [&many[..1], &many[6..]].concat());
     }
 }

@@ -1,5 +1,5 @@
-//! The restore of the mirror from the store: chunks are used as they are, later changes are
-//! decoded, and nothing counts as confirmed.
+//! Restores the mirror from the store: chunks are used as they are, later changes are decoded, and
+//! nothing counts as confirmed.
 //!
 //! Positions of the previous process remain valid, because everything that it announced is stored
 //! (docs/develop/invariants.md, 6).
@@ -15,14 +15,14 @@ use crate::feed::{Feed, Retention};
 use crate::model::{ClusterId, ClusterName, EntryKey, MaxConnectedClusters, Record, Rejection, Sequence};
 use crate::pack::Chunk;
 use crate::store::{Group, Store, StoreContents, StoreError};
-use crate::view::{DERIVATION, View};
+use crate::view::{DERIVATION_VERSION, View};
 use crate::wire::{self, Context};
 
 /// Maximum number of nodes whose derived entries are stored in one group: some thousands of
-/// entries, as in the writer's groups.
+/// entries, as in the committer's groups.
 const DERIVED_NODES_MAX: usize = 1_024;
 
-/// A restored mirror, ready for the writer.
+/// A restored mirror, ready for the committer.
 pub(super) struct RestoredMirror {
     pub(super) published: MirrorSnapshot,
     /// Last sequence that may be used before more are reserved.
@@ -35,14 +35,15 @@ pub(super) struct RestoredMirror {
     pub(super) unstored: Option<(Group, StoreError)>,
 }
 
-/// Loads the store and reserves the first block of sequences. It keeps the plan of the early
-/// answers (`early_plan`) if that turns out to be right, and otherwise plans with `fresh`.
+/// Loads the store and reserves the first block of sequences. Keeps the plan of the early answers
+/// (`early_plan`) if the loaded store leads to the same plan. Otherwise makes a new plan from
+/// `fresh_seed`.
 pub(super) fn restore(
     store: &Store,
     max: MaxConnectedClusters,
     retention: Retention,
     early_plan: Option<StartPlan>,
-    fresh: EpochSeed,
+    fresh_seed: EpochSeed,
 ) -> Result<RestoredMirror, StoreError> {
     let mut loaded = store.load()?;
     let (restored_count, damaged_count) = (loaded.record_count(), loaded.damaged_count);
@@ -51,7 +52,7 @@ pub(super) fn restore(
     let known: Vec<Arc<Record>> = loaded.changed.values().flatten().cloned().collect();
     let clusters = known_clusters(&loaded);
     let plan = early_plan.filter(|early_plan| StartPlan::new(&loaded, clusters.clone(), early_plan.seed).is_equivalent(early_plan));
-    let plan = plan.unwrap_or_else(|| StartPlan::new(&loaded, clusters, fresh));
+    let plan = plan.unwrap_or_else(|| StartPlan::new(&loaded, clusters, fresh_seed));
     if plan.is_new_history && loaded.sequence_reserved > Sequence(0) {
         tracing::warn!(
             "the clock of this machine is behind the newest time in the store: clients of --etcd-listen get a new cluster id and list again at each start until it has caught up; correct the clock, unless it was fast before"
@@ -63,8 +64,8 @@ pub(super) fn restore(
     let group = Group { epochs: Some(epochs), covered: Some(plan.head), sequence_reserved: Some(reserved), ..Group::default() };
     let mut unstored = None;
     persist_group(store, group, &mut unstored);
-    let derived = loaded.derived == Some(DERIVATION);
-    let mut published = publish(loaded, &plan, retention);
+    let derived = loaded.derived == Some(DERIVATION_VERSION);
+    let mut published = build_snapshot(loaded, &plan, retention);
     let reserved = if derived { reserved } else { rederive(store, &mut published, &mut unstored) };
     Ok(RestoredMirror { published, reserved, known, restored_count, damaged_count, unstored })
 }
@@ -99,16 +100,16 @@ fn rederive(store: &Store, published: &mut MirrorSnapshot, unstored: &mut Option
         let effects = published.view.rederive(piece, now);
         let mut group = Group { records: effects.records.into_iter().collect(), ..Group::default() };
         for announcement in effects.announcements {
-            let of_feed = published.feed.announce(announcement, now);
-            group.tombstones.extend(of_feed.tombstones);
-            group.floor = of_feed.floor.or(group.floor);
+            let tombstone_effects = published.feed.announce(announcement, now);
+            group.tombstones.extend(tombstone_effects.tombstones);
+            group.floor = tombstone_effects.floor.or(group.floor);
         }
         let reserved = first_reservation(published.feed.head());
         group.covered = Some(published.feed.head());
         group.sequence_reserved = Some(reserved);
         let last = pieces.peek().is_none();
         // the mark comes last: without it, the next start derives everything again
-        group.derived = last.then_some(DERIVATION);
+        group.derived = last.then_some(DERIVATION_VERSION);
         persist_group(store, group, unstored);
         if last {
             return reserved;
@@ -116,7 +117,7 @@ fn rederive(store: &Store, published: &mut MirrorSnapshot, unstored: &mut Option
     }
 }
 
-/// Returns every cluster that the store has entries or marks of.
+/// Returns every cluster of which the store has entries or metadata.
 fn known_clusters(loaded: &StoreContents) -> BTreeSet<ClusterName> {
     let mut known: BTreeSet<ClusterName> =
         loaded.clusters.iter().map(|(name, _)| name).chain(loaded.cursors.iter().map(|(scope, _)| &scope.cluster)).cloned().collect();
@@ -136,7 +137,7 @@ fn known_clusters(loaded: &StoreContents) -> BTreeSet<ClusterName> {
     known
 }
 
-fn publish(loaded: StoreContents, plan: &StartPlan, retention: Retention) -> MirrorSnapshot {
+fn build_snapshot(loaded: StoreContents, plan: &StartPlan, retention: Retention) -> MirrorSnapshot {
     let mut view = plan.view(&loaded);
     view.restore_chunks(loaded.chunks);
     restore_changed(&mut view, loaded.changed);
@@ -201,7 +202,7 @@ fn decode(mut record: Record, cluster_id: ClusterId, max: MaxConnectedClusters) 
         (None, _) => Some(&record.value),
         (Some(_), good_value) => good_value.as_ref(),
     };
-    match usable.map(|value| wire::decode_held(&record.key, value, &context)) {
+    match usable.map(|value| wire::decode_shared(&record.key, value, &context)) {
         Some(Ok(object)) => record.object = Some(Arc::new(object)),
         Some(Err(reason)) if record.rejection.is_none() => {
             // an older version accepted this value

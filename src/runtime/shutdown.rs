@@ -24,7 +24,7 @@ pub const SHUTDOWN_MAX: Duration = Duration::from_millis(4_700);
 enum ShutdownStage {
     Requests,
     Mirror,
-    Writer,
+    Committer,
     Packing,
     Sync,
     Close,
@@ -36,7 +36,7 @@ impl ShutdownStage {
     fn disk_operation(self) -> Option<&'static str> {
         match self {
             Self::Requests | Self::Mirror | Self::Packing => None,
-            Self::Writer => Some("writing the newest batch to the log"),
+            Self::Committer => Some("writing the newest batch to the log"),
             Self::Sync => Some("syncing the newest changes"),
             Self::Close => Some("closing the store"),
         }
@@ -44,7 +44,7 @@ impl ShutdownStage {
 }
 
 /// Returns the outcome of a step of the start, or `None` if a signal ended the start. The step then
-/// gets a moment to finish and undo its work.
+/// gets up to [`REQUEST_GRACE`] to finish and undo its work.
 pub(super) async fn run_until_stopped<T>(step: impl Future<Output = T>, signals: &mut Signals, reload: &ReloadTriggers) -> Option<T> {
     let mut step = pin!(step);
     tokio::select! {
@@ -75,14 +75,14 @@ impl RunningSidecar {
             done = timeout(SHUTDOWN_MAX, self.shut_down(&stage)) => done.map_err(|_| RunError::ShutdownOverdue),
             () = second_signal => Err(RunError::Aborted),
         };
-        let (Err(error), Some(doing)) = (&outcome, stage.get().disk_operation()) else { return outcome };
+        let (Err(error), Some(operation)) = (&outcome, stage.get().disk_operation()) else { return outcome };
         let (data_dir, unsynced) = (data_dir.display(), unsynced.now());
         let oldest_ms = unsynced.since.map(|since| since.elapsed().as_millis());
         tracing::error!(
             %data_dir,
             unsynced_changes = unsynced.changes,
             oldest_ms,
-            "ending while {doing} is not finished on the data directory: the next start reads unsynced changes from the remote clusters again"
+            "ending while {operation} is not finished on the data directory: the next start reads unsynced changes from the remote clusters again"
         );
         tracing::error!(
             %data_dir,
@@ -93,7 +93,7 @@ impl RunningSidecar {
 
     async fn shut_down(&mut self, stage: &Cell<ShutdownStage>) {
         self.stop_api.cancel();
-        // the server's is the first task to end
+        // the first task to end is the server
         let server = timeout(2 * REQUEST_GRACE, self.tasks.join_next()).await;
         if server.is_err() {
             tracing::warn!("some requests did not finish in time");
@@ -103,11 +103,11 @@ impl RunningSidecar {
         while let Some(ended) = self.tasks.join_next().await {
             tracing::debug!(task = ended.unwrap_or("task that panicked"), "ended");
         }
-        stage.set(ShutdownStage::Writer);
+        stage.set(ShutdownStage::Committer);
         if !self.writer.is_finished()
             && let Err(error) = (&mut self.writer).await
         {
-            tracing::error!(%error, "the writer panicked");
+            tracing::error!(%error, "the committer panicked");
         }
         stage.set(ShutdownStage::Packing);
         if let Err(error) = (&mut self.folder).await {

@@ -37,7 +37,7 @@ pub struct Signals {
     early_hangup: bool,
 }
 
-/// Tasks that SIGHUP wakes.
+/// Triggers of the tasks that read files again on SIGHUP.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ReloadTriggers {
     /// Wakes the reload of the token and the certificates.

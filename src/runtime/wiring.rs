@@ -109,8 +109,8 @@ pub(super) fn log_losses(opened: &OpenReport) {
 
 pub(super) fn store_report(opened: &OpenReport) -> StoreReport {
     let set_aside = opened.set_aside.as_ref().map(|set_aside| (set_aside.path.display().to_string(), set_aside.reason.clone()));
-    let aside = set_aside.iter().map(|(path, reason)| format!("all of it was set aside in {path}: {reason}"));
-    let losses = aside.chain(opened.losses.iter().cloned()).collect();
+    let set_aside_text = set_aside.iter().map(|(path, reason)| format!("all of it was set aside in {path}: {reason}"));
+    let losses = set_aside_text.chain(opened.losses.iter().cloned()).collect();
     StoreReport { set_aside, losses, ..StoreReport::default() }
 }
 
@@ -118,7 +118,7 @@ pub(super) fn store_report(opened: &OpenReport) -> StoreReport {
 pub(super) fn cluster_files(settings: &Settings) -> ClientFileLocation {
     ClientFileLocation {
         directory: settings.clustermesh_config.clone(),
-        may_be_none: settings.allow_no_clusters,
+        allow_no_clusters: settings.allow_no_clusters,
         wait: settings.timing.no_clusters_wait,
     }
 }
@@ -145,13 +145,14 @@ pub(super) fn store_open_options(settings: &Settings) -> StoreOpenOptions {
 }
 
 impl StoreOpenOptions {
-    /// Opens the store. As soon as questions can be answered early, it sends the early mirror.
+    /// Opens the store. As soon as queries can be answered early, sends the source of the answers
+    /// to `early`.
     pub(super) fn open(self, early: watch::Sender<Option<Arc<dyn EarlyLookup>>>) -> Result<OpenedStore, StoreError> {
         let Self { directory, wait, max_connected_clusters, retention } = self;
         let mut early_plan = None;
         let mut offer = |partial: Option<PartialStore>| {
-            let (mirror, start) = partial.and_then(|partial| early::prepare(partial, max_connected_clusters, retention)).unzip();
-            early_plan = start;
+            let (mirror, plan) = partial.and_then(|partial| early::prepare(partial, max_connected_clusters, retention)).unzip();
+            early_plan = plan;
             early.send_replace(mirror.map(|mirror| Arc::new(mirror) as Arc<dyn EarlyLookup>));
         };
         let (store, opened) = Store::open_with_early_lookups(&directory, wait, &mut offer)?;

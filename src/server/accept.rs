@@ -59,8 +59,8 @@ const GRACEFUL_SHUTDOWN_MAX: Duration = Duration::from_secs(1);
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
 
-/// Time limit of a body on endpoints without one: some years.
-const NO_BODY_MAX: Duration = Duration::from_secs(1 << 28);
+/// Time limit of a request body on endpoints that set none: about eight years.
+const BODY_TIME_UNLIMITED: Duration = Duration::from_secs(1 << 28);
 
 /// Pause after an accept error, such as too many open files. It keeps the retries from using a
 /// whole core.
@@ -79,7 +79,8 @@ type ConnectionContext = (Transport, Client, Arc<ConnectionPermit>);
 /// Future that runs a connection until it ends.
 type ConnectionFuture = BoxFuture<'static, ()>;
 
-/// Future that detects the HTTP version of a new connection. `None` if the client left first.
+/// Future that detects the HTTP version of a new connection. `None` if the client disconnected
+/// first.
 type DetectionFuture = BoxFuture<'static, Option<ConnectionFuture>>;
 
 /// State that every connection needs. Cheap to clone.
@@ -119,7 +120,7 @@ pub(crate) async fn serve(endpoints: Vec<Endpoint>, stop: CancellationToken, gra
     let (tasks, abort) = (TaskTracker::new(), CancellationToken::new());
     let accepting = endpoints.into_iter().map(|Endpoint { listener, router, tls, limiter, body_max }| {
         let (tasks, stop, abort) = (tasks.clone(), stop.clone(), abort.clone());
-        Server { router, tls, tasks, limiter, body_max: body_max.unwrap_or(NO_BODY_MAX), stop, abort }.accept(listener)
+        Server { router, tls, tasks, limiter, body_max: body_max.unwrap_or(BODY_TIME_UNLIMITED), stop, abort }.accept(listener)
     });
     futures_util::future::join_all(accepting).await;
     tasks.close();
@@ -171,14 +172,14 @@ impl Server {
             }
         };
         self.tasks.spawn(async move {
-            let life = async {
+            let run = async {
                 let connection = detection.await;
                 if let Some(connection) = connection {
                     connection.await;
                 }
             };
             tokio::select! {
-                () = life => {}
+                () = run => {}
                 () = permit.evicted() => tracing::debug!(?client, "closed a connection for a new one"),
                 () = abort.cancelled() => {}
             }
@@ -255,11 +256,11 @@ fn request_service(
         request.extensions_mut().insert(transport);
         request.extensions_mut().insert(client);
         let answer = router.clone().oneshot(request.map(|body| exchange.wrap_request(body, body_max)));
-        let typed = |mut response: axum::response::Response| {
+        let with_nosniff = |mut response: axum::response::Response| {
             response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
             response
         };
-        answer.map_ok(move |response| typed(response).map(|body| exchange.wrap_response(FramedBody::wrap(body)))).boxed()
+        answer.map_ok(move |response| with_nosniff(response).map(|body| exchange.wrap_response(FramedBody::wrap(body)))).boxed()
     }
 }
 

@@ -1,14 +1,15 @@
 //! Limits on open connections: how many may exist, which one is closed for a new one, and how long
 //! a connection may stay idle.
 //!
-//! A connection is *anonymous* until a request on it presents a valid token or its
-//! handshake presents a client certificate. The limit per client counts anonymous connections only.
-//! When slots run out, the anonymous connections that have waited longest are closed. A few are
-//! closed ahead of need, so that a new connection finds a free slot at once. Anonymous clients can
+//! A connection is *anonymous* until a request on it presents a valid token or its handshake
+//! presents a client certificate. The limit per client counts anonymous connections only. When
+//! slots run out, the anonymous connections that have waited longest are closed. A few are closed
+//! ahead of need, so that a new connection finds a free slot immediately. Anonymous clients can
 //! therefore open any number of connections without locking out others.
 //!
-//! A connection is never evicted during a request that passed the access checks. Where neither a
-//! token nor a client CA is configured, this protects the streams.
+//! A connection is never evicted during a request that passed the access checks. If neither a token
+//! nor a client CA is configured, all connections are anonymous, and this rule protects their
+//! streams.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -27,11 +28,12 @@ const CONNECTION_COUNT_MAX: usize = STREAM_COUNT_MAX + 2_000;
 
 /// Maximum number of connections to `--health-listen`, in addition to those of the API.
 ///
-/// Three probes of a kubelet and a few Prometheus servers open one each. Other connections are
-/// evicted for them after a moment.
+/// A kubelet's three probes and a few Prometheus servers open one connection each. Other
+/// connections are evicted for them after a moment.
 pub const HEALTH_CONNECTION_COUNT_MAX: usize = 32;
 
-/// Divisor of all slots for the anonymous connections of one client.
+/// Divisor for the share of one client: its anonymous connections may use all slots divided by
+/// this.
 ///
 /// A tenth, as for streams: nine other clients still find slots if one leaks connections, and one
 /// client can open its share of the streams even without a token.
@@ -48,7 +50,7 @@ const PER_CLIENT_MIN: usize = 60;
 /// number would evict more clients, which all reconnect and make others wait.
 const FREE_SLOTS_MAX: usize = 128;
 
-/// Divisor of all slots: bounds the free slots when the limit is small.
+/// Divisor for the number of free slots when the limit is small: at most all slots divided by this.
 const FREE_SLOTS_DIVISOR: usize = 20;
 
 /// Maximum time to wait for the slot of an evicted connection before the next one is evicted. A
@@ -72,8 +74,8 @@ pub struct ConnectionLimits {
     /// Same as hyper's default. A client that keeps connections for longer finds them closed and
     /// opens another.
     pub idle: Duration,
-    /// Time limit for the whole body of a request, so that a slow sender ends too. The longest
-    /// body, 1 MiB, needs 280 kbit/s at 30 s.
+    /// Time limit for the whole body of a request, so that a slow sender is cut off too. The
+    /// longest body, 1 MiB, needs 280 kbit/s at 30 s.
     pub body: Duration,
     /// Maximum time that the client may take to accept a frame of a response
     /// (`server/write_timeout.rs`).
@@ -159,7 +161,7 @@ struct ConnectionActivity {
     undelivered_frames: usize,
     had_request: bool,
     /// Time of the last activity.
-    since: Instant,
+    last_active: Instant,
 }
 
 impl ConnectionLimiter {
@@ -217,7 +219,7 @@ impl ConnectionLimiter {
             admitted_requests: 0,
             undelivered_frames: 0,
             had_request: false,
-            since: Instant::now(),
+            last_active: Instant::now(),
         };
         Some(ConnectionPermit {
             limiter: self.clone(),
@@ -303,18 +305,18 @@ impl ConnectionPermit {
 
     /// Marks the connection as authenticated: it has presented a token or a certificate.
     pub(crate) fn authenticate(&self) {
-        let mut now = self.activity();
-        if !now.is_authenticated {
-            now.is_authenticated = true;
+        let mut activity = self.activity();
+        if !activity.is_authenticated {
+            activity.is_authenticated = true;
             let mut queue = self.limiter.queue();
-            now.ticket.take().and_then(|ticket| queue.remove(ticket));
+            activity.ticket.take().and_then(|ticket| queue.remove(ticket));
             queue.uncount_anonymous(&self.connection);
         }
     }
 
     /// Starts the time limit for the first request, after the TLS handshake.
     pub(crate) fn handshake_done(&self) {
-        self.activity().since = Instant::now();
+        self.activity().last_active = Instant::now();
     }
 
     /// Returns the flag that asks to drain the connection before it is closed.
@@ -340,20 +342,20 @@ impl ConnectionPermit {
 
     /// Returns when the connection will be overdue, or when to check again while it makes progress.
     fn deadline(&self) -> Instant {
-        let (now, limits) = (self.activity(), self.limiter.limits);
-        match (now.open_requests, now.undelivered_frames) {
-            (0, _) if now.had_request => now.since + limits.idle,
-            (0, _) => now.since + limits.first_request,
+        let (activity, limits) = (self.activity(), self.limiter.limits);
+        match (activity.open_requests, activity.undelivered_frames) {
+            (0, _) if activity.had_request => activity.last_active + limits.idle,
+            (0, _) => activity.last_active + limits.first_request,
             // every response waits for the client; otherwise the connection makes progress
-            (open, undelivered) if undelivered == open => now.since + limits.write,
+            (open, undelivered) if undelivered == open => activity.last_active + limits.write,
             _ => Instant::now() + limits.idle,
         }
     }
 
     pub(super) fn request_started(&self) {
-        let mut now = self.activity();
-        now.open_requests += 1;
-        now.had_request = true;
+        let mut activity = self.activity();
+        activity.open_requests += 1;
+        activity.had_request = true;
     }
 
     /// Records that a request passed the access checks, and whether it presented a token.
@@ -361,35 +363,35 @@ impl ConnectionPermit {
         if shows_token {
             self.authenticate();
         }
-        let mut now = self.activity();
-        now.admitted_requests += 1;
-        if let Some(ticket) = now.ticket.take() {
+        let mut activity = self.activity();
+        activity.admitted_requests += 1;
+        if let Some(ticket) = activity.ticket.take() {
             self.limiter.queue().remove(ticket);
         }
     }
 
-    pub(super) fn request_ended(&self, was_let_in: bool) {
-        let mut now = self.activity();
-        now.open_requests -= 1;
-        now.since = Instant::now();
-        if was_let_in {
-            now.admitted_requests -= 1;
-            if now.admitted_requests == 0 && !now.is_authenticated {
-                now.ticket = Some(self.limiter.queue().push(&self.connection));
+    pub(super) fn request_ended(&self, was_admitted: bool) {
+        let mut activity = self.activity();
+        activity.open_requests -= 1;
+        activity.last_active = Instant::now();
+        if was_admitted {
+            activity.admitted_requests -= 1;
+            if activity.admitted_requests == 0 && !activity.is_authenticated {
+                activity.ticket = Some(self.limiter.queue().push(&self.connection));
             }
         }
     }
 
     pub(super) fn frame_passed(&self) {
-        let mut now = self.activity();
-        now.undelivered_frames += 1;
-        now.since = Instant::now();
+        let mut activity = self.activity();
+        activity.undelivered_frames += 1;
+        activity.last_active = Instant::now();
     }
 
     pub(super) fn frame_written(&self) {
-        let mut now = self.activity();
-        now.undelivered_frames -= 1;
-        now.since = Instant::now();
+        let mut activity = self.activity();
+        activity.undelivered_frames -= 1;
+        activity.last_active = Instant::now();
     }
 
     pub(super) fn mark_undrained(&self) {

@@ -160,7 +160,7 @@ impl HttpBody for FramedBody {
     type Error = axum::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        // also after the last frame: otherwise that one could wait in the connection without a
+        // also after the last frame, which could otherwise wait in the connection without a
         // time-out
         ready!(self.delivery.poll_written(context));
         while self.rest.is_empty() {

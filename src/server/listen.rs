@@ -23,7 +23,7 @@ const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 /// Length of the accept queue: Linux's default maximum (`net.core.somaxconn`).
 ///
 /// The kernel drops connection attempts beyond it, and their clients try again a second later. The
-/// queue is long enough for many anonymous clients that reconnect at once.
+/// queue is long enough for many anonymous clients that reconnect at the same time.
 const BACKLOG: u32 = 4_096;
 
 /// Error from binding an address.
@@ -100,8 +100,8 @@ impl Listener {
     pub(crate) async fn bind(address: &ListenAddress) -> Result<Self, ListenError> {
         let failed = |cause| ListenError::Address { address: address.clone(), cause };
         match address {
-            ListenAddress::Tcp(wanted) => {
-                let listener = bind_tcp(*wanted).map_err(failed)?;
+            ListenAddress::Tcp(requested) => {
+                let listener = bind_tcp(*requested).map_err(failed)?;
                 let bound = listener.local_addr().map_err(failed)?;
                 Ok(Self::Tcp(listener, bound))
             }
@@ -172,12 +172,12 @@ fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
 /// accept.
 async fn clear_stale_socket(path: &Path) -> Result<(), ListenError> {
     let failed = |cause| ListenError::Address { address: ListenAddress::Unix(path.to_owned()), cause };
-    let found = match std::fs::symlink_metadata(path) {
-        Ok(found) => found,
+    let metadata = match std::fs::symlink_metadata(path) {
+        Ok(metadata) => metadata,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(failed(error)),
     };
-    if !found.file_type().is_socket() {
+    if !metadata.file_type().is_socket() {
         return Err(ListenError::NotASocket { path: path.to_owned() });
     }
     match UnixStream::connect(path).await {

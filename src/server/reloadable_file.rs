@@ -27,8 +27,8 @@ const RELOAD_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Metadata that identifies the content of a file without reading it.
 ///
-/// `inode` is the numbers of device and inode; the times are those of the last change of the
-/// content and of the inode.
+/// `inode` has the numbers of the device and the inode. `modified` and `changed` are the times of
+/// the last change of the content and of the inode, in seconds and nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileFingerprint {
     inode: (u64, u64),
@@ -70,12 +70,12 @@ pub(crate) struct ReloadableFiles(Arc<Vec<Arc<dyn Reloadable>>>);
 
 impl FileFingerprint {
     fn read(path: &Path) -> Option<Self> {
-        let data: Metadata = std::fs::metadata(path).ok()?;
+        let metadata: Metadata = std::fs::metadata(path).ok()?;
         Some(Self {
-            inode: (data.dev(), data.ino()),
-            size: data.size(),
-            modified: (data.mtime(), data.mtime_nsec()),
-            changed: (data.ctime(), data.ctime_nsec()),
+            inode: (metadata.dev(), metadata.ino()),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
         })
     }
 }

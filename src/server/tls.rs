@@ -1,8 +1,8 @@
 //! TLS of the listeners: the server certificate and the accepted client certificates.
 //!
 //! Open connections keep the configuration of their handshake. A session cannot be resumed after a
-//! reload, because each configuration has its own tickets. Clients of a removed client CA therefore
-//! cannot connect again.
+//! reload, because each configuration has its own session tickets. Clients with a certificate of a
+//! removed client CA therefore cannot connect again.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -71,42 +71,42 @@ fn load_config(files: &TlsFiles) -> Result<TlsConfig, TlsError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let chain = certificates(&files.certificate)?;
     let expiry = expiry(&chain);
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| not_pem(&files.key, &error))?;
+    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| pem_error(&files.key, &error))?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .map_err(|error| failed(&files.certificate, &error))?;
+        .map_err(|error| tls_error(&files.certificate, &error))?;
     let builder = match &files.client_ca {
         None => builder.with_no_client_auth(),
         Some(path) => {
             let mut roots = RootCertStore::empty();
             for certificate in certificates(path)? {
-                roots.add(certificate).map_err(|error| failed(path, &error))?;
+                roots.add(certificate).map_err(|error| tls_error(path, &error))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-            builder.with_client_cert_verifier(verifier.build().map_err(|error| failed(path, &error))?)
+            builder.with_client_cert_verifier(verifier.build().map_err(|error| tls_error(path, &error))?)
         }
     };
-    let mut config = builder.with_single_cert(chain, key).map_err(|error| failed(&files.certificate, &error))?;
+    let mut config = builder.with_single_cert(chain, key).map_err(|error| tls_error(&files.certificate, &error))?;
     config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
     Ok(TlsConfig { config: Arc::new(config), expiry })
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let read =
-        CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(|error| not_pem(path, &error))?;
-    if read.is_empty() { Err(failed(path, &"it contains no certificate")) } else { Ok(read) }
+    let parsed =
+        CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(|error| pem_error(path, &error))?;
+    if parsed.is_empty() { Err(tls_error(path, &"it contains no certificate")) } else { Ok(parsed) }
 }
 
 /// Converts a PEM error. Only the text of I/O errors is passed on: the parser may quote a line,
 /// which could be the private key.
-fn not_pem(path: &Path, error: &pem::Error) -> TlsError {
+fn pem_error(path: &Path, error: &pem::Error) -> TlsError {
     match error {
-        pem::Error::Io(error) => failed(path, error),
-        pem::Error::NoItemsFound => failed(path, &"it contains none"),
-        _ => failed(path, &"it is not in PEM form, or incomplete"),
+        pem::Error::Io(error) => tls_error(path, error),
+        pem::Error::NoItemsFound => tls_error(path, &"it contains no private key"),
+        _ => tls_error(path, &"it is not in PEM form, or incomplete"),
     }
 }
 
-fn failed(path: &Path, reason: &dyn std::fmt::Display) -> TlsError {
+fn tls_error(path: &Path, reason: &dyn std::fmt::Display) -> TlsError {
     TlsError { path: path.to_owned(), reason: reason.to_string() }
 }

@@ -90,12 +90,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for WriteTimeout<T> {
         }
         let this = &mut *self;
         let deadline = this.drain_deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(DRAIN_MAX)));
-        let mut unwanted = [0; 4096];
+        let mut discarded = [0; 4096];
         loop {
             if deadline.as_mut().poll(context).is_ready() {
                 return Poll::Ready(Ok(()));
             }
-            let mut buffer = ReadBuf::new(&mut unwanted);
+            let mut buffer = ReadBuf::new(&mut discarded);
             match ready!(Pin::new(&mut this.io).poll_read(context, &mut buffer)) {
                 Ok(()) if !buffer.filled().is_empty() => {}
                 Ok(()) | Err(_) => return Poll::Ready(Ok(())),

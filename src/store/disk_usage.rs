@@ -40,10 +40,13 @@ fn class_of(name: &str) -> &'static str {
 /// The layout is two directories deep. A file that cannot be read counts as 0: sled may remove its
 /// files at any time.
 pub(super) fn disk_usage_of(path: &Path) -> u64 {
-    let Ok(data) = fs::symlink_metadata(path) else { return 0 };
-    let below =
-        if data.is_dir() { fs::read_dir(path).into_iter().flatten().flatten().map(|entry| disk_usage_of(&entry.path())).sum() } else { 0 };
-    data.blocks() * BLOCK_BYTES + below
+    let Ok(metadata) = fs::symlink_metadata(path) else { return 0 };
+    let bytes_below = if metadata.is_dir() {
+        fs::read_dir(path).into_iter().flatten().flatten().map(|entry| disk_usage_of(&entry.path())).sum()
+    } else {
+        0
+    };
+    metadata.blocks() * BLOCK_BYTES + bytes_below
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The storage engine: sled 0.34.7, with one tree for each slot. Only this file and its folder know
 //! sled.
 //!
-//! Values are bytes without meaning here. Errors and panics of sled become [`EngineError`].
+//! The engine does not interpret values. Errors and panics of sled become [`EngineError`].
 //! `ballast` and `cache_sweeper` keep sled's log file and its page cache small.
 
 use std::any::Any;
@@ -54,8 +54,8 @@ const SEGMENT_BYTES: usize = 512 * 1024;
 /// for a slow disk, and well below the 30 s that a start may wait for the lock.
 const BUSY_WAIT: Duration = Duration::from_secs(5);
 
-/// Same wait while a store is closed. A shutdown has 4.7 s (docs/develop/invariants.md, "Retries
-/// and shutdown"), of which folding may have used 1.5 s.
+/// Like [`BUSY_WAIT`], but while a store is closed. A shutdown has 4.7 s
+/// (docs/develop/invariants.md, "Retries and shutdown"), of which folding may have used 1.5 s.
 const CLOSING_WAIT: Duration = Duration::from_secs(1);
 
 /// Interval between attempts to open the files.
@@ -185,14 +185,14 @@ impl Drop for Engine {
 impl SlotStorage for Engine {
     fn list_slots(&self) -> Result<Vec<Slot>, EngineError> {
         let names = call_sled(|| Ok(self.db().tree_names()))?;
-        let slot = |name: &sled::IVec| {
+        let parse_slot = |name: &sled::IVec| {
             let slot = std::str::from_utf8(name).ok().and_then(Slot::parse);
             if slot.is_none() && *name != DEFAULT_TREE && !ballast::is_ballast(name) && !cache_sweeper::is_sweep_tree(name) {
                 tracing::warn!(name = %name.escape_ascii(), "the store has a tree that this version does not write");
             }
             slot
         };
-        Ok(names.iter().filter_map(slot).collect())
+        Ok(names.iter().filter_map(parse_slot).collect())
     }
 
     fn get(&self, slot: Slot) -> Result<Option<Vec<u8>>, EngineError> {
@@ -283,14 +283,14 @@ mod tests {
         let value = *b"what is put between two syncs";
         engine.put(Slot { kind: super::slots::SlotKind::Chunk, number: 0 }, &value).unwrap();
         engine.file = File::open("/dev/null").unwrap();
-        let EngineError::Io(error) = engine.sync().unwrap_err() else { panic!("no error of the kernel") };
+        let EngineError::Io(error) = engine.sync().unwrap_err() else { panic!("the kernel returned no error") };
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
         let written = fs::read(directory.path().join(LOG_FILE)).unwrap();
         assert!(memchr::memmem::find(&written, &value).is_some(), "it was synced before it was written");
     }
 
     #[test]
-    fn a_value_that_sled_would_write_to_its_own_file_is_refused() {
+    fn a_value_that_sled_would_store_as_a_blob_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let engine = Engine::open(directory.path()).unwrap();
         let slot = Slot { kind: super::slots::SlotKind::Chunk, number: 0 };

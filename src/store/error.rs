@@ -70,7 +70,7 @@ pub enum EngineError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The operating system failed to read, write or sync the log.
-    #[error("its log cannot be written: {0}")]
+    #[error("cannot write the log: {0}")]
     Log(io::Error),
     /// The files do not have the expected content.
     #[error("its files are damaged: {0}")]
@@ -94,7 +94,7 @@ pub enum EngineError {
 }
 
 impl StoreError {
-    /// Returns whether the disk is full, which may pass.
+    /// Returns whether the disk is full, which may be temporary.
     pub(super) fn is_full(&self) -> bool {
         match self {
             Self::NotWritable { cause, .. } | Self::Engine { cause: EngineError::Io(cause) | EngineError::Log(cause), .. } => {
@@ -111,7 +111,7 @@ pub(super) fn is_full(error: &io::Error) -> bool {
 }
 
 /// Returns whether the process ran out of file descriptors or memory, or was interrupted. The error
-/// then means nothing for the file.
+/// then says nothing about the file.
 pub(super) fn is_exhausted(error: &io::Error) -> bool {
     /// `ENFILE` and `EMFILE`: no file descriptors left.
     const DESCRIPTORS_EXHAUSTED: [i32; 2] = [23, 24];

@@ -58,8 +58,8 @@ pub struct SpaceUsage {
     pub stored_bytes: u64,
 }
 
-/// Inspects the store in a data directory and changes nothing. Each step may take long for a large
-/// store, so `report_step` gets its name first.
+/// Inspects the store in a data directory and changes nothing. Calls `report_step` with the name of
+/// each step before the step begins, because a step may take long for a large store.
 ///
 /// # Errors
 /// [`StoreError::Nothing`] if there is no store, [`StoreError::Locked`] if a process uses it, and
@@ -143,11 +143,11 @@ impl StoreCopy {
     fn create(data_directory: &Path) -> std::io::Result<Self> {
         let copy = Self(std::env::temp_dir().join(format!("meshkeep-inspect-{}-{:016x}", std::process::id(), rand::random::<u64>())));
         fs::create_dir(&copy.0)?;
-        for part in [ENGINE_DIRECTORY, LOG_DIRECTORY].map(Path::new) {
-            let from = data_directory.join(part);
+        for name in [ENGINE_DIRECTORY, LOG_DIRECTORY].map(Path::new) {
+            let from = data_directory.join(name);
             // a log that is a link counts as missing, as at a start
             if from.exists() && foreign::foreign_type(&from, ExpectedType::Directory)?.is_none() {
-                copy_files(&from, &copy.0.join(part))?;
+                copy_files(&from, &copy.0.join(name))?;
             }
         }
         Ok(copy)
@@ -167,10 +167,10 @@ fn copy_files(from: &Path, to: &Path) -> std::io::Result<()> {
     for file in fs::read_dir(from)? {
         let file = file?;
         let target = to.join(file.file_name());
-        let found = file.file_type()?;
-        if found.is_dir() {
+        let file_type = file.file_type()?;
+        if file_type.is_dir() {
             copy_files(&file.path(), &target)?;
-        } else if found.is_file() {
+        } else if file_type.is_file() {
             // `open_file` does not block if the file was replaced by a FIFO
             io::copy(&mut foreign::open_file(&file.path(), File::options().read(true))?, &mut File::create_new(target)?)?;
         }

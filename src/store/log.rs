@@ -43,8 +43,8 @@ static WRITE_FAILURES: LogLimiter = LogLimiter::new();
 pub struct WriteAheadLog {
     files: Arc<dyn LogFiles>,
     state: Mutex<LogState>,
-    /// True if the newest group could not be written at once.
-    failing: AtomicBool,
+    /// True if the newest group could not be written when it was appended.
+    append_fails: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -76,7 +76,7 @@ struct LogState {
 impl WriteAheadLog {
     /// Creates the log of a store that does not exist yet.
     pub(super) fn new_closed(files: Arc<dyn LogFiles>) -> Self {
-        Self { files, state: Mutex::default(), failing: AtomicBool::new(false) }
+        Self { files, state: Mutex::default(), append_fails: AtomicBool::new(false) }
     }
 
     /// Replaces the files by others with the same content.
@@ -85,10 +85,10 @@ impl WriteAheadLog {
         self.files = files;
     }
 
-    /// Continues after the groups that a start has recovered. They are synced.
+    /// Continues after the groups that a start has recovered, which are synced.
     pub(super) fn open(&self, recovered: &RecoveredLog) {
         let mut state = self.state();
-        // groups that came before there was a store already have numbers
+        // groups that were appended before the store existed already have numbers
         state.newest_group = state.newest_group.max(recovered.last_group);
         (state.id, state.is_open, state.written_group, state.synced_group, state.folded_group) =
             (recovered.id, true, recovered.last_group, recovered.last_group, recovered.folded_group);
@@ -98,7 +98,8 @@ impl WriteAheadLog {
         self.write_synced_mark(recovered.id, recovered.last_group);
     }
 
-    /// Begins the epoch of a start, in a new file.
+    /// Sets the epoch of this start. The next group begins a new file, because each file belongs to
+    /// one epoch.
     pub fn begin_epoch(&self, epoch: Epoch) {
         let mut state = self.state();
         state.epoch = Some(epoch);
@@ -106,7 +107,8 @@ impl WriteAheadLog {
     }
 
     /// Numbers a group and writes it, before any reader sees its changes. If the write fails, the
-    /// group is written later together with others, and positions end before it until then.
+    /// group is written later together with others. If the process is killed before that, a start
+    /// does not know the positions from this group on.
     pub fn append(&self, group: &mut Group) {
         group.number = self.append_changes(&group.changes());
     }
@@ -118,15 +120,15 @@ impl WriteAheadLog {
         if state.is_open && state.written_group + 1 == number {
             self.report_outcome(self.write_groups(&mut state, number, changes));
         } else {
-            self.failing.store(true, Ordering::Relaxed);
+            self.append_fails.store(true, Ordering::Relaxed);
         }
         number
     }
 
-    /// Returns whether the newest group could not be written at once.
+    /// Returns whether the newest group could not be written when it was appended.
     #[must_use]
     pub fn is_failing(&self) -> bool {
-        self.failing.load(Ordering::Relaxed)
+        self.append_fails.load(Ordering::Relaxed)
     }
 
     /// Makes all groups up to `number` survive a power cut. `changes` contains at least all changes
@@ -138,9 +140,9 @@ impl WriteAheadLog {
                 return Err(io::Error::other("there is no store yet"));
             }
             if state.written_group < number {
-                // the next groups are written at once again, unless more came in the meantime
+                // `append` can write again, unless more groups arrived in the meantime
                 let outcome = self.write_groups(&mut state, number, changes);
-                self.failing.store(outcome.is_err() || state.written_group < state.newest_group, Ordering::Relaxed);
+                self.append_fails.store(outcome.is_err() || state.written_group < state.newest_group, Ordering::Relaxed);
                 outcome?;
             }
             drop(state);
@@ -172,14 +174,14 @@ impl WriteAheadLog {
             return Err(error);
         }
         for log_file in unsynced {
-            if let Some(kept) = state.log_files.iter_mut().find(|kept| kept.file == log_file.file) {
-                kept.synced_bytes = log_file.bytes;
+            if let Some(current) = state.log_files.iter_mut().find(|current| current.file == log_file.file) {
+                current.synced_bytes = log_file.bytes;
             }
         }
         state.synced_group = written_group;
         // a file that was created during the sync is not synced yet
-        let is_old = |log_file: &LogFileInfo| log_file.synced_bytes > 0;
-        state.is_directory_synced = state.log_files.iter().all(is_old);
+        let is_synced = |log_file: &LogFileInfo| log_file.synced_bytes > 0;
+        state.is_directory_synced = state.log_files.iter().all(is_synced);
         drop(state);
         self.write_synced_mark(id, written_group);
         Ok(true)
@@ -297,7 +299,7 @@ impl WriteAheadLog {
     }
 
     fn report_outcome(&self, outcome: io::Result<()>) {
-        self.failing.store(outcome.is_err(), Ordering::Relaxed);
+        self.append_fails.store(outcome.is_err(), Ordering::Relaxed);
         if let Err(error) = outcome
             && let Some(LogPermit { more }) = WRITE_FAILURES.permit(&error.to_string())
         {

@@ -23,9 +23,10 @@ use super::encoding::stored_value::KeyBytes;
 use super::engine::slots::{Slot, SlotKind};
 use super::objects::object::ObjectHead;
 use super::objects::summary::ChunkSummary;
-use crate::pack::common_length;
+use crate::pack::common_prefix_length;
 
-/// Length above which changes get a new slot, in bytes. Most syncs write this slot.
+/// Length above which further changes go into a new object, in bytes. Most syncs rewrite the slot
+/// of the last object.
 const CHANGES_BYTES_MAX: usize = 4 << 10;
 
 /// Maximum number of objects with changes. Each costs a start about 10 µs.
@@ -38,7 +39,7 @@ const CHANGES_KEPT_BYTES: usize = 64 << 10;
 /// length (a quarter).
 const CHANGES_SHARE: usize = 4;
 
-/// Maximum slots of a chunk, the same as for all objects.
+/// Maximum number of slots of a chunk, the same as for all objects.
 const SLOTS_MAX: u64 = 40_000;
 
 /// Slots, range and summary of a chunk.
@@ -57,9 +58,9 @@ pub(super) struct Manifest {
     base_bytes: usize,
     /// Slots of all valid objects.
     slots: Vec<Slot>,
-    /// Entries of all objects except the open one, by low.
+    /// Entries of all objects except the open one, by the lower bounds of their ranges.
     entries: Arc<BTreeMap<KeyBytes, ManifestEntry>>,
-    /// Lows of the chunks that were written since the last sync.
+    /// Lower bounds of the chunks that were written since the last sync.
     changed: BTreeSet<KeyBytes>,
     /// The last object with its entries, if the next changes are added to it.
     open_object: Option<(Slot, Vec<(KeyBytes, ManifestEntry)>)>,
@@ -83,23 +84,25 @@ pub(super) struct ManifestObject {
 impl Manifest {
     /// Builds the manifest from its objects. Also returns the slots that are not needed.
     ///
-    /// The result is empty if there is no base, or if anything is missing or damaged. `damaged`
-    /// reports damage that the objects do not show.
+    /// The result is empty if there is no base, or if anything is missing or damaged. `damaged` is
+    /// true if a part was damaged so much that its object is unknown.
     pub(super) fn from_objects(mut objects: Vec<ManifestObject>, damaged: bool) -> (Self, Vec<Slot>) {
         objects.sort_by_key(|object| (object.head.first_group, object.head.last_group));
         let is_base = |object: &&ManifestObject| object.complete && object.head.first_group == object.head.stamp;
         let base = objects.iter().filter(is_base).map(|object| object.head.stamp).max();
-        let (counting, mut garbage): (Vec<ManifestObject>, Vec<ManifestObject>) =
+        let (current, mut garbage): (Vec<ManifestObject>, Vec<ManifestObject>) =
             objects.into_iter().partition(|object| Some(object.head.first_group) == base);
         let mut manifest = Self { base, ..Self::default() };
-        // the newest object may belong to an interrupted sync, after which nothing was removed
-        let finished = counting.iter().rposition(|object| object.complete).map_or(0, |last| last + 1).max(counting.len().saturating_sub(1));
-        let outcome = counting.iter().take(finished).try_for_each(|object| manifest.add_object(object));
+        // an interrupted sync may leave the newest object incomplete; it is then ignored, because
+        // chunks and groups are removed only after a sync
+        let usable_count =
+            current.iter().rposition(|object| object.complete).map_or(0, |last| last + 1).max(current.len().saturating_sub(1));
+        let outcome = current.iter().take(usable_count).try_for_each(|object| manifest.add_object(object));
         if damaged || outcome.is_err() || base.is_some() && !manifest.covers_all_keys() {
             tracing::warn!("the manifest is damaged: lookups wait until the whole store is read");
             manifest = Self::default();
         }
-        garbage.extend(counting);
+        garbage.extend(current);
         let kept: BTreeSet<Slot> = manifest.slots.iter().copied().collect();
         let garbage = garbage.into_iter().flat_map(|object| object.slots).filter(|slot| !kept.contains(slot)).collect();
         (manifest, garbage)
@@ -108,8 +111,8 @@ impl Manifest {
     fn add_object(&mut self, object: &ManifestObject) -> Result<(), DecodeError> {
         let is_base = self.slots.is_empty();
         let number = if is_base { 0 } else { self.number + 1 };
-        let counts = object.complete && object.head.last_group == number;
-        let body = object.body.as_ref().filter(|_| counts).ok_or(DecodeError::Truncated)?;
+        let is_next = object.complete && object.head.last_group == number;
+        let body = object.body.as_ref().filter(|_| is_next).ok_or(DecodeError::Truncated)?;
         self.decode_entries(body)?;
         self.number = number;
         self.slots.extend(&object.slots);
@@ -184,7 +187,7 @@ impl Manifest {
         self.base.is_some()
     }
 
-    /// Returns the entries by low.
+    /// Returns the entries, by the lower bounds of their ranges.
     pub(super) fn entries(&self) -> &Arc<BTreeMap<KeyBytes, ManifestEntry>> {
         &self.entries
     }
@@ -225,12 +228,12 @@ impl Manifest {
 
 /// Appends a key as the length of the prefix that it shares with another key, and the rest.
 fn encode_suffix(out: &mut Vec<u8>, before: &[u8], text: &[u8]) {
-    let common = common_length(text, before);
+    let common = common_prefix_length(text, before);
     put_varint(out, common as u64);
     put_text(out, &text[common..]);
 }
 
-/// Decodes a key and puts it in the place of the previous one.
+/// Decodes a key into `text`, which contains the previous key.
 fn decode_suffix(reader: &mut ByteReader<'_>, text: &mut Vec<u8>) -> Result<(), DecodeError> {
     let common = usize::try_from(reader.varint()?).map_err(|_| DecodeError::Truncated)?;
     if common > text.len() {
@@ -270,33 +273,33 @@ mod tests {
         ManifestObject { head, body: Some(Bytes::new()), slots, complete: true }
     }
 
-    /// The entries of the missing object are nowhere else.
+    /// No other object has the entries of the missing one.
     #[test]
     fn manifest_changes_with_a_gap_are_not_used() {
-        let is_believed = |numbers: &[u64]| {
+        let is_used = |numbers: &[u64]| {
             let objects = [base_of(&[("", None)])].into_iter().chain(numbers.iter().map(|number| changes_of(*number))).collect();
             Manifest::from_objects(objects, false).0.is_valid()
         };
-        assert!(is_believed(&[1, 2, 3]));
-        assert!(!is_believed(&[1, 3]), "the second");
-        assert!(!is_believed(&[2, 3]), "the first");
+        assert!(is_used(&[1, 2, 3]));
+        assert!(!is_used(&[1, 3]), "the second object is missing");
+        assert!(!is_used(&[2, 3]), "the first object is missing");
     }
 
     /// A part whose head is damaged may belong to a valid object.
     #[test]
     fn a_manifest_with_a_damaged_part_is_not_used() {
-        let is_believed = |damaged| Manifest::from_objects(vec![base_of(&[("", None)])], damaged).0.is_valid();
-        assert!(is_believed(false));
-        assert!(!is_believed(true));
+        let is_used = |damaged| Manifest::from_objects(vec![base_of(&[("", None)])], damaged).0.is_valid();
+        assert!(is_used(false));
+        assert!(!is_used(true));
     }
 
     #[test]
     fn a_manifest_that_lacks_a_range_is_not_used() {
-        let is_believed = |ranges: &[(&str, Option<&str>)]| Manifest::from_objects(vec![base_of(ranges)], false).0.is_valid();
-        assert!(is_believed(&[("", Some("e")), ("e", None)]));
-        assert!(!is_believed(&[("", Some("e")), ("f", None)]), "a gap");
-        assert!(!is_believed(&[("a", Some("e")), ("e", None)]), "the beginning is missing");
-        assert!(!is_believed(&[("", Some("e")), ("e", Some("f"))]), "the end is missing");
-        assert!(!is_believed(&[]), "nothing");
+        let is_used = |ranges: &[(&str, Option<&str>)]| Manifest::from_objects(vec![base_of(ranges)], false).0.is_valid();
+        assert!(is_used(&[("", Some("e")), ("e", None)]));
+        assert!(!is_used(&[("", Some("e")), ("f", None)]), "a gap");
+        assert!(!is_used(&[("a", Some("e")), ("e", None)]), "the beginning is missing");
+        assert!(!is_used(&[("", Some("e")), ("e", Some("f"))]), "the end is missing");
+        assert!(!is_used(&[]), "there is no range");
     }
 }

@@ -75,9 +75,9 @@ struct OpenStoreState {
     is_created: bool,
     /// Last group that is synced in the log, and that `chunk_store` contains if it is open.
     stored_group: u64,
-    /// Last error of the engine, while it fails.
+    /// Last error of the engine. `None` once it works again.
     last_engine_error: Option<String>,
-    /// Contents that opening has read, until [`Store::load`] moves them out.
+    /// Contents that were read while the store was opened, until [`Store::load`] moves them out.
     loaded: Option<StoreContents>,
     /// Dropped last, so that no other process starts before the engine is closed. `None` until
     /// there is space for the lock file.
@@ -124,8 +124,9 @@ impl Store {
     /// Opens the store like [`Store::open`], and offers a [`PartialStore`] for lookups before
     /// everything is read.
     ///
-    /// `offer` gets `None` when opening begins with the lock held, and then the partial store if
-    /// nothing is damaged. Another `None` withdraws it, because opening starts again.
+    /// Once the lock is held, this calls `offer` with `None`. It calls `offer` again with the
+    /// partial store as soon as lookups are possible, if nothing is damaged. If opening has to
+    /// start again, another `None` withdraws the partial store.
     ///
     /// # Errors
     /// As [`Store::open`].
@@ -134,7 +135,7 @@ impl Store {
         lock_wait: Duration,
         offer: &mut dyn FnMut(Option<PartialStore>),
     ) -> Result<(Self, OpenReport), StoreError> {
-        // a start without a store needs no disk space
+        // a full disk does not prevent a start without a store, which is then created later
         let is_new = !Engine::exists(&directory.join(ENGINE_DIRECTORY));
         let lock = match DirectoryLock::acquire(directory, lock_wait) {
             Err(error) if is_new && error.is_full() => return Ok(Self::new_without_space(directory, None)),
@@ -190,14 +191,14 @@ impl Store {
         self.with_chunk_store(|chunk_store| recovery::load::load_contents(chunk_store, BTreeMap::new()).map(|scan| scan.loaded))
     }
 
-    /// Stores a group, all of it or nothing. It is durable in the log when this returns. Appends it
-    /// first if it has no number yet.
+    /// Stores a group atomically. The group is durable in the log when this returns. A group
+    /// without a number is first appended to the log.
     ///
     /// # Errors
     /// [`StoreError::Engine`] if the log cannot be written, for example on a full disk;
     /// [`StoreError::LogFull`] if the engine has failed for long. The caller must then try again
-    /// with the group merged into newer ones ([`Group::merge_older`]). The group may be stored
-    /// nevertheless.
+    /// with the group merged into newer ones ([`Group::merge_older`]). Even after an error, the
+    /// group may have been stored.
     pub fn apply(&self, group: &Group) -> Result<(), StoreError> {
         if group.is_empty() {
             return Ok(());
@@ -231,24 +232,26 @@ impl Store {
         Ok(())
     }
 
-    /// Adds the decoded objects of records that are in the log, so that they are packed together.
-    /// The log has only their bytes.
+    /// Adds the decoded objects to records that were read from the log, which has only their bytes.
+    /// Each record is then packed together with its object.
     pub fn add_decoded(&self, records: &[Arc<Record>]) {
         if let Some(chunk_store) = &mut self.inner().chunk_store {
             chunk_store.add_decoded(records);
         }
     }
 
-    /// Evicts the pages that a start has read: a fifth of the memory of a large store.
+    /// Evicts all pages from the engine's cache. The pages that a start has read use a fifth of the
+    /// memory of a large store.
     pub fn evict_pages(&self) {
         let outcome = self.inner().chunk_store.as_ref().map_or(Ok(()), |chunk_store| chunk_store.storage().evict_pages());
         if let Err(error) = outcome {
-            tracing::warn!(%error, "the engine could not release its cache");
+            tracing::warn!(%error, "cannot evict the pages in the engine's cache");
         }
     }
 
-    /// Folds changes from the log into chunks, as fast as new changes come. Ends when the next
-    /// group is due (`until`), but may take up to 20 ms, longer the fuller the log is.
+    /// Folds changes from the log into chunks, at the rate at which new changes arrive. Ends at the
+    /// latest when the next group is due (`until`), or after a time that grows with the fill level
+    /// of the log (up to 20 ms), if that is later.
     ///
     /// # Errors
     /// [`StoreError::Engine`]. Nothing is lost: the log has the changes, and the next call reopens
@@ -260,8 +263,9 @@ impl Store {
         })
     }
 
-    /// Folds all changes from the log into chunks, for at most `time_max`. Afterwards the store is
-    /// smallest and a start is fastest. Returns whether everything is folded.
+    /// Folds all changes from the log into chunks, for at most `time_max`. Afterwards the store has
+    /// its minimum size, and the next start takes the least time. Returns whether everything is
+    /// folded.
     ///
     /// # Errors
     /// As [`Store::fold_due`].
@@ -305,7 +309,7 @@ impl Store {
             inner.lock = Some(DirectoryLock::acquire(self.data_directory(), Duration::ZERO)?);
         }
         let RecoveredStore { chunk_store, recovered_log, loaded, .. } = recovery::open(self.data_directory(), &mut |_| ())?;
-        // groups already have numbers, from 1 on
+        // the waiting groups are already numbered from 1, so the store must be empty
         let is_used =
             chunk_store.group_number() > 0 || loaded.record_count() > 0 || !loaded.cursors.is_empty() || !loaded.clusters.is_empty();
         if is_used {
@@ -338,7 +342,7 @@ impl Store {
             self.rotate_log();
         }
         if let Err(error) = outcome.as_ref().map_or(Ok(()), |()| Engine::write_snapshot(&self.directory)) {
-            tracing::warn!(%error, "the engine could not record its free pages: the next start takes longer");
+            tracing::warn!(%error, "cannot write a snapshot of the engine: the next start takes longer");
         }
         outcome.map_err(|source| self.engine_error(source))
     }
@@ -354,7 +358,8 @@ impl Store {
         disk_usage::disk_usage_of(&self.directory) + disk_usage::disk_usage_of(&self.data_directory().join(log::files::LOG_DIRECTORY))
     }
 
-    /// Locks the state. After a panic there is at most no engine, and the next group opens one.
+    /// Locks the state. A panic leaves the state valid: at worst the engine is closed, and the next
+    /// fold reopens it.
     fn inner(&self) -> MutexGuard<'_, OpenStoreState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -372,8 +377,8 @@ impl Drop for Store {
 }
 
 impl OpenStoreState {
-    /// Returns the open store and reopens it after an error. Never creates one, and never returns
-    /// one that lost data, because its cursors would be ahead of its entries.
+    /// Moves out the open chunk store, or reopens it after an error. Never creates a store. Never
+    /// returns a store that lost data, because its cursors would be ahead of its entries.
     fn take_chunk_store(&mut self, directory: &Path, files: &dyn LogFiles) -> Result<ChunkStore<Arc<Engine>>, EngineError> {
         if let Some(chunk_store) = self.chunk_store.take() {
             return Ok(chunk_store);

@@ -1,9 +1,9 @@
 //! Opens the engine's directory in any state: missing, intact, damaged, or written by another
 //! version.
 //!
-//! It tries again without sled's snapshots (docs/develop/measurements.md §1.3, trap 6) and then
-//! sets a store aside that cannot be read. The caller holds the lock of the data directory. `load`
-//! drops single values that cannot be decoded.
+//! If a store cannot be read, it is opened again without sled's snapshots
+//! (docs/develop/measurements.md §1.3, trap 6). If that fails too, the store is set aside. The
+//! caller holds the lock of the data directory. `load` drops single values that cannot be decoded.
 
 pub(super) mod load;
 pub(super) mod losses;
@@ -35,7 +35,7 @@ use super::objects::packing::RANGES;
 use super::{ENGINE_DIRECTORY, OpenReport, SetAsideStore};
 
 /// Number of slots of a new store: a chunk for each range, the checkpoint, and the manifest.
-const BEGUN_SLOTS: usize = RANGES.len() + 2;
+const NEW_STORE_SLOTS: usize = RANGES.len() + 2;
 
 /// Name of the file with the number of the layout, for programs that must not open the engine. The
 /// engine stores the same number.
@@ -57,8 +57,8 @@ const PROBE_BYTES: usize = 1024 * 1024;
 /// deletes this file.
 const RESERVE_FILE: &str = "reserve";
 
-/// Size of the reserve, in bytes: four times what a start needs. A start keeps the rest for the
-/// next one.
+/// Size of the reserve, in bytes: four times what a start needs. The space that a start does not
+/// need is reserved again for the next start.
 const RESERVE_BYTES: usize = 4 * PROBE_BYTES;
 
 /// Maximum number of damaged stores that are kept for inspection. Older ones are removed, so that a
@@ -69,7 +69,7 @@ const DAMAGED_KEPT_MAX: usize = 3;
 #[derive(Debug)]
 pub(super) struct RecoveredStore {
     pub(super) chunk_store: ChunkStore<Arc<Engine>>,
-    /// Groups after which the log continues.
+    /// The log as it was read. New groups continue after it.
     pub(super) recovered_log: RecoveredLog,
     pub(super) files: Arc<dyn LogFiles>,
     pub(super) loaded: StoreContents,
@@ -109,8 +109,8 @@ pub(super) fn open(data_directory: &Path, offer: &mut dyn FnMut(Option<PartialSt
     let directory = data_directory.join(ENGINE_DIRECTORY);
     let failed = |cause| StoreError::Engine { directory: directory.clone(), cause };
     set_foreign_aside(data_directory).map_err(not_writable)?;
-    // a successful start needs nothing else; after a failure, everything is tried again with free
-    // space
+    // if this attempt succeeds, the reserve is not touched; otherwise everything is tried again
+    // with the space of the reserve
     if has_reserve(data_directory)
         && let Ok(recovered) = try_open(&directory, offer)
     {
@@ -122,12 +122,12 @@ pub(super) fn open(data_directory: &Path, offer: &mut dyn FnMut(Option<PartialSt
             keep_reserve(data_directory);
             return Ok(recovered);
         }
-        Err(OpenFailure::Older(format)) => {
-            ("older-version", format!("it has format {format} of an older version, which this version cannot read"))
+        Err(OpenFailure::Older(layout)) => {
+            ("older-version", format!("it has layout {layout} of an older version, which this version cannot read"))
         }
         Err(OpenFailure::Environment(source)) => return Err(failed(source)),
-        Err(OpenFailure::Newer(format)) => {
-            ("newer-version", format!("it has format {format} of a newer version; this version reads formats up to {LAYOUT}"))
+        Err(OpenFailure::Newer(layout)) => {
+            ("newer-version", format!("it has layout {layout} of a newer version; this version reads layouts up to {LAYOUT}"))
         }
         Err(OpenFailure::Damaged(reason) | OpenFailure::Foreign(reason)) => ("damaged", reason),
     };
@@ -141,7 +141,7 @@ pub(super) fn open(data_directory: &Path, offer: &mut dyn FnMut(Option<PartialSt
         Err(OpenFailure::Environment(source)) => Err(failed(source)),
         Err(OpenFailure::Damaged(reason) | OpenFailure::Foreign(reason)) => Err(failed(EngineError::Damaged(reason))),
         Err(OpenFailure::Newer(_) | OpenFailure::Older(_)) => {
-            Err(failed(EngineError::Damaged("a new store has another format".to_owned())))
+            Err(failed(EngineError::Damaged("the new store has another layout".to_owned())))
         }
     }
 }
@@ -179,7 +179,8 @@ fn try_open_twice(directory: &Path, offer: &mut dyn FnMut(Option<PartialStore>))
             tracing::warn!(directory = %directory.display(), reason, "cannot open the store: trying again without snapshots");
             Engine::remove_snapshots(directory)?;
             match try_open(directory, offer) {
-                // this process has the lock, so the rest of the failed attempt holds the files
+                // this process has the lock, so only the engine of the failed attempt can still
+                // have the files open
                 Err(OpenFailure::Environment(EngineError::Busy(_))) => Err(OpenFailure::Damaged(reason)),
                 outcome => outcome,
             }
@@ -195,27 +196,27 @@ fn try_open(directory: &Path, offer: &mut dyn FnMut(Option<PartialStore>)) -> Re
     }
     fs::create_dir_all(directory)?;
     match read_format_file(directory) {
-        Some(format) if format > LAYOUT => return Err(OpenFailure::Newer(format)),
+        Some(layout) if layout > LAYOUT => return Err(OpenFailure::Newer(layout)),
         Some(_) | None => {}
     }
     let existed = Engine::exists(directory);
     let files: Arc<dyn LogFiles> = Arc::new(LogDirectory::in_data_directory(directory.parent().unwrap_or(directory)));
-    // while the engine opens, which uses one core
-    let scan = std::thread::spawn({
+    // in a thread of its own, because opening the engine uses only one core
+    let log_reader = std::thread::spawn({
         let files = Arc::clone(&files);
         move || frames::read_log(&*files)
     });
     let engine = Engine::open(directory);
-    let log = scan.join().map_err(|_| EngineError::Damaged("reading the log panicked".to_owned()))?;
+    let log = log_reader.join().map_err(|_| EngineError::Damaged("reading the log panicked".to_owned()))?;
     let engine = Arc::new(engine?);
-    let format = read_layout(&engine)?;
+    let layout = read_layout(&engine)?;
     let format_file = read_format_file(directory);
-    let (mut chunk_store, damage, recovered_log) = match format {
-        Some(LAYOUT) => recover_offering(engine, log?, offer)?,
-        Some(format) if format > LAYOUT => return Err(OpenFailure::Newer(format)),
-        Some(format) => {
-            if !upgrade_from(format, &engine, UPGRADES)? {
-                return Err(OpenFailure::Older(format));
+    let (mut chunk_store, damage, recovered_log) = match layout {
+        Some(LAYOUT) => recover_with_early_lookups(engine, log?, offer)?,
+        Some(newer) if newer > LAYOUT => return Err(OpenFailure::Newer(newer)),
+        Some(older) => {
+            if !upgrade_from(older, &engine, UPGRADES)? {
+                return Err(OpenFailure::Older(older));
             }
             drop(engine);
             return try_open(directory, offer);
@@ -230,12 +231,12 @@ fn try_open(directory: &Path, offer: &mut dyn FnMut(Option<PartialStore>)) -> Re
         write_format_file(directory)?;
     }
     let (loaded, losses, recovered_log) = load_and_repair(&mut chunk_store, damage, recovered_log, &*files)?;
-    let opened = OpenReport { set_aside: None, created: format.is_none() || !existed, losses };
+    let opened = OpenReport { set_aside: None, created: layout.is_none() || !existed, losses };
     Ok(RecoveredStore { chunk_store, recovered_log, files, loaded, opened })
 }
 
 /// Reads everything, and offers a partial store as soon as the log and the manifest are read.
-fn recover_offering(
+fn recover_with_early_lookups(
     engine: Arc<Engine>,
     log: LogContents,
     offer: &mut dyn FnMut(Option<PartialStore>),
@@ -251,9 +252,9 @@ fn recover_offering(
 /// the engine has at most empty chunks and a checkpoint.
 fn create(engine: Arc<Engine>, files: &dyn LogFiles) -> Result<(ChunkStore<Arc<Engine>>, RecoveredLog), EngineError> {
     let mut count = usize::from(engine.has_metadata()?);
-    count += engine.list_slots()?.len().saturating_sub(BEGUN_SLOTS);
+    count += engine.list_slots()?.len().saturating_sub(NEW_STORE_SLOTS);
     if count > 0 {
-        return Err(EngineError::Damaged(format!("{count} values and no format")));
+        return Err(EngineError::Damaged(format!("it has {count} values and no layout")));
     }
     let mut chunk_store = ChunkStore::create(engine)?;
     let recovered_log = create_log(&mut chunk_store, &KeyChanges::new(), files)?;
@@ -288,7 +289,7 @@ fn write_format_file(directory: &Path) -> io::Result<()> {
     directory.parent().map_or(Ok(()), sync_directory)
 }
 
-/// Checks that the file system is writable and has space, before sled takes such an error for
+/// Checks that the file system is writable and has space, before sled mistakes such an error for
 /// damage. Deletes the reserve to make space.
 fn probe_directory(data_directory: &Path) -> io::Result<()> {
     match fs::remove_file(data_directory.join(RESERVE_FILE)) {
@@ -307,7 +308,7 @@ fn has_reserve(data_directory: &Path) -> bool {
     file.and_then(|file| file.metadata()).is_ok_and(|metadata| metadata.len() >= RESERVE_BYTES as u64)
 }
 
-/// Reserves space for the next start, as much as there is.
+/// Reserves as much space as possible for the next start.
 fn keep_reserve(data_directory: &Path) {
     let written = File::create(data_directory.join(RESERVE_FILE)).and_then(|mut file| {
         (0..RESERVE_BYTES / PROBE_BYTES).try_for_each(|_| file.write_all(&vec![0; PROBE_BYTES]))?;
@@ -334,11 +335,11 @@ fn set_store_aside(data_directory: &Path, slug: &str) -> io::Result<PathBuf> {
 }
 
 fn remove_oldest_damaged(data_directory: &Path) -> io::Result<()> {
-    let head = format!("{SET_ASIDE_PREFIX}-damaged-");
+    let prefix = format!("{SET_ASIDE_PREFIX}-damaged-");
     let mut damaged: Vec<(u64, PathBuf)> = fs::read_dir(data_directory)?
         .filter_map(|file| {
             let file = file.ok()?;
-            let seconds = file.file_name().to_str()?.strip_prefix(&head)?.parse().ok()?;
+            let seconds = file.file_name().to_str()?.strip_prefix(&prefix)?.parse().ok()?;
             Some((seconds, file.path()))
         })
         .collect();

@@ -5,8 +5,8 @@ use std::thread;
 
 use super::error::EngineError;
 
-/// Maximum number of threads. More do not make a start faster, because the engine reads with little
-/// more than one.
+/// Maximum number of threads. More threads do not make a start faster, because the engine's reads
+/// use little more than one core.
 const THREADS_MAX: usize = 4;
 
 /// Minimum number of items per thread. Starting a thread takes about 30 µs, and an item about 100
@@ -24,20 +24,20 @@ pub(super) fn map_in_threads<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) ->
     }
     let next = AtomicUsize::new(0);
     let run = || {
-        let mut done = Vec::with_capacity(items.len() / threads + 1);
+        let mut results = Vec::with_capacity(items.len() / threads + 1);
         loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = items.get(at) else { return done };
-            done.push((at, work(item)));
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(index) else { return results };
+            results.push((index, work(item)));
         }
     };
     thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
-        let mut done = Vec::with_capacity(items.len());
+        let mut results = Vec::with_capacity(items.len());
         for worker in workers {
-            done.extend(worker.join().map_err(|_| EngineError::Damaged("reading it panicked".to_owned()))?);
+            results.extend(worker.join().map_err(|_| EngineError::Damaged("a thread that read the store panicked".to_owned()))?);
         }
-        done.sort_unstable_by_key(|(at, _)| *at);
-        Ok(done.into_iter().map(|(_, outcome)| outcome).collect())
+        results.sort_unstable_by_key(|(index, _)| *index);
+        Ok(results.into_iter().map(|(_, outcome)| outcome).collect())
     })
 }

@@ -56,8 +56,8 @@ pub(super) struct SecondaryIndices {
 }
 
 impl SecondaryIndices {
-    /// Returns whether all indices contain the same for two values of one key.
-    pub(super) fn are_alike(left: &IndexedFields, right: &IndexedFields) -> bool {
+    /// Returns whether two values of one key have the same content in all indices.
+    pub(super) fn are_indexed_alike(left: &IndexedFields, right: &IndexedFields) -> bool {
         match (left, right) {
             (IndexedFields::Ip { prefix, .. }, IndexedFields::Ip { prefix: other, .. }) => prefix == other,
             (left, right) => left == right,
@@ -65,12 +65,12 @@ impl SecondaryIndices {
     }
 
     /// Adds a key to the indices.
-    pub(super) fn add(&mut self, key: &EntryKey, meaning: &IndexedFields, rejected: bool) {
+    pub(super) fn add(&mut self, key: &EntryKey, fields: &IndexedFields, rejected: bool) {
         if rejected {
             self.rejected.insert(key.clone());
         }
         let cluster = self.clusters.assign(&key.cluster);
-        match meaning {
+        match fields {
             IndexedFields::Unknown | IndexedFields::Nothing => return,
             IndexedFields::Ip { prefix, .. } if key.kind == Kind::NodeIp => {
                 if let Some(node) = key.derived_from() {
@@ -92,12 +92,12 @@ impl SecondaryIndices {
     }
 
     /// Removes a key from the indices.
-    pub(super) fn remove(&mut self, key: &EntryKey, meaning: &IndexedFields, rejected: bool) {
+    pub(super) fn remove(&mut self, key: &EntryKey, fields: &IndexedFields, rejected: bool) {
         if rejected {
             self.rejected.remove(key);
         }
         let cluster = self.clusters.assign(&key.cluster);
-        match meaning {
+        match fields {
             IndexedFields::Unknown | IndexedFields::Nothing => return,
             IndexedFields::Ip { prefix, .. } if key.kind == Kind::NodeIp => {
                 if let Some(node) = key.derived_from() {
@@ -144,8 +144,8 @@ impl SecondaryIndices {
         }
     }
 
-    /// Returns the keys of the identities with a number, in order. A cluster has several only with
-    /// leading zeros.
+    /// Returns the keys of the identities with a number, in order. A cluster has several only if
+    /// some of their names have leading zeros.
     pub(super) fn identities(&self, id: u32) -> Vec<EntryKey> {
         let clusters = self.identities.range((id, 0)..=(id, u32::MAX)).filter_map(|((_, cluster), _)| self.clusters.name(*cluster));
         let name = SmolStr::from(id.to_string());
@@ -156,8 +156,8 @@ impl SecondaryIndices {
         keys
     }
 
-    /// Returns the slot for the decoded labels of a cluster's identity. `None` if the cluster may
-    /// have several keys with the number.
+    /// Returns the slot for the decoded labels of a cluster's identity. Returns `None` if the
+    /// cluster may have several keys with the number.
     pub(super) fn labels(&self, id: u32, cluster: &ClusterName) -> Option<&OnceLock<IdentityLabels>> {
         let number = self.clusters.number(cluster)?;
         if self.padded_identities.is_empty() { self.identities.get(&(id, number)) } else { None }
@@ -243,7 +243,8 @@ impl SecondaryIndices {
         NetworkEntries::Keys(keys)
     }
 
-    /// Returns all prefixes with more than one entry. The result may contain others.
+    /// Returns all prefixes with more than one entry. The result may also contain prefixes with one
+    /// entry.
     pub(super) fn duplicate_prefixes(&self) -> Vec<ObjectPrefix> {
         self.ipcache.duplicate_prefixes(&self.nodes.derived)
     }

@@ -34,7 +34,7 @@ use crate::model::{Change, ClusterName, ClusterRecord, Cursor, EntryKey, Record,
 use crate::pack::Chunk;
 use crate::pack::IndexedFields;
 
-pub use changes::derived::DERIVATION;
+pub use changes::derived::DERIVATION_VERSION;
 #[cfg(any(test, feature = "internals"))]
 pub use changes::derived::derive_entries;
 pub use index::NetworkEntries;
@@ -106,7 +106,7 @@ impl View {
         let after = IndexedFields::from_record(&record);
         let (was_rejected, is_rejected) = (location.is_rejected(), record.rejection.is_some());
         if was_rejected != is_rejected || !location.is_indexed_alike(&after) {
-            self.indices.remove(&record.key, &location.meaning(), was_rejected);
+            self.indices.remove(&record.key, &location.indexed_fields(), was_rejected);
             self.indices.add(&record.key, &after, is_rejected);
         } else if let IndexedFields::Identity(id) = after {
             self.indices.forget_labels(id, &record.key.cluster);
@@ -117,7 +117,7 @@ impl View {
     /// Removes a record. The caller updates the counts of its scope.
     fn remove_record(&mut self, location: &RecordLocation, key: &EntryKey) {
         self.entry_count -= usize::from(key.kind.is_mirrored());
-        self.indices.remove(key, &location.meaning(), location.is_rejected());
+        self.indices.remove(key, &location.indexed_fields(), location.is_rejected());
         self.records.remove(location, key);
     }
 
@@ -128,9 +128,8 @@ impl View {
         self.records.fold_jobs(count)
     }
 
-    /// Replaces chunks with folded ones. Changes since the job was made stay in effect, and no
-    /// query returns anything else than before. Returns whether fewer changes are unpacked than
-    /// before.
+    /// Replaces chunks with folded ones. Changes since the job was made stay in effect, and every
+    /// query returns the same as before. Returns whether the number of unpacked changes decreased.
     pub fn fold(&mut self, folded: FoldResult) -> bool {
         self.records.fold(folded)
     }

@@ -41,14 +41,14 @@ pub(super) struct Scopes {
     changes: ChangeCounters,
 }
 
-/// Versions of the content of answers: for each scope and kind the number of the last change of an
-/// object, its origin, or its cluster's phase. All scopes share one counter. A change of a cursor's
-/// revision does not count.
+/// Versions of the content of answers. The version of a scope or kind is the number of the last
+/// change of an object, of its revision, lease or held mark, of its origin, or of its cluster's
+/// phase. All scopes share one counter. A change of a cursor's revision does not count.
 #[derive(Debug, Clone, Default)]
 struct ChangeCounters {
     count: u64,
-    /// Version by scope number. It stays when the scope is removed, so that a new scope of that
-    /// name has another version.
+    /// Version by scope number. A removed scope keeps its version, so that a new scope of that name
+    /// has another one.
     scopes: PagedVector<u64>,
     /// Version by the kind's index. Derived entries count as nodes.
     kinds: [u64; Kind::ALL.len()],
@@ -65,7 +65,7 @@ impl Scopes {
         ScopeNumber(index * KINDS + scope.kind as usize)
     }
 
-    /// Returns the number of a scope whose cluster has numbers.
+    /// Returns the number of a scope, if its cluster has numbers.
     fn find_number(&self, scope: &Scope) -> Option<ScopeNumber> {
         self.clusters.get(&scope.cluster).map(|index| ScopeNumber(index * KINDS + scope.kind as usize))
     }

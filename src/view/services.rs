@@ -24,7 +24,7 @@ pub use merge::{BackendPort, BackendState, GlobalBackend, GlobalService, Service
 pub use selection::{Affinity, LocalService, Selection, SelectionRule, select_backends};
 
 /// Kinds of keys that contribute to a service.
-const SHARES: [Kind; 3] = [Kind::EndpointSlice, Kind::ServiceExport, Kind::Service];
+const SHARE_KINDS: [Kind; 3] = [Kind::EndpointSlice, Kind::ServiceExport, Kind::Service];
 
 /// Index of the keys that contribute to each service.
 #[derive(Debug, Clone, Default)]
@@ -56,7 +56,7 @@ impl ServiceIndex {
     /// services.
     fn shares_in<'a>(&'a self, service: &'a str) -> impl Iterator<Item = &'a EntryKey> {
         let start: (SmolStr, EntryKey) = (service.into(), EntryKey::lowest());
-        self.shares.range(start..).take_while(move |(at, _)| **at == *service).map(|(_, key)| key)
+        self.shares.range(start..).take_while(move |(other, _)| **other == *service).map(|(_, key)| key)
     }
 }
 
@@ -78,16 +78,16 @@ impl View {
         })
     }
 
-    /// Returns whether one of some clusters contributes to a global service. Looks up one key per
+    /// Returns whether any of `clusters` contributes to a global service. Looks up one key per
     /// cluster and kind, independent of the number of other clusters.
     #[must_use]
     pub fn has_share_of(&self, service: &SmolStr, clusters: &[ClusterName]) -> bool {
         let has = |kind, cluster: &ClusterName| {
             let first = (service.clone(), EntryKey::new(kind, cluster.clone(), ""));
             let share = self.indices.services.shares.range(first..).next();
-            share.is_some_and(|(at, key)| at == service && key.kind == kind && key.cluster == *cluster)
+            share.is_some_and(|(other, key)| other == service && key.kind == kind && key.cluster == *cluster)
         };
-        SHARES.into_iter().any(|kind| clusters.iter().any(|cluster| has(kind, cluster)))
+        SHARE_KINDS.into_iter().any(|kind| clusters.iter().any(|cluster| has(kind, cluster)))
     }
 
     /// Returns a global service, by `<namespace>/<name>`.

@@ -36,7 +36,7 @@ pub(super) struct MaskSize {
 }
 
 /// A node's `Prefix`: an object with `IP` and `Mask`, or a string from Cilium 1.22 on, or `null` if
-/// unset (`pkg/node/types/prefix.go` of 2026). Bits behind the mask are cleared.
+/// unset (`pkg/node/types/prefix.go` of 2026). Bits after the mask are cleared.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct GoPrefix(pub(super) Option<IpNet>);
 
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn other_prefixes_are_refused() {
+    fn invalid_prefixes_are_refused() {
         for (json, reason) in [
             (r#"{"IP":"","Mask":"////AA=="}"#, "IP is empty"),
             (r#"{"IP":"10.0.0.0"}"#, "Mask is missing"),

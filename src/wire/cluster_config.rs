@@ -75,7 +75,7 @@ pub fn kind_publication(kind: Kind, config: &ClusterConfig) -> KindPublication {
         (Kind::EndpointSlice, _) => KindPublication::Absent,
         (Kind::Service, _) if mode == Some(ENDPOINT_SLICES_ONLY) => KindPublication::Absent,
         (Kind::Service, _) => KindPublication::Published,
-        // meshkeep makes these kinds itself; no source has them
+        // meshkeep creates entries of these kinds itself; no source has any
         (Kind::NodeIp | Kind::Cluster | Kind::Problem | Kind::Notice, _) => KindPublication::Absent,
     }
 }
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_says_which_kinds_there_are() {
+    fn a_config_determines_which_kinds_are_published() {
         use KindPublication::{Absent, Disabled, Published};
         let config = |exports, mode: &str| ClusterConfig {
             service_exports_enabled: exports,
@@ -201,7 +201,7 @@ mod tests {
     /// The modes are those of `ValidateRemoteConfig` in Cilium 1.20.2
     /// (`pkg/clustermesh/types/option.go`).
     #[test]
-    fn an_export_mode_that_an_agent_refuses_is_refused() {
+    fn export_modes_that_agents_refuse_are_refused() {
         let refusal = |mode: &str| {
             let config = ClusterConfig { endpoint_slices_export_mode: Some(mode.to_owned()), ..config(1, 255) };
             validate_cluster_config(&config, ClusterId(2), MaxConnectedClusters::Clusters255).err()
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_own_cluster_must_have_the_own_id() {
+    fn the_own_config_must_have_the_configured_id() {
         use MaxConnectedClusters::Clusters255;
         for (id, own_id, reason) in [
             (7, 7, ""),

@@ -18,8 +18,8 @@ const UNPACKED_BYTES_MAX: u64 = 16 << 20;
 /// Maximum window of a zstd frame, as a power of two: 16 MiB, the limit of an unpacked slice.
 const WINDOW_LOG_MAX: u32 = 24;
 
-/// Memory that a decoded slice needs for each byte of its message, for the message and its
-/// endpoints together. An endpoint of Kubernetes has a node name, conditions and a zone, some 60
+/// Memory that a decoded slice needs for each byte of its message. It covers the message and the
+/// endpoints together. An endpoint of Kubernetes has a node name, conditions and a zone, about 60
 /// bytes. It becomes a `SliceEndpoint` of 200 bytes and the allocations of these names.
 const DECODED_BYTES_FACTOR: u64 = 5;
 
@@ -71,9 +71,9 @@ pub(super) fn read(value: &[u8]) -> Result<(String, EndpointSlice), String> {
 /// sink to count their bytes.
 pub(super) fn decoded_bytes(value: &[u8]) -> u64 {
     let is_one_frame = zstd_safe::find_frame_compressed_size(value).is_ok_and(|length| length == value.len());
-    let said = zstd_safe::get_frame_content_size(value).ok().flatten().filter(|_| is_one_frame);
-    let counted = || unpacking(value).and_then(|mut unpacking| std::io::copy(&mut unpacking, &mut std::io::sink()));
-    let unpacked = said.map_or_else(counted, Ok).unwrap_or(UNPACKED_BYTES_MAX);
+    let stated_size = zstd_safe::get_frame_content_size(value).ok().flatten().filter(|_| is_one_frame);
+    let count_bytes = || unpacking(value).and_then(|mut unpacking| std::io::copy(&mut unpacking, &mut std::io::sink()));
+    let unpacked = stated_size.map_or_else(count_bytes, Ok).unwrap_or(UNPACKED_BYTES_MAX);
     unpacked.min(UNPACKED_BYTES_MAX) * DECODED_BYTES_FACTOR
 }
 
@@ -108,24 +108,24 @@ impl SliceMessage {
             5 => slice.labels.extend([field.entry("labels", budget)?]),
             6 => slice.annotations.extend([field.entry("annotations", budget)?]),
             7 => slice.address_type = field.text("addressType")?,
-            8 => self.endpoints.push(endpoint(field.bytes("endpoints")?, budget)?),
-            9 => slice.ports.push(port(field.bytes("ports")?, budget)?),
+            8 => self.endpoints.push(decode_endpoint(field.bytes("endpoints")?, budget)?),
+            9 => slice.ports.push(decode_port(field.bytes("ports")?, budget)?),
             _ => {}
         }
         Ok(())
     }
 }
 
-fn endpoint(bytes: &[u8], budget: &mut ElementBudget) -> Result<(SliceEndpoint, Vec<String>), String> {
+fn decode_endpoint(bytes: &[u8], budget: &mut ElementBudget) -> Result<(SliceEndpoint, Vec<String>), String> {
     let (mut endpoint, mut addresses) = (SliceEndpoint::default(), Vec::new());
     read_message(bytes, budget, |number, field, budget| {
         match number {
             1 => addresses.push(field.text("endpoints.addresses")?),
-            2 => conditions(&mut endpoint, field.bytes("endpoints.conditions")?, budget)?,
+            2 => decode_conditions(&mut endpoint, field.bytes("endpoints.conditions")?, budget)?,
             5 => endpoint.topology.extend([field.entry("endpoints.deprecatedTopology", budget)?]),
             6 => endpoint.node_name = field.text("endpoints.nodeName")?,
             7 => endpoint.zone = field.text("endpoints.zone")?,
-            8 => hints(&mut endpoint, field.bytes("endpoints.hints")?, budget)?,
+            8 => decode_hints(&mut endpoint, field.bytes("endpoints.hints")?, budget)?,
             _ => {}
         }
         Ok(())
@@ -133,7 +133,7 @@ fn endpoint(bytes: &[u8], budget: &mut ElementBudget) -> Result<(SliceEndpoint, 
     Ok((endpoint, addresses))
 }
 
-fn conditions(endpoint: &mut SliceEndpoint, bytes: &[u8], budget: &mut ElementBudget) -> Result<(), String> {
+fn decode_conditions(endpoint: &mut SliceEndpoint, bytes: &[u8], budget: &mut ElementBudget) -> Result<(), String> {
     read_message(bytes, budget, |number, field, _| {
         match number {
             1 => endpoint.ready = Some(field.boolean("endpoints.conditions.ready")?),
@@ -145,7 +145,7 @@ fn conditions(endpoint: &mut SliceEndpoint, bytes: &[u8], budget: &mut ElementBu
     })
 }
 
-fn hints(endpoint: &mut SliceEndpoint, bytes: &[u8], budget: &mut ElementBudget) -> Result<(), String> {
+fn decode_hints(endpoint: &mut SliceEndpoint, bytes: &[u8], budget: &mut ElementBudget) -> Result<(), String> {
     read_message(bytes, budget, |number, field, budget| {
         if number == 1 {
             let mut zone = String::new();
@@ -161,7 +161,7 @@ fn hints(endpoint: &mut SliceEndpoint, bytes: &[u8], budget: &mut ElementBudget)
     })
 }
 
-fn port(bytes: &[u8], budget: &mut ElementBudget) -> Result<SlicePort, String> {
+fn decode_port(bytes: &[u8], budget: &mut ElementBudget) -> Result<SlicePort, String> {
     let mut port = SlicePort::default();
     read_message(bytes, budget, |number, field, _| {
         match number {

@@ -103,26 +103,27 @@ pub(super) fn is_name(name: &str, key: &str) -> bool {
 /// in `encoding/json/decode.go`).
 fn replace_lone_surrogates(text: Cow<'_, str>) -> Cow<'_, str> {
     let mut lone = Vec::new();
-    let mut at = 0;
-    while let Some(found) = memchr::memchr(b'\\', &text.as_bytes()[at..]) {
-        at += found;
-        let unit = |at: usize| text.get(at..at + ESCAPE_LENGTH)?.strip_prefix("\\u").and_then(|hex| u16::from_str_radix(hex, 16).ok());
-        at += match (unit(at), unit(at + ESCAPE_LENGTH)) {
+    let mut position = 0;
+    while let Some(offset) = memchr::memchr(b'\\', &text.as_bytes()[position..]) {
+        position += offset;
+        let unit =
+            |start: usize| text.get(start..start + ESCAPE_LENGTH)?.strip_prefix("\\u").and_then(|hex| u16::from_str_radix(hex, 16).ok());
+        position += match (unit(position), unit(position + ESCAPE_LENGTH)) {
             (Some(0xd800..0xdc00), Some(0xdc00..0xe000)) => 2 * ESCAPE_LENGTH,
             (Some(0xd800..0xe000), _) => {
-                lone.push(at);
+                lone.push(position);
                 ESCAPE_LENGTH
             }
             // the escaped character can be a backslash, which must not start another escape
             _ => 2,
         };
-        at = at.min(text.len());
+        position = position.min(text.len());
     }
     if lone.is_empty() {
         return text;
     }
     let mut text = text.into_owned();
-    lone.into_iter().for_each(|at| text.replace_range(at..at + ESCAPE_LENGTH, "\\ufffd"));
+    lone.into_iter().for_each(|start| text.replace_range(start..start + ESCAPE_LENGTH, "\\ufffd"));
     Cow::Owned(text)
 }
 
@@ -146,7 +147,7 @@ pub(super) fn read_text<'de, D: Deserializer<'de>, T>(
     input.deserialize_any(TextVisitor { expected, parse })
 }
 
-/// A destination to read into: the seed of a value, and the visitor of a struct.
+/// Destination of a read: the seed for any value, and the visitor for structs.
 pub(super) struct GoDestination<'a, T>(pub(super) &'a mut T);
 
 impl<'de, T: GoValue> DeserializeSeed<'de> for GoDestination<'_, T> {
@@ -240,7 +241,7 @@ macro_rules! scalars {
 }
 scalars!(bool, u8, u16, u32);
 
-/// Visitor of types that accept `null`. It leaves a string as it is, and empties Go's pointers,
+/// Visitor of types that accept `null`. `null` leaves a string as it is, and empties Go's pointers,
 /// slices and maps.
 struct NullableVisitor<'a, T>(&'a mut T);
 
@@ -418,48 +419,48 @@ mod tests {
         parse::<OuterJson>("a test", json.as_bytes()).map_or_else(|error| error, |value| format!("{value:?}"))
     }
 
-    fn same(left: &str, right: &str) {
+    fn assert_same(left: &str, right: &str) {
         assert_eq!(outer(left), outer(right), "{left}");
         assert!(outer(left).starts_with("OuterJson"), "{}", outer(left));
     }
 
     #[test]
-    fn values_read_as_go_reads_them() {
+    fn values_are_read_as_in_go() {
         for nothing in
             ["null", r#"{"text":null,"Number":null,"switch":null,"list":null,"map":null,"inner":null}"#, r#"{"other":[{}]}"#, " {} "]
         {
-            same(nothing, "{}");
+            assert_same(nothing, "{}");
         }
-        same(r#"{"TEXT":"x","number":7,"Switch":false}"#, r#"{"text":"x","Number":7,"switch":false}"#);
-        same(r#"{"text":"x","TEXT":"y"}"#, r#"{"text":"y"}"#);
-        same(r#"{"text":"x","text":null}"#, r#"{"text":"x"}"#);
-        same(r#"{"switch":true,"switch":null}"#, "{}");
-        same(r#"{"inner":{"a":1},"inner":{"A":2}}"#, r#"{"inner":{"A":2,"a":1}}"#);
-        same(r#"{"map":{"x":{"a":1},"y":{}},"MAP":{"x":{"A":2},"X":{}}}"#, r#"{"map":{"X":{},"x":{"A":2},"y":{}}}"#);
-        same(
+        assert_same(r#"{"TEXT":"x","number":7,"Switch":false}"#, r#"{"text":"x","Number":7,"switch":false}"#);
+        assert_same(r#"{"text":"x","TEXT":"y"}"#, r#"{"text":"y"}"#);
+        assert_same(r#"{"text":"x","text":null}"#, r#"{"text":"x"}"#);
+        assert_same(r#"{"switch":true,"switch":null}"#, "{}");
+        assert_same(r#"{"inner":{"a":1},"inner":{"A":2}}"#, r#"{"inner":{"A":2,"a":1}}"#);
+        assert_same(r#"{"map":{"x":{"a":1},"y":{}},"MAP":{"x":{"A":2},"X":{}}}"#, r#"{"map":{"X":{},"x":{"A":2},"y":{}}}"#);
+        assert_same(
             r#"{"entries":{"y":{"a":1},"x":{"a":1},"y":{}},"ENTRIES":{"x":{"A":2},"X":{}}}"#,
             r#"{"entries":{"X":{},"x":{"A":2},"y":{}}}"#,
         );
-        same(r#"{"entries":{"x":{}},"entries":null}"#, "{}");
-        same(r#"{"list":[{"a":1},null],"list":[{"A":2}]}"#, r#"{"list":[{"A":2}]}"#);
-        same(r#"{"list":[null],"map":{"x":null}}"#, r#"{"list":[{}],"map":{"x":{}}}"#);
-        same(r#"{"text":"\u003c\u00e9"}"#, r#"{"text":"<é"}"#);
+        assert_same(r#"{"entries":{"x":{}},"entries":null}"#, "{}");
+        assert_same(r#"{"list":[{"a":1},null],"list":[{"A":2}]}"#, r#"{"list":[{"A":2}]}"#);
+        assert_same(r#"{"list":[null],"map":{"x":null}}"#, r#"{"list":[{}],"map":{"x":{}}}"#);
+        assert_same(r#"{"text":"\u003c\u00e9"}"#, r#"{"text":"<é"}"#);
         // Go folds two letters outside ASCII
-        same(r#"{"liſt":[{"a":1}],"entrieſ":{"x":{}}}"#, r#"{"list":[{"a":1}],"entries":{"x":{}}}"#);
-        same(r#"{"LIſT":[{"a":1}],"líst":3}"#, r#"{"list":[{"a":1}]}"#);
-        for (name, key, same) in
+        assert_same(r#"{"liſt":[{"a":1}],"entrieſ":{"x":{}}}"#, r#"{"list":[{"a":1}],"entries":{"x":{}}}"#);
+        assert_same(r#"{"LIſT":[{"a":1}],"líst":3}"#, r#"{"list":[{"a":1}]}"#);
+        for (name, key, expected) in
             [("backends", "bac\u{212a}ends", true), ("backends", "BAC\u{212a}ENDſ", true), ("a", "á", false), ("a", "aſ", false)]
         {
-            assert_eq!(is_name(name, key), same, "{key}");
+            assert_eq!(is_name(name, key), expected, "{key}");
         }
         // a surrogate without its other half, in a value or a key, known or unknown
-        same(r#"{"text":"a\ud800b\udc00\ud800"}"#, "{\"text\":\"a\u{fffd}b\u{fffd}\u{fffd}\"}");
-        same(r#"{"text":"\uD800\uD83D\uDE00\\ud800"}"#, "{\"text\":\"\u{fffd}\u{1f600}\\\\ud800\"}");
-        same(r#"{"other":"\udfff","map":{"\ud800\u0041":{}}}"#, "{\"map\":{\"\u{fffd}A\":{}}}");
+        assert_same(r#"{"text":"a\ud800b\udc00\ud800"}"#, "{\"text\":\"a\u{fffd}b\u{fffd}\u{fffd}\"}");
+        assert_same(r#"{"text":"\uD800\uD83D\uDE00\\ud800"}"#, "{\"text\":\"\u{fffd}\u{1f600}\\\\ud800\"}");
+        assert_same(r#"{"other":"\udfff","map":{"\ud800\u0041":{}}}"#, "{\"map\":{\"\u{fffd}A\":{}}}");
     }
 
     #[test]
-    fn a_wrong_type_is_named_by_its_path() {
+    fn errors_name_the_path_of_a_wrong_type() {
         for (json, reason) in [
             (r#"{"inner":{"a":"1"}}"#, r#"inner: a: invalid type: string "1", expected u32"#),
             (r#"{"number":256}"#, "Number: invalid value: integer `256`, expected u8"),
@@ -477,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_is_bounded_and_foreign_bytes_are_replaced() {
+    fn depth_is_bounded_and_invalid_utf8_is_replaced() {
         let deep = format!("{{\"other\":{}", "[".repeat(1_000_000));
         assert!(outer(&deep).starts_with("value is not the JSON"));
         let value = parse::<OuterJson>("a test", b"{\"text\":\"a\xffb\"}").expect("must parse");

@@ -18,7 +18,7 @@ pub(super) fn decode(number: &str, value: &[u8], context: &Context<'_>) -> Resul
     if id < ALLOCATED_IDENTITY_MIN {
         return Err(format!("identity {id} in the key is reserved, no cluster may allocate it"));
     }
-    if let Some(range) = context.range_without(id) {
+    if let Some(range) = context.range_if_outside(id) {
         return Err(format!("identity {id} in the key is outside {} to {} of cluster {}", range.start(), range.end(), context.cluster));
     }
     // Go accepts any bytes here; bytes that are not UTF-8 cannot be shown as text

@@ -46,7 +46,7 @@ go_struct! {
 pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<IpEntry, String> {
     let json: PairJson = parse("an IP identity pair", value)?;
     let prefix = json.prefix(name)?;
-    if let Some(range) = context.range_without(json.identity) {
+    if let Some(range) = context.range_if_outside(json.identity) {
         let (first, last) = range.into_inner();
         return Err(format!("ID {} is neither reserved nor in {first} to {last} of cluster {}", json.identity, context.cluster));
     }
@@ -105,8 +105,8 @@ impl fmt::Write for TextComparison<'_> {
 
 impl PairJson {
     /// Returns the prefix if its `PrefixString` is the key. A host entry has no mask. Go gives a
-    /// mask that is not canonical the length 0, so the key does not match such a prefix. Bits
-    /// behind the mask are cleared, as in the ipcache.
+    /// mask that is not canonical the length 0, so the key does not match such a prefix. Bits after
+    /// the mask are cleared, as in the ipcache.
     fn prefix(&self, name: &str) -> Result<ObjectPrefix, String> {
         let ip = self.ip.0.ok_or("IP is empty")?;
         let length = self.mask.0.map(|size| size.ones.unwrap_or(0));

@@ -88,7 +88,8 @@ pub fn entry_key(kind: Kind, cluster: &ClusterName, cached: bool, source_key: &[
         ));
     }
     let name = str::from_utf8(name).map_err(|_| format!("key {} is not UTF-8", shown()))?;
-    // Kubernetes allows no such name; here it would be that of an entry derived from a node
+    // Kubernetes allows no such name, and the key would be that of an entry that meshkeep derives
+    // from a node
     if kind == Kind::Node && EntryKey::split_node_ip(name).is_some() {
         return Err(format!("key {} is not the key of a node: a node's name must not end with # and an address or prefix", shown()));
     }
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn source_keys_read_back_in_both_forms() {
+    fn source_keys_round_trip_in_both_forms() {
         let paris = cluster("paris");
         for (kind, cached, text) in [
             (Kind::Node, false, "cilium/state/nodes/v1/paris/worker-1"),
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn other_keys_are_refused_with_a_reason() {
+    fn invalid_keys_are_refused_with_a_reason() {
         for (key, reason) in [
             (&b"cilium/state/nodes/v1/paris/"[..], r#"key "cilium/state/nodes/v1/paris/" has no name after its prefix"#),
             (b"cilium/state/nodes/v1/paris-2/a", r#"key "cilium/state/nodes/v1/paris-2/a" is not below cilium/state/nodes/v1/paris/"#),
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn fixed_keys_are_ciliums() {
+    fn fixed_keys_match_those_of_cilium() {
         assert_eq!(HEARTBEAT, "cilium/.heartbeat");
         assert_eq!(cluster_config_key(&cluster("paris")), "cilium/cluster-config/paris");
         assert_eq!(synced_prefix(&cluster("paris")), "cilium/synced/paris/");

@@ -1,9 +1,9 @@
 //! Codecs for Cilium's etcd keys and values.
 //!
-//! This is the only room that knows Cilium's formats. Decoding applies the checks of a Cilium agent
-//! and returns an object of `model`, or one line that says what is wrong with the value.
-//! [`write`](mod@write) encodes values, and [`keys`] converts keys in both directions. The room
-//! does no IO and remembers no earlier value: the caller keeps the last good one. Malformed input
+//! This is the only module that knows Cilium's formats. Decoding applies the checks of a Cilium
+//! agent and returns an object of `model`, or one line that says what is wrong with the value.
+//! [`write`](mod@write) encodes values, and [`keys`] converts keys in both directions. The module
+//! does no I/O and stores no earlier value: the caller keeps the last good one. Malformed input
 //! never panics, and the memory that a value can allocate is linear in its length.
 
 mod address;
@@ -64,29 +64,28 @@ pub fn decode(key: &EntryKey, value: &[u8], context: &Context<'_>) -> Result<Obj
 ///
 /// # Errors
 /// The same as those of [`decode`].
-pub fn decode_held(key: &EntryKey, value: &Arc<[u8]>, context: &Context<'_>) -> Result<Object, String> {
+pub fn decode_shared(key: &EntryKey, value: &Arc<[u8]>, context: &Context<'_>) -> Result<Object, String> {
     decode_with(key, value, context, || Arc::clone(value))
 }
 
-fn decode_with(key: &EntryKey, value: &[u8], context: &Context<'_>, held: impl Fn() -> Arc<[u8]>) -> Result<Object, String> {
+fn decode_with(key: &EntryKey, value: &[u8], context: &Context<'_>, share: impl Fn() -> Arc<[u8]>) -> Result<Object, String> {
     let object = match key.kind {
-        Kind::EndpointSlice => {
-            endpoint_slice::decode(&key.name, value, context).map(|slice| Object::EndpointSlice(packed_slice(held()).noting(&slice)))
-        }
+        Kind::EndpointSlice => endpoint_slice::decode(&key.name, value, context)
+            .map(|slice| Object::EndpointSlice(packed_slice(share()).with_service_of(&slice))),
         Kind::Identity => identity::decode(&key.name, value, context).map(Object::Identity),
         Kind::Ip => ip::decode(&key.name, value, context).map(Object::Ip),
         Kind::NodeIp => ip::decode_derived(&key.name, value, context).map(Object::Ip),
         Kind::Node => node::decode(&key.name, value, context).map(|node| Object::Node(node.into())),
         Kind::ServiceExport => service_export::decode(&key.name, value, context).map(|export| Object::ServiceExport(export.into())),
         Kind::Service => service::decode(&key.name, value, context).map(Object::Service),
-        Kind::Cluster => Err("a cluster config is no mirrored value".to_owned()),
-        Kind::Problem | Kind::Notice => Err("what is made here is no mirrored value".to_owned()),
+        Kind::Cluster => Err("a cluster config is not a mirrored value".to_owned()),
+        Kind::Problem | Kind::Notice => Err("an entry that meshkeep creates is not a mirrored value".to_owned()),
     };
     object.map_err(|reason| bounded(&reason))
 }
 
-/// Decodes a value that [`decode`] has accepted before. The object does not depend on what was
-/// known of its cluster then, so no context is needed. An endpoint slice is not unpacked.
+/// Decodes a value that [`decode`] has accepted before. The object does not depend on the context
+/// of that time, so none is needed. An endpoint slice is not unpacked.
 #[must_use]
 pub fn decode_accepted(key: &EntryKey, value: &Arc<[u8]>) -> Option<Object> {
     let context = Context { cluster: &key.cluster, cluster_id: ClusterId(0), max_connected_clusters: MaxConnectedClusters::default() };
@@ -151,7 +150,7 @@ pub fn identity_out_of_range(key: &EntryKey, value: &[u8], context: &Context<'_>
         | Kind::Problem
         | Kind::Notice => return None,
     };
-    context.range_without(identity).map(|range| (identity, range))
+    context.range_if_outside(identity).map(|range| (identity, range))
 }
 
 impl Context<'_> {
@@ -189,7 +188,7 @@ impl Context<'_> {
     }
 
     /// Returns the cluster's identity range if `identity` is allocated but outside it.
-    fn range_without(&self, identity: u32) -> Option<RangeInclusive<u32>> {
+    fn range_if_outside(&self, identity: u32) -> Option<RangeInclusive<u32>> {
         self.identity_range().filter(|range| identity >= ALLOCATED_IDENTITY_MIN && !range.contains(&identity))
     }
 }

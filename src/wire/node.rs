@@ -11,9 +11,9 @@ use super::{Context, quoted};
 use crate::model::{Node, NodeAddress};
 
 /// Maximum number of ipcache entries per node. Each pod of a node can have a CIDR of its own, and
-/// the largest nodes have some 1,000 pods: a hundred times that, as for the elements of other
-/// values (`protobuf`). A value of etcd's 1.5 MiB could hold some 110,000. They all change in one
-/// step, at some 0.6 KB each: 60 MB.
+/// the largest nodes have about 1,000 pods. The limit is a hundred times that, as for the elements
+/// of other values (`protobuf`). A value of etcd's 1.5 MiB could have about 110,000. All entries of
+/// a node change in one step. At about 0.6 KB each, 100,000 entries need 60 MB.
 const ENTRIES_MAX: usize = 100_000;
 
 go_struct! {
@@ -104,7 +104,7 @@ pub(super) fn pod_cidrs(value: &[u8]) -> Vec<IpNet> {
 
 impl NodeJson {
     fn into_node(self) -> Node {
-        // Go would keep an address without an IP as nil; it has no use
+        // Go keeps an address without an IP as nil, which nothing uses
         let addresses = self.addresses.into_iter().filter_map(|json| Some(NodeAddress { ip: json.ip.0?, address_type: json.address_type }));
         let secondary = self.ipv4_secondary_pod_cidrs.into_iter().chain(self.ipv6_secondary_pod_cidrs);
         Node {

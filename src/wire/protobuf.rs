@@ -43,20 +43,20 @@ pub(super) fn read_message<'a>(
     mut field: impl FnMut(u64, FieldContent<'a>, &mut ElementBudget) -> Result<(), String>,
 ) -> Result<(), String> {
     while !bytes.is_empty() {
-        let tag = varint(&mut bytes)?;
+        let tag = read_varint(&mut bytes)?;
         let (number, wire_type) = (tag >> 3, tag & 7);
         if number == 0 {
             return Err("protobuf field 0 does not exist".into());
         }
         let content = match wire_type {
-            0 => FieldContent::Varint(varint(&mut bytes)?),
-            1 => take(&mut bytes, 8).map(|_| FieldContent::Fixed)?,
+            0 => FieldContent::Varint(read_varint(&mut bytes)?),
+            1 => read_bytes(&mut bytes, 8).map(|_| FieldContent::Fixed)?,
             2 => {
-                let length = usize::try_from(varint(&mut bytes)?).map_err(|_| truncated())?;
-                FieldContent::Bytes(take(&mut bytes, length)?)
+                let length = usize::try_from(read_varint(&mut bytes)?).map_err(|_| truncated())?;
+                FieldContent::Bytes(read_bytes(&mut bytes, length)?)
             }
             3 => skip_group(&mut bytes).map(|()| FieldContent::Group)?,
-            5 => take(&mut bytes, 4).map(|_| FieldContent::Fixed)?,
+            5 => read_bytes(&mut bytes, 4).map(|_| FieldContent::Fixed)?,
             other => return Err(format!("protobuf field {number} has the wire type {other}, which cannot start a field")),
         };
         if matches!(content, FieldContent::Bytes(_)) {
@@ -116,23 +116,23 @@ impl<'a> FieldContent<'a> {
 fn skip_group(bytes: &mut &[u8]) -> Result<(), String> {
     let mut depth = 1_usize;
     while depth > 0 {
-        match varint(bytes)? & 7 {
-            0 => drop(varint(bytes)?),
-            1 => drop(take(bytes, 8)?),
+        match read_varint(bytes)? & 7 {
+            0 => drop(read_varint(bytes)?),
+            1 => drop(read_bytes(bytes, 8)?),
             2 => {
-                let length = usize::try_from(varint(bytes)?).map_err(|_| truncated())?;
-                take(bytes, length)?;
+                let length = usize::try_from(read_varint(bytes)?).map_err(|_| truncated())?;
+                read_bytes(bytes, length)?;
             }
             3 => depth += 1,
             4 => depth -= 1,
-            5 => drop(take(bytes, 4)?),
+            5 => drop(read_bytes(bytes, 4)?),
             other => return Err(format!("a protobuf group has the invalid wire type {other}")),
         }
     }
     Ok(())
 }
 
-fn varint(bytes: &mut &[u8]) -> Result<u64, String> {
+fn read_varint(bytes: &mut &[u8]) -> Result<u64, String> {
     let mut number = 0_u64;
     for index in 0..VARINT_BYTES_MAX {
         let (first, rest) = bytes.split_first().ok_or_else(truncated)?;
@@ -145,10 +145,10 @@ fn varint(bytes: &mut &[u8]) -> Result<u64, String> {
     Err("a protobuf number is too long".into())
 }
 
-fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Result<&'a [u8], String> {
-    let (taken, rest) = bytes.split_at_checked(length).ok_or_else(truncated)?;
+fn read_bytes<'a>(bytes: &mut &'a [u8], length: usize) -> Result<&'a [u8], String> {
+    let (content, rest) = bytes.split_at_checked(length).ok_or_else(truncated)?;
     *bytes = rest;
-    Ok(taken)
+    Ok(content)
 }
 
 fn truncated() -> String {

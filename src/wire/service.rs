@@ -33,7 +33,7 @@ go_struct! {
         shared: bool = "shared",
         cluster_id: u32 = "clusterID",
     }
-    /// A port behind its name. Go keeps a pointer to it, so `null` is no port.
+    /// A port, stored under its name. Go keeps a pointer to it, so `null` means no port.
     struct PortJson {
         protocol: String = "Protocol",
         port: u16 = "Port",
@@ -53,8 +53,8 @@ go_struct! {
 type PortsJson = SortedMap<Option<PortJson>>;
 
 /// Maximum number of recent lists of ports that the next list is compared with. During a rollout a
-/// service has old and new lists, each with some ways to number the ports. More would cost time
-/// without a match if every backend has its own list.
+/// service has old and new lists, each with a few orders of the ports. If every backend has its own
+/// list, more comparisons would only cost time.
 const RECENT_LISTS_MAX: usize = 4;
 
 /// A backend, with its address as the source writes it.
@@ -74,9 +74,9 @@ struct RecentPortLists<'a> {
 impl<'a> RecentPortLists<'a> {
     /// Returns the recent list that equals `ports`, or adds `ports` as a new one.
     fn share(&mut self, text: &'a str, ports: Vec<Port>) -> Arc<[Port]> {
-        if let Some((known, kept)) = self.recent.iter_mut().find(|(_, kept)| **kept == *ports) {
+        if let Some((known, list)) = self.recent.iter_mut().find(|(_, list)| **list == *ports) {
             *known = text;
-            return Arc::clone(kept);
+            return Arc::clone(list);
         }
         if self.recent.len() == RECENT_LISTS_MAX {
             self.recent.remove(0);
@@ -90,8 +90,8 @@ impl<'a> RecentPortLists<'a> {
     fn match_known<'b>(&self, text: &'b str) -> Option<(Arc<[Port]>, &'b str)> {
         // a JSON object ends at its own brace, so a text that starts with a known object has that
         // object first
-        let found = self.recent.iter().rev().find_map(|(known, ports)| Some((ports, text.strip_prefix(known)?)));
-        found.map(|(ports, rest)| (Arc::clone(ports), rest))
+        let match_and_rest = self.recent.iter().rev().find_map(|(known, ports)| Some((ports, text.strip_prefix(known)?)));
+        match_and_rest.map(|(ports, rest)| (Arc::clone(ports), rest))
     }
 }
 
@@ -110,14 +110,14 @@ pub(super) fn decode(name: &str, value: &[u8], context: &Context<'_>) -> Result<
 impl ServiceJson {
     /// Converts to a service. `backends` replaces those of the JSON if they were read separately.
     fn into_service(mut self, backends: Option<Vec<AddressPorts<'_>>>) -> Result<Service, String> {
-        let frontends = frontends(std::mem::take(&mut self.frontends))?;
+        let frontends = parse_frontends(std::mem::take(&mut self.frontends))?;
         let backends = match backends {
             Some(backends) => backends,
             None => parse_addresses("backends", std::mem::take(&mut self.backends))?,
         };
         Ok(Service {
             frontends,
-            backends: self.join(backends),
+            backends: self.join_backends(backends),
             namespace: self.namespace,
             name: self.name,
             cluster_id: self.cluster_id,
@@ -130,7 +130,7 @@ impl ServiceJson {
 
     /// Joins backends by address. Hostnames and zones belong to the backend with the same spelling
     /// of the address; Cilium does not check them further.
-    fn join(&mut self, mut addresses: Vec<AddressPorts<'_>>) -> Vec<Backend> {
+    fn join_backends(&mut self, mut addresses: Vec<AddressPorts<'_>>) -> Vec<Backend> {
         addresses.sort_by_key(|backend| backend.ip);
         let mut backends: Vec<Backend> = Vec::with_capacity(addresses.len());
         for AddressPorts { text, ip, ports } in addresses {
@@ -157,7 +157,7 @@ impl ZoneJson {
     }
 }
 
-fn frontends(json: SortedMap<PortsJson>) -> Result<Vec<Frontend>, String> {
+fn parse_frontends(json: SortedMap<PortsJson>) -> Result<Vec<Frontend>, String> {
     let mut addresses = parse_addresses("frontends", json)?;
     addresses.sort_by_key(|frontend| frontend.ip);
     let mut frontends: Vec<Frontend> = Vec::with_capacity(addresses.len());
@@ -175,12 +175,12 @@ fn parse_addresses<'a>(field: &str, json: SortedMap<PortsJson>) -> Result<Vec<Ad
     let (mut addresses, mut lists) = (Vec::with_capacity(json.0.len()), RecentPortLists::default());
     for (text, ports) in json.0 {
         let ip = parse_ip(&text).map_err(|reason| format!("{field}: {reason}"))?;
-        addresses.push(AddressPorts { text: Cow::Owned(text), ip, ports: lists.share("", ports_of(ports)) });
+        addresses.push(AddressPorts { text: Cow::Owned(text), ip, ports: lists.share("", to_ports(ports)) });
     }
     Ok(addresses)
 }
 
-fn ports_of(json: PortsJson) -> Vec<Port> {
+fn to_ports(json: PortsJson) -> Vec<Port> {
     json.0.into_iter().filter_map(|(name, port)| port.map(|port| Port { name, protocol: port.protocol, port: port.port })).collect()
 }
 

@@ -2,7 +2,7 @@
 //! (`time/format.go`).
 //!
 //! Go accepts more than RFC 3339 (an hour of one digit, a comma before the fraction, offsets up to
-//! 24:60) and less (no `t` or `z`, no hour 24, no second 60). Therefore no crate reads them as Go
+//! 24:60) and also less (no `t` or `z`, no hour 24, no second 60). No crate parses times as Go
 //! does.
 
 use std::time::{Duration, SystemTime};
@@ -16,10 +16,10 @@ const NANO_DIGITS: usize = 9;
 struct TimeParser<'a>(&'a str);
 
 impl TimeParser<'_> {
-    /// Reads a number of `least` to `most` digits.
-    fn number(&mut self, least: usize, most: usize) -> Option<i64> {
-        let count = self.0.bytes().take(most).take_while(u8::is_ascii_digit).count();
-        let (digits, rest) = self.0.split_at_checked(count).filter(|_| count >= least)?;
+    /// Reads a number of `min` to `max` digits.
+    fn number(&mut self, min: usize, max: usize) -> Option<i64> {
+        let count = self.0.bytes().take(max).take_while(u8::is_ascii_digit).count();
+        let (digits, rest) = self.0.split_at_checked(count).filter(|_| count >= min)?;
         self.0 = rest;
         digits.parse().ok()
     }
@@ -55,26 +55,26 @@ impl TimeParser<'_> {
 
 /// Parses a time. `None` if Go rejects it.
 pub(super) fn parse_time(text: &str) -> Option<SystemTime> {
-    let mut rest = TimeParser(text);
-    let year = rest.number(4, 4)?;
-    rest.symbol('-')?;
-    let month = rest.number(2, 2)?;
-    rest.symbol('-')?;
-    let day = rest.number(2, 2)?;
-    rest.symbol('T')?;
-    let hour = rest.number(1, 2).filter(|hour| *hour < 24)?;
-    rest.symbol(':')?;
-    let minute = rest.number(2, 2).filter(|minute| *minute < 60)?;
-    rest.symbol(':')?;
-    let second = rest.number(2, 2).filter(|second| *second < 60)?;
-    let nanoseconds = rest.nanoseconds()?;
-    let offset = rest.offset()?;
+    let mut parser = TimeParser(text);
+    let year = parser.number(4, 4)?;
+    parser.symbol('-')?;
+    let month = parser.number(2, 2)?;
+    parser.symbol('-')?;
+    let day = parser.number(2, 2)?;
+    parser.symbol('T')?;
+    let hour = parser.number(1, 2).filter(|hour| *hour < 24)?;
+    parser.symbol(':')?;
+    let minute = parser.number(2, 2).filter(|minute| *minute < 60)?;
+    parser.symbol(':')?;
+    let second = parser.number(2, 2).filter(|second| *second < 60)?;
+    let nanoseconds = parser.nanoseconds()?;
+    let offset = parser.offset()?;
     let date = Date::new(i16::try_from(year).ok()?, i8::try_from(month).ok()?, i8::try_from(day).ok()?).ok()?;
     let days = i64::from(date.since(Date::constant(1970, 1, 1)).ok()?.get_days());
     let seconds = ((days * 24 + hour) * 60 + minute) * 60 + second - offset;
     let whole = Duration::from_secs(seconds.unsigned_abs());
     let start = if seconds < 0 { SystemTime::UNIX_EPOCH.checked_sub(whole) } else { SystemTime::UNIX_EPOCH.checked_add(whole) };
-    start?.checked_add(Duration::from_nanos(nanoseconds.into())).filter(|_| rest.0.is_empty())
+    start?.checked_add(Duration::from_nanos(nanoseconds.into())).filter(|_| parser.0.is_empty())
 }
 
 /// Returns Go's zero time, the start of the year 1. `metav1.Time` writes it as `null`.
@@ -94,17 +94,17 @@ pub fn time_text(time: SystemTime) -> String {
 mod tests {
     use super::*;
 
-    /// The expected seconds and nanoseconds since 1970 are Go 1.26's (`time.Parse(time.RFC3339,
-    /// …)`).
     #[test]
-    fn a_time_reads_back_to_the_second() {
+    fn times_round_trip_to_the_second() {
         let time = SystemTime::UNIX_EPOCH + Duration::from_millis(1_768_210_267_999);
         assert_eq!(time_text(time), "2026-01-12T09:31:07Z");
         assert_eq!(parse_time(&time_text(time)), Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_768_210_267)));
     }
 
+    /// The expected seconds and nanoseconds since 1970 are Go 1.26's (`time.Parse(time.RFC3339,
+    /// …)`).
     #[test]
-    fn times_are_those_of_go() {
+    fn times_are_parsed_as_in_go() {
         let cases = [
             ("2026-01-01T00:00:00Z", Some((1_767_225_600, 0))),
             ("2026-01-01T5:00:00Z", Some((1_767_243_600, 0))),

@@ -23,12 +23,12 @@ struct PrefixJson {
 }
 
 impl PrefixJson {
-    fn of(net: &IpNet) -> Self {
+    fn from_net(net: &IpNet) -> Self {
         Self { ip: net.addr().to_string(), mask: mask(net) }
     }
 
-    fn list<'a>(nets: impl Iterator<Item = &'a IpNet>) -> Option<Vec<Self>> {
-        let list: Vec<Self> = nets.map(Self::of).collect();
+    fn from_nets<'a>(nets: impl Iterator<Item = &'a IpNet>) -> Option<Vec<Self>> {
+        let list: Vec<Self> = nets.map(Self::from_net).collect();
         (!list.is_empty()).then_some(list)
     }
 }
@@ -161,7 +161,7 @@ struct NamedPortJson<'a> {
 }
 
 impl<'a> NamedPortJson<'a> {
-    fn of(port: &'a NamedPort) -> Self {
+    fn from_port(port: &'a NamedPort) -> Self {
         Self { name: &port.name, port: port.port, protocol: &port.protocol }
     }
 }
@@ -199,15 +199,15 @@ fn is_false(flag: &bool) -> bool {
 /// Encodes a node as its cluster announces it.
 #[must_use]
 pub fn node_value(node: &Node, cluster: &ClusterName) -> Vec<u8> {
-    let secondary = |ipv4: bool| PrefixJson::list(node.secondary_pod_cidrs.iter().filter(|net| net.addr().is_ipv4() == ipv4));
+    let secondary = |ipv4: bool| PrefixJson::from_nets(node.secondary_pod_cidrs.iter().filter(|net| net.addr().is_ipv4() == ipv4));
     let first = |ips: &[IpAddr], ipv4: bool| ips.iter().find(|ip| ip.is_ipv4() == ipv4).map(IpAddr::to_string).unwrap_or_default();
     let json = NodeJson {
         name: &node.name,
         cluster: cluster.as_str(),
         addresses: node.addresses.iter().map(|address| AddressJson { address_type: &address.address_type, ip: address.ip }).collect(),
-        ipv4_pod_cidr: node.ipv4_pod_cidr.as_ref().map(PrefixJson::of),
+        ipv4_pod_cidr: node.ipv4_pod_cidr.as_ref().map(PrefixJson::from_net),
         ipv4_secondary: secondary(true),
-        ipv6_pod_cidr: node.ipv6_pod_cidr.as_ref().map(PrefixJson::of),
+        ipv6_pod_cidr: node.ipv6_pod_cidr.as_ref().map(PrefixJson::from_net),
         ipv6_secondary: secondary(false),
         ipv4_health: first(&node.health_ips, true),
         ipv6_health: first(&node.health_ips, false),
@@ -216,8 +216,8 @@ pub fn node_value(node: &Node, cluster: &ClusterName) -> Vec<u8> {
         cluster_id: node.cluster_id,
         source: SOURCE,
         encryption_key: node.encryption_key,
-        labels: some(&node.labels),
-        annotations: some(&node.annotations),
+        labels: non_empty(&node.labels),
+        annotations: non_empty(&node.annotations),
         wireguard_public_key: &node.wireguard_public_key,
         boot_id: &node.boot_id,
     };
@@ -241,8 +241,8 @@ pub fn service_value(service: &Service, cluster: &ClusterName) -> Vec<u8> {
         backends: service.backends.iter().map(|backend| (backend.ip.to_string(), ports(&backend.ports))).collect(),
         hostnames: named.map(|backend| (backend.ip.to_string(), backend.hostname.as_str())).collect(),
         zones: zones.collect(),
-        labels: some(&service.labels),
-        selector: some(&service.selector),
+        labels: non_empty(&service.labels),
+        selector: non_empty(&service.selector),
         include_external: service.include_external,
         shared: service.shared,
         cluster_id: service.cluster_id,
@@ -268,7 +268,7 @@ pub fn ip_value(entry: &IpEntry) -> Vec<u8> {
         pod_name: &entry.pod_name,
         pod_uid: &entry.pod_uid,
         service_account: &entry.service_account,
-        named_ports: entry.named_ports.iter().map(NamedPortJson::of).collect(),
+        named_ports: entry.named_ports.iter().map(NamedPortJson::from_port).collect(),
     };
     go_json(&json)
 }
@@ -294,12 +294,12 @@ pub fn cached_cluster_config_value(config: &ClusterConfig) -> Vec<u8> {
 }
 
 /// Returns `None` for an empty map, which is `nil` in Go.
-fn some(labels: &LabelSet) -> Option<&LabelSet> {
+fn non_empty(labels: &LabelSet) -> Option<&LabelSet> {
     (!labels.is_empty()).then_some(labels)
 }
 
-/// Encodes JSON with Go's escapes. It can replace characters anywhere, because these occur only
-/// within JSON's strings.
+/// Encodes JSON with Go's escapes. The characters can be replaced anywhere in the text, because
+/// they occur only within JSON's strings.
 fn go_json(value: &impl Serialize) -> Vec<u8> {
     let text = serde_json::to_string(value).unwrap_or_else(|error| unreachable!("texts, numbers and lists are JSON: {error}"));
     if !text.contains(['<', '>', '&', '\u{2028}', '\u{2029}']) {

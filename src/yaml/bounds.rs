@@ -1,4 +1,4 @@
-//! The parser's events of a text, counted against limits.
+//! Reads the parser's events of a text, and compares their number and size with limits.
 
 use std::collections::HashMap;
 use std::io::{BufReader, Read};
@@ -25,7 +25,7 @@ impl Limits {
 /// Maximum number of directives (`%TAG`) in a text. The parser compares each with all the others.
 const DIRECTIVES_MAX: usize = 64;
 
-/// Bytes that the parser gets at once. It stores them as characters of four bytes each.
+/// Number of bytes that the parser reads at once. It stores each character in four bytes.
 const CHUNK_BYTES: usize = 4096;
 
 /// Error of a rejected text. It never quotes the text, which may contain a password.
@@ -105,13 +105,13 @@ struct Cost {
 }
 
 /// A list or mapping that has not ended yet.
-struct Open {
+struct OpenNode {
     /// Index in [`Events::anchored`].
     anchored: Option<usize>,
-    /// Totals at its start.
+    /// Totals of [`Events`] at the start of the node.
     events: u64,
     bytes: u64,
-    /// Depth of its content.
+    /// Depth of the content so far.
     nesting: usize,
 }
 
@@ -123,7 +123,7 @@ pub(super) struct Events<'a> {
     limits: Limits,
     /// End of the last event.
     last: Mark,
-    open: Vec<Open>,
+    open: Vec<OpenNode>,
     events: u64,
     bytes: u64,
     /// Indices into `anchored`, by name.
@@ -143,7 +143,7 @@ impl<'a> Events<'a> {
         let mut parser = Parser::new();
         let input: Box<dyn Read + 'a> = Box::new(text.as_bytes().chain(pad));
         parser.set_input(BufReader::with_capacity(CHUNK_BYTES, input));
-        // the parser counts from after the byte order mark
+        // the parser does not count the byte order mark
         let padded_at = is_padded.then_some(text.trim_start_matches('\u{feff}').len() as u64);
         let (open, anchors, anchored) = (Vec::new(), HashMap::new(), Vec::new());
         Ok(Self { parser, padded_at, limits, last: Mark::default(), open, events: 0, bytes: 0, anchors, anchored })
@@ -158,12 +158,12 @@ impl<'a> Events<'a> {
             Ok(Err(error)) => return Err(YamlError::syntax(error.problem_mark().unwrap_or(self.last), error.problem())),
             Err(_) => return Err(YamlError::syntax(self.last, "a tag that ends with a comma")),
         };
-        self.count(&mut event)?;
+        self.count_event(&mut event)?;
         self.last = event.end_mark;
         Ok(event)
     }
 
-    fn count(&mut self, event: &mut Event) -> Result<(), YamlError> {
+    fn count_event(&mut self, event: &mut Event) -> Result<(), YamlError> {
         let (start, end) = (event.start_mark, event.end_mark);
         match &mut event.data {
             EventData::StreamStart { .. } | EventData::StreamEnd | EventData::DocumentEnd { .. } => Ok(()),
@@ -178,50 +178,50 @@ impl<'a> Events<'a> {
                     value.pop();
                 }
                 let cost = Cost { events: 1, bytes: (value.len() + tag.as_ref().map_or(0, String::len)) as u64, nesting: 0 };
-                let anchored = self.anchor(anchor.as_deref());
-                self.settle(anchored, cost);
-                self.add(start, cost)
+                let anchored = self.register_anchor(anchor.as_deref());
+                self.set_cost(anchored, cost);
+                self.add_cost(start, cost)
             }
             EventData::SequenceStart { anchor, .. } | EventData::MappingStart { anchor, .. } => {
-                let anchored = self.anchor(anchor.as_deref());
-                self.open.push(Open { anchored, events: self.events, bytes: self.bytes, nesting: 0 });
-                self.add(start, Cost { events: 1, bytes: 0, nesting: 0 })
+                let anchored = self.register_anchor(anchor.as_deref());
+                self.open.push(OpenNode { anchored, events: self.events, bytes: self.bytes, nesting: 0 });
+                self.add_cost(start, Cost { events: 1, bytes: 0, nesting: 0 })
             }
             EventData::SequenceEnd | EventData::MappingEnd => {
-                self.add(start, Cost { events: 1, bytes: 0, nesting: 0 })?;
-                let Some(Open { anchored, events, bytes, nesting }) = self.open.pop() else { return Ok(()) };
+                self.add_cost(start, Cost { events: 1, bytes: 0, nesting: 0 })?;
+                let Some(OpenNode { anchored, events, bytes, nesting }) = self.open.pop() else { return Ok(()) };
                 let nesting = nesting + 1;
-                self.settle(anchored, Cost { events: self.events - events, bytes: self.bytes - bytes, nesting });
+                self.set_cost(anchored, Cost { events: self.events - events, bytes: self.bytes - bytes, nesting });
                 if let Some(parent) = self.open.last_mut() {
                     parent.nesting = parent.nesting.max(nesting);
                 }
                 Ok(())
             }
             EventData::Alias { anchor } => {
-                let cost = self.anchors.get(anchor).and_then(|place| self.anchored[*place]);
-                // an alias of an unknown node, or of one that contains it
-                self.add(start, cost.ok_or_else(|| YamlError::syntax(start, "an alias without an anchor, or inside its own anchor"))?)
+                let cost = self.anchors.get(anchor).and_then(|index| self.anchored[*index]);
+                // an alias of an unknown node, or of a node that contains the alias
+                self.add_cost(start, cost.ok_or_else(|| YamlError::syntax(start, "an alias without an anchor, or inside its own anchor"))?)
             }
         }
     }
 
     /// Registers an anchor at the start of its node. A later anchor of the same name replaces it,
     /// even inside the node.
-    fn anchor(&mut self, name: Option<&str>) -> Option<usize> {
-        let place = self.anchored.len();
-        self.anchors.insert(name?.to_owned(), place);
+    fn register_anchor(&mut self, name: Option<&str>) -> Option<usize> {
+        let index = self.anchored.len();
+        self.anchors.insert(name?.to_owned(), index);
         self.anchored.push(None);
-        Some(place)
+        Some(index)
     }
 
-    fn settle(&mut self, anchored: Option<usize>, cost: Cost) {
-        if let Some(place) = anchored {
-            self.anchored[place] = Some(cost);
+    fn set_cost(&mut self, anchored: Option<usize>, cost: Cost) {
+        if let Some(index) = anchored {
+            self.anchored[index] = Some(cost);
         }
     }
 
     /// Adds the cost of an event.
-    fn add(&mut self, mark: Mark, cost: Cost) -> Result<(), YamlError> {
+    fn add_cost(&mut self, mark: Mark, cost: Cost) -> Result<(), YamlError> {
         let Limits { nesting, events, bytes } = self.limits;
         self.events = self.events.saturating_add(cost.events);
         self.bytes = self.bytes.saturating_add(cost.bytes);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_is_bounded_with_what_aliases_add() {
+    fn the_nesting_limit_includes_aliased_nodes() {
         let nested = |depth: usize| format!("{}x{}", "[".repeat(depth), "]".repeat(depth));
         assert_eq!(check(&nested(32), &LIMITS), Ok(()));
         assert_eq!(refused(&nested(33)), "lists and mappings nested deeper than 32 (line 1)");
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn events_and_bytes_are_bounded_with_what_aliases_add() {
+    fn the_event_and_byte_limits_include_aliased_nodes() {
         let list = |length: usize| format!("[{}]", "x,".repeat(length));
         assert_eq!(check(&list(99_998), &LIMITS), Ok(()));
         assert_eq!(refused(&list(99_999)), "more than 100000 values, including those that aliases repeat (line 1)");
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn aliases_of_nothing_and_of_themselves_are_refused() {
+    fn unknown_and_recursive_aliases_are_refused() {
         for text in ["*a", "&a [*a]", "a: &a {b: &a [*a]}", "a: &a x\n---\n*a\n"] {
             assert!(refused(text).starts_with("not YAML: check line "), "{text}");
         }
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_ends_anywhere_does_no_harm() {
+    fn a_truncated_text_does_not_panic() {
         let whole = "%TAG !e! x\n---\na: &a !e!f \"\\x41\\\n \\\\\"\nb: |+2\n   x\n? [!, 'c', {d: *a}]\n: !<x%C3%A9> >-\n y\n...\n";
         for end in 0..=whole.len() {
             let _ = check(&whole[..end], &LIMITS);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_of_anything_takes_a_moment() {
+    fn long_texts_are_checked_in_linear_time() {
         let fill = |text: &str| text.repeat(300_000 / text.len());
         let pieces = [
             "[",
@@ -326,10 +326,10 @@ mod tests {
         let texts = pieces.iter().flat_map(|piece| ["", "endpoints: ", "[", "\""].map(|before| format!("{before}{}", fill(piece))));
         let directives = (0..60_000).map(|number| format!("%TAG !{number}! x\n")).collect();
         for text in texts.chain([directives]) {
-            let begun = Instant::now();
+            let started = Instant::now();
             let _ = check(&text, &LIMITS);
-            // some 0.2 s in a debug build; anything worse than linear takes a minute
-            assert!(begun.elapsed() < Duration::from_secs(5), "{}", &text[..20]);
+            // about 0.2 s in a debug build; a check that is not linear would take a minute
+            assert!(started.elapsed() < Duration::from_secs(5), "{}", &text[..20]);
         }
     }
 }

@@ -14,7 +14,7 @@ use serde_yaml_ng::{Mapping, Value};
 use super::bounds::{Events, Limits, YamlError};
 use super::resolve::resolve;
 
-/// Tag that makes any key a merge key.
+/// Tag that makes `<<` a merge key even if it is quoted.
 const MERGE_TAG: &str = "tag:yaml.org,2002:merge";
 
 /// Reads the first document of a text; `null` if there is none. Keys of mappings are strings, and
@@ -48,7 +48,7 @@ fn not_utf8(valid: &[u8]) -> YamlError {
     YamlError::Refused { line, reason: "not UTF-8" }
 }
 
-/// A node at one of its positions.
+/// A node at its own position, or at that of an alias.
 struct PositionedNode {
     node: Rc<YamlNode>,
     is_alias: bool,
@@ -74,8 +74,7 @@ impl Composer<'_> {
         self.node(event)
     }
 
-    /// Builds the node that begins with an event. Its recursion is as deep as the limits allow
-    /// nodes to nest.
+    /// Builds the node that begins with an event. The nesting limit bounds the recursion.
     fn node(&mut self, event: Event) -> Result<PositionedNode, YamlError> {
         let line = event.start_mark.line + 1;
         let (anchor, node) = match event.data {
@@ -123,17 +122,17 @@ impl Composer<'_> {
     }
 }
 
-/// Converts a node to a value and expands its aliases, which the limits bound.
-fn value_of(place: &PositionedNode) -> Result<Value, YamlError> {
-    match &*place.node {
+/// Converts a node to a value and expands its aliases. The limits bound the size of the result.
+fn value_of(positioned: &PositionedNode) -> Result<Value, YamlError> {
+    match &*positioned.node {
         YamlNode::Scalar { value, .. } if value.as_f64().is_some_and(|number| !number.is_finite()) => {
-            Err(YamlError::Refused { line: place.line, reason: "a number that JSON cannot represent" })
+            Err(YamlError::Refused { line: positioned.line, reason: "a number that JSON cannot represent" })
         }
         YamlNode::Scalar { value, .. } => Ok(value.clone()),
         YamlNode::Sequence(items) => Ok(Value::Sequence(items.iter().map(value_of).collect::<Result<_, _>>()?)),
         YamlNode::Mapping(pairs) => {
             let mut mapping = Mapping::new();
-            fill(&mut mapping, pairs)?;
+            insert_pairs(&mut mapping, pairs)?;
             Ok(Value::Mapping(mapping))
         }
     }
@@ -141,7 +140,7 @@ fn value_of(place: &PositionedNode) -> Result<Value, YamlError> {
 
 /// Inserts pairs into a mapping in order. A later pair replaces an earlier one, including those
 /// that a merge inserts.
-fn fill(mapping: &mut Mapping, pairs: &[(PositionedNode, PositionedNode)]) -> Result<(), YamlError> {
+fn insert_pairs(mapping: &mut Mapping, pairs: &[(PositionedNode, PositionedNode)]) -> Result<(), YamlError> {
     for (key, value) in pairs {
         if !key.is_alias && matches!(&*key.node, YamlNode::Scalar { is_merge: true, .. }) {
             merge(mapping, value)?;
@@ -154,10 +153,10 @@ fn fill(mapping: &mut Mapping, pairs: &[(PositionedNode, PositionedNode)]) -> Re
 
 fn merge(mapping: &mut Mapping, from: &PositionedNode) -> Result<(), YamlError> {
     match &*from.node {
-        YamlNode::Mapping(pairs) => fill(mapping, pairs),
+        YamlNode::Mapping(pairs) => insert_pairs(mapping, pairs),
         // the first mapping wins, so it is inserted last
         YamlNode::Sequence(items) if !from.is_alias => items.iter().rev().try_for_each(|item| match &*item.node {
-            YamlNode::Mapping(pairs) => fill(mapping, pairs),
+            YamlNode::Mapping(pairs) => insert_pairs(mapping, pairs),
             _ => Err(YamlError::Refused { line: item.line, reason: "<< needs a mapping or a list of mappings" }),
         }),
         _ => Err(YamlError::Refused { line: from.line, reason: "<< needs a mapping or a list of mappings" }),
@@ -165,12 +164,12 @@ fn merge(mapping: &mut Mapping, from: &PositionedNode) -> Result<(), YamlError> 
 }
 
 /// Converts a key to a string, as JSON needs it.
-fn key_of(place: &PositionedNode) -> Result<String, YamlError> {
-    match &*place.node {
+fn key_of(positioned: &PositionedNode) -> Result<String, YamlError> {
+    match &*positioned.node {
         YamlNode::Scalar { value: Value::String(text), .. } => Ok(text.clone()),
         YamlNode::Scalar { value: Value::Bool(flag), .. } => Ok(flag.to_string()),
         YamlNode::Scalar { value: Value::Number(number), .. } => Ok(number.to_string()),
-        _ => Err(YamlError::Refused { line: place.line, reason: "a key must be a string" }),
+        _ => Err(YamlError::Refused { line: positioned.line, reason: "a key must be a string" }),
     }
 }
 
@@ -188,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_document_counts() {
+    fn only_the_first_document_is_read() {
         for text in [
             "a: b",
             "\u{feff}a: b",
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_equal_keys_counts_and_merges_come_in_their_place() {
+    fn later_keys_replace_earlier_and_merged_keys() {
         for (text, expected) in [
             ("a: 1\na: 2", "{\"a\": 2}"),
             ("x: &x {a: 1, b: 2}\n<<: *x", "{\"x\": {\"a\": 1, \"b\": 2}, \"a\": 1, \"b\": 2}"),
@@ -238,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_ends_where_the_file_does() {
+    fn a_block_scalar_does_not_include_the_added_line_break() {
         for (text, expected) in
             [("a: |\n  x", "x"), ("a: |\n  x\n", "x\n"), ("a: |+\n  x", "x"), ("a: |-\n  x", "x"), ("\u{feff}a: >\n  x\n  y", "x y")]
         {

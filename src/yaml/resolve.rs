@@ -1,4 +1,4 @@
-//! The types of scalars, by the rules of go-yaml 2 (`resolve.go`).
+//! Resolves the types of scalars by the rules of go-yaml 2 (`resolve.go`).
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -18,8 +18,8 @@ pub(super) fn resolve(tag: Option<&str>, text: String) -> Option<Value> {
         Some("float") => plain(&text).filter(Value::is_number),
         Some("timestamp") => is_date(&text).then_some(Value::String(text)),
         Some("binary") => {
-            let packed: String = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
-            let bytes = BASE64.decode(packed).ok()?;
+            let encoded: String = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
+            let bytes = BASE64.decode(encoded).ok()?;
             Some(Value::String(String::from_utf8_lossy(&bytes).into_owned()))
         }
         // the tag of strings, or an unknown one
@@ -74,8 +74,8 @@ fn integer(text: &str) -> Option<Value> {
     signed.or_else(|| if sign.is_none() { u64::from_str_radix(digits, base).ok().map(Value::from) } else { None })
 }
 
-/// Parses a decimal fraction. One that is too large remains a string, because Go's `ParseFloat`
-/// rejects it.
+/// Parses a decimal fraction. A number that is too large remains a string, because Go's
+/// `ParseFloat` rejects it.
 fn float(text: &str) -> Option<Value> {
     let is_decimal =
         text.bytes().any(|byte| byte.is_ascii_digit()) && text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scalars_are_what_they_are_to_go() {
+    fn scalars_have_the_types_of_go_yaml() {
         let text = |text: &str| Value::String(text.to_owned());
         for (scalar, expected) in [
             ("yes", true.into()),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_kept_to() {
+    fn tagged_scalars_must_match_their_tag() {
         for (tag, scalar, expected) in [
             ("str", "12", Some("12".into())),
             ("bool", "yes", Some(true.into())),

@@ -13,7 +13,7 @@ use crate::harness::etcd::Etcd;
 
 const CLUSTERS: [&str; 2] = ["berlin", "paris"];
 
-/// Number of keys per cluster, and number of tasks: two for each key.
+/// Number of keys per cluster, and number of tasks per cluster, of which two allocate each key.
 const KEYS: usize = 40;
 const TASKS: usize = 8;
 
@@ -35,7 +35,7 @@ async fn numbers(etcd: &Etcd, cluster: usize) -> Vec<Id> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_clusters_in_one_etcd_do_not_touch_each_other() {
+async fn two_clusters_in_one_etcd_do_not_affect_each_other() {
     let etcd = Etcd::start().await;
     let uses: [Arc<Mutex<UseModel>>; 2] = Default::default();
     let mut nodes = Vec::new();
@@ -59,8 +59,8 @@ async fn two_clusters_in_one_etcd_do_not_touch_each_other() {
     let before = [numbers(&etcd, 0).await, numbers(&etcd, 1).await];
     assert_eq!(before.each_ref().map(Vec::len), [KEYS, KEYS]);
 
-    // one node ends, and its unused identities are collected; the other cluster keeps all of its
-    // own, used or not
+    // one cluster's node ends, and its unused identities are collected; the other cluster keeps all
+    // of its identities, used or not
     nodes.remove(0).die().await;
     let unused = key(1, 0);
     for _ in 0..2 {
@@ -70,14 +70,14 @@ async fn two_clusters_in_one_etcd_do_not_touch_each_other() {
         let label = format!("policy.cluster={};/", CLUSTERS[cluster]);
         content(&etcd).await.iter().filter(|(name, ..)| name.starts_with("value/") && name.contains(&label)).count()
     };
-    crate::harness::eventually("the references of the one that ended to be gone", async || (references(0).await == 0).then_some(())).await;
+    crate::harness::eventually("the references of the ended node are deleted", async || (references(0).await == 0).then_some(())).await;
     assert_eq!(references(1).await, KEYS - 1);
     let operator =
         Allocator::for_collection(EtcdBackend::new(session(&etcd).await, BASE, "operator"), AllocatorOptions::default()).unwrap();
-    let what = CollectionLimits { range: range_of(0), deletes_per_minute: NonZeroU32::MAX };
-    let first = operator.run_gc(&StaleIds::new(), &what).await.unwrap();
-    assert_eq!((first.alive, first.stale.len()), (KEYS, KEYS), "it sees its own alone");
-    let second = operator.run_gc(&first.stale, &what).await.unwrap();
+    let limits = CollectionLimits { range: range_of(0), deletes_per_minute: NonZeroU32::MAX };
+    let first = operator.run_gc(&StaleIds::new(), &limits).await.unwrap();
+    assert_eq!((first.alive, first.stale.len()), (KEYS, KEYS), "a round covers only the cluster's own range");
+    let second = operator.run_gc(&first.stale, &limits).await.unwrap();
     assert_eq!(second.deleted, before[0]);
     assert_eq!([numbers(&etcd, 0).await, numbers(&etcd, 1).await], [Vec::new(), before[1].clone()]);
     nodes[0].die().await;

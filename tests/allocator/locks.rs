@@ -1,4 +1,4 @@
-//! Locks of keys whose holders die or hang.
+//! Tests of locks of keys whose holders die or hang.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use super::{BASE, Node, content, key, options};
 use crate::harness::etcd::Etcd;
 
 #[tokio::test]
-async fn a_holder_that_dies_is_superseded_when_its_lease_ends() {
+async fn the_next_waiter_gets_the_lock_of_a_dead_holder() {
     let etcd = Etcd::start().await;
     let (one, two) = (Node::start(&etcd, "10.0.0.1", options()).await, Node::start(&etcd, "10.0.0.2", options()).await);
     let lock = one.allocator.lock(&key("a")).await.unwrap();
@@ -18,15 +18,19 @@ async fn a_holder_that_dies_is_superseded_when_its_lease_ends() {
     let begin = Instant::now();
     one.die().await;
     let allocation = two.allocator.allocate(&key("a")).await.unwrap();
-    assert!(allocation.is_new && begin.elapsed() > Duration::from_secs(1), "the lock was not held: {:?}", begin.elapsed());
+    assert!(
+        allocation.is_new && begin.elapsed() > Duration::from_secs(1),
+        "the lock was not kept until the lease expired: {:?}",
+        begin.elapsed()
+    );
     drop(lock);
     two.die().await;
 }
 
-/// The holder's lease stays alive, but the holder hangs. A round of the collector remembers the
-/// lock, and the next round deletes it.
+/// The holder hangs, but its lease stays alive. A round of the collector records the lock, and the
+/// next round deletes it.
 #[tokio::test]
-async fn a_holder_that_is_stuck_loses_its_lock_in_the_second_round() {
+async fn a_stuck_holder_loses_its_lock_in_the_second_round() {
     let etcd = Etcd::start().await;
     let (one, two) = (Node::start(&etcd, "10.0.0.1", options()).await, Node::start(&etcd, "10.0.0.2", options()).await);
     let stuck = one.allocator.lock(&key("a")).await.unwrap();
@@ -34,14 +38,14 @@ async fn a_holder_that_is_stuck_loses_its_lock_in_the_second_round() {
     let mut waiting = tokio::task::JoinSet::new();
     let allocator = two.allocator.clone();
     waiting.spawn(async move { allocator.allocate(&key("a")).await.unwrap() });
-    let first = crate::harness::eventually("both", async || {
+    let first = crate::harness::eventually("both locks exist", async || {
         let round = two.allocator.run_locks_gc(&StaleLocks::new()).await.unwrap();
         (round.held.len() == 2).then_some(round)
     })
     .await;
     assert_eq!(first.deleted, 0);
     let second = two.allocator.run_locks_gc(&first.held).await.unwrap();
-    assert_eq!((second.deleted, second.held.len()), (1, 1), "who waits is not taken for the holder");
+    assert_eq!((second.deleted, second.held.len()), (1, 1), "the waiter's lock must stay");
     assert!(waiting.join_next().await.unwrap().unwrap().is_new);
     // later operations of the former holder have no effect
     let error = one.allocator.get_if_locked(&key("b"), &stuck).await.unwrap_err();
@@ -51,41 +55,41 @@ async fn a_holder_that_is_stuck_loses_its_lock_in_the_second_round() {
     two.die().await;
 }
 
-/// An entry that stands and a lock that is lost both keep a write from happening: they are reported
-/// apart.
+/// A write can be refused because an entry exists or because the lock is lost. The two cases have
+/// different results.
 #[tokio::test]
-async fn what_is_written_under_a_lost_lock_fails_as_that() {
+async fn writes_under_a_lost_lock_fail_with_lock_lost() {
     let etcd = Etcd::start().await;
     let session = super::session(&etcd).await;
     let backend = EtcdBackend::new(session.clone(), BASE, "10.0.0.1");
-    let (standing, free) = (Id::new(70_000).unwrap(), Id::new(70_001).unwrap());
-    etcd.put(format!("{BASE}/id/{standing}"), key("other").as_str()).await;
+    let (existing, free) = (Id::new(70_000).unwrap(), Id::new(70_001).unwrap());
+    etcd.put(format!("{BASE}/id/{existing}"), key("other").as_str()).await;
     let lock = backend.lock(&key("a")).await.unwrap();
-    assert!(!backend.write_id_if_locked(standing, &key("a"), &lock).await.unwrap());
-    assert!(!backend.acquire_reference(standing, &key("a"), &lock).await.unwrap());
+    assert!(!backend.write_id_if_locked(existing, &key("a"), &lock).await.unwrap());
+    assert!(!backend.acquire_reference(existing, &key("a"), &lock).await.unwrap());
     etcd.delete(lock.comparator().key.clone()).await;
     let writes = [
         backend.write_id_if_locked(free, &key("a"), &lock).await,
         backend.allocate_id_if_locked(free, &key("a"), &lock).await,
-        backend.acquire_reference(standing, &key("other"), &lock).await,
+        backend.acquire_reference(existing, &key("other"), &lock).await,
     ];
     assert!(writes.iter().all(|written| matches!(written, Err(BackendError::LockLost))), "{writes:?}");
     let left: Vec<String> = content(&etcd).await.into_iter().map(|(key, ..)| key).collect();
-    assert_eq!(left, [format!("id/{standing}")]);
+    assert_eq!(left, [format!("id/{existing}")]);
     session.close().await;
 }
 
 /// Trap 28: the collector's lock of a number differs from the lock for allocating its key, so that
 /// neither waits for the other.
 #[tokio::test]
-async fn trap_28_a_collector_s_lock_does_not_keep_anybody_from_allocating() {
+async fn trap_28_a_collectors_lock_does_not_block_allocation() {
     let etcd = Etcd::start().await;
     let node = Node::start(&etcd, "10.0.0.1", AllocatorOptions { allocation_max: Duration::from_secs(5), ..options() }).await;
     etcd.put(format!("{BASE}/id/70000"), key("a").as_str()).await;
     let collector = super::session(&etcd).await;
-    let held = collector.lock_path(format!("{BASE}/locks/id/70000").as_bytes()).await.unwrap();
+    let collector_lock = collector.lock_path(format!("{BASE}/locks/id/70000").as_bytes()).await.unwrap();
     assert_eq!(node.allocator.allocate(&key("a")).await.unwrap().id.number(), 70_000);
-    held.unlock().await.unwrap();
+    collector_lock.unlock().await.unwrap();
     collector.close().await;
     node.die().await;
 }

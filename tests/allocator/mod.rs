@@ -61,7 +61,7 @@ impl Node {
         Self { allocator: Allocator::start(backend, options).unwrap(), session }
     }
 
-    /// Ends without cleaning up, as after `kill -9`: nothing renews its leases.
+    /// Ends the node without cleaning up, as `kill -9` would: nothing renews its leases.
     async fn die(&self) {
         self.session.close().await;
         self.allocator.delete().await;

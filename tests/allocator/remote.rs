@@ -1,5 +1,5 @@
-//! Identities of real second clusters in addition to the own ones, read as an agent reads them:
-//! from a cluster's own etcd and from a KVStoreMesh's cache.
+//! Tests of identities of real remote clusters in addition to the own identities. They are read as
+//! an agent reads them: from a cluster's own etcd and from a KVStoreMesh's cache.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::harness::meshkeep::Home;
 use crate::harness::scene::Remote;
 
 /// A copy of a remote cluster's identities that follows its etcd until it is dropped.
-struct Following {
+struct FollowedCluster {
     cache: Arc<RemoteCache>,
     tasks: JoinSet<()>,
 }
 
-async fn follow(node: &Node, remote: &Remote, base: &str) -> Following {
+async fn follow(node: &Node, remote: &Remote, base: &str) -> FollowedCluster {
     let cluster = &remote.clusters[0];
     let first = u64::from(cluster.id) << 16;
     let validator = Validator::remote(range(first, first + 0xffff), "k8s:io.cilium.k8s.policy.cluster", cluster.name.clone());
@@ -30,18 +30,18 @@ async fn follow(node: &Node, remote: &Remote, base: &str) -> Following {
     let mut tasks = JoinSet::new();
     let watching = Arc::clone(&cache);
     tasks.spawn(async move { watching.watch(&backend, CancellationToken::new()).await });
-    Following { cache, tasks }
+    FollowedCluster { cache, tasks }
 }
 
-/// Returns numbers and labels of the clusters' identities, as in their sources.
-fn truth<'a>(remotes: impl IntoIterator<Item = &'a Remote>) -> BTreeMap<u64, String> {
+/// Returns the numbers and labels of the clusters' identities, as published in their etcds.
+fn published_identities<'a>(remotes: impl IntoIterator<Item = &'a Remote>) -> BTreeMap<u64, String> {
     let entries = remotes.into_iter().flat_map(|remote| &remote.clusters).flat_map(|cluster| &cluster.entries);
     let identities = entries.filter(|(key, _)| key.starts_with("cilium/cache/identities/"));
     identities.map(|(key, value)| (key.rsplit('/').next().unwrap().parse().unwrap(), String::from_utf8(value.clone()).unwrap())).collect()
 }
 
 /// Waits until the allocator has exactly these identities in addition to its own.
-async fn finds(node: &Node, own: Id, expected: &BTreeMap<u64, String>, after: &str) {
+async fn wait_for_identities(node: &Node, own: Id, expected: &BTreeMap<u64, String>, after: &str) {
     eventually(after, async || {
         let mut found = BTreeMap::new();
         node.allocator.for_each(|id, key| drop(found.insert(id.number(), key.to_string())));
@@ -52,18 +52,18 @@ async fn finds(node: &Node, own: Id, expected: &BTreeMap<u64, String>, after: &s
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_numbers_of_other_clusters_are_those_of_their_sources_and_of_the_mirror() {
+async fn remote_numbers_equal_their_sources_and_the_mirror() {
     let binary = &etcd_binaries()[0];
     let own = Etcd::start().await;
     let node = Node::start(&own, "10.0.0.1", options()).await;
     let own_id = node.allocator.allocate(&key("own")).await.unwrap().id;
     let mut direct = Remote::start(binary, Form::State, vec![MeshCluster::generate(2, SMALL)]).await;
     let mut cached = Remote::start(binary, Form::Cache, vec![MeshCluster::generate(3, SMALL)]).await;
-    // numbers of the own range in another cluster's store are ignored
+    // numbers of the own cluster's range in another cluster's store are ignored
     direct.etcd.put("cilium/state/identities/v1/id/65999", "k8s:app=x;k8s:io.cilium.k8s.policy.cluster=c02;").await;
     let first = follow(&node, &direct, "cilium/state/identities/v1").await;
     let second = follow(&node, &cached, "cilium/cache/identities/v1/c03").await;
-    finds(&node, own_id, &truth([&direct, &cached]), "the start").await;
+    wait_for_identities(&node, own_id, &published_identities([&direct, &cached]), "the start").await;
 
     for remote in [&mut direct, &mut cached] {
         remote
@@ -74,17 +74,17 @@ async fn the_numbers_of_other_clusters_are_those_of_their_sources_and_of_the_mir
             })
             .await;
     }
-    finds(&node, own_id, &truth([&direct, &cached]), "changes").await;
+    wait_for_identities(&node, own_id, &published_identities([&direct, &cached]), "changes").await;
     direct.etcd.kill();
-    finds(&node, own_id, &truth([&direct, &cached]), "the loss of a source").await;
+    wait_for_identities(&node, own_id, &published_identities([&direct, &cached]), "the loss of a source").await;
     direct.etcd.wipe();
     direct.etcd.restart().await;
-    let gone = direct.clusters[0].keys_of("identities/v1")[0].clone();
-    direct.clusters[0].delete(&gone);
+    let deleted = direct.clusters[0].keys_of("identities/v1")[0].clone();
+    direct.clusters[0].delete(&deleted);
     publish(&direct.etcd, direct.form, &direct.clusters, "2026-01-12T10:00:00Z").await;
-    finds(&node, own_id, &truth([&direct, &cached]), "a source that was wiped and published again").await;
+    wait_for_identities(&node, own_id, &published_identities([&direct, &cached]), "a source that was wiped and published again").await;
 
-    // the mirror's copy of the same sources is independent: both must be equal
+    // the mirror copies the same sources independently, and the two copies must be equal
     let mut home = Home::new();
     for remote in [&direct, &cached] {
         home.write_cluster(&remote.clusters[0].name, &remote.client_file());
@@ -94,7 +94,7 @@ async fn the_numbers_of_other_clusters_are_those_of_their_sources_and_of_the_mir
         meshkeep.reaches(name, "live").await;
     }
     let listed = meshkeep.get("/v1/identities").await;
-    let mirrored: BTreeMap<u64, BTreeMap<String, String>> = listed["items"].as_array().unwrap().iter().map(of_mirror).collect();
+    let mirrored: BTreeMap<u64, BTreeMap<String, String>> = listed["items"].as_array().unwrap().iter().map(parse_mirrored).collect();
     let mut copied = BTreeMap::new();
     let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
     node.allocator.for_each(|id, key| drop(copied.insert(id.number(), key.labels().map(owned).collect::<BTreeMap<_, _>>())));
@@ -103,14 +103,14 @@ async fn the_numbers_of_other_clusters_are_those_of_their_sources_and_of_the_mir
     meshkeep.stop().await;
 
     drop(second);
-    finds(&node, own_id, &truth([&direct]), "a cluster that is left").await;
-    assert_eq!(first.cache.count(), truth([&direct]).len());
-    assert_eq!(first.tasks.len(), 1, "it follows on");
+    wait_for_identities(&node, own_id, &published_identities([&direct]), "the copy of a cluster is dropped").await;
+    assert_eq!(first.cache.count(), published_identities([&direct]).len());
+    assert_eq!(first.tasks.len(), 1, "the other copy still follows its cluster");
     node.die().await;
 }
 
 /// Returns number and labels of an identity in the API's answer.
-fn of_mirror(item: &serde_json::Value) -> (u64, BTreeMap<String, String>) {
+fn parse_mirrored(item: &serde_json::Value) -> (u64, BTreeMap<String, String>) {
     let labels = item["labels"].as_object().unwrap().iter();
     (item["id"].as_u64().unwrap(), labels.map(|(name, value)| (name.clone(), value.as_str().unwrap().to_owned())).collect())
 }

@@ -1,5 +1,5 @@
-//! Two allocators with 16 tasks each and one etcd: a key never gets two numbers, and a number never
-//! has two keys, whatever happens meanwhile.
+//! Two allocators with 16 tasks each over one etcd. Despite failures, a key never gets two numbers,
+//! and a number never has two keys.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ use crate::harness::eventually;
 /// Number of tasks per allocator.
 const TASKS: u64 = 16;
 
-/// Minimum duration: three rounds of the collector, so that something is collected.
+/// Minimum duration of the run: three rounds of the collector, so that some numbers are collected.
 const RUN_MIN: Duration = Duration::from_secs(10);
 
 /// Returns the number of keys to allocate: a few hundred, or `MESHKEEP_ALLOCATOR_KEYS` (20,000 in
@@ -29,15 +29,16 @@ fn key_count() -> usize {
     std::env::var("MESHKEEP_ALLOCATOR_KEYS").ok().and_then(|count| count.parse().ok()).unwrap_or(400)
 }
 
-/// Returns the interval between two rounds of the collector. It is longer than a node needs to
-/// write its references again after it lost its lease. With thousands of identities, a list after
-/// each restart makes that take longer.
+/// Returns the interval between two rounds of the collector. It must be longer than the time that a
+/// node needs to write its references again after it lost its lease. With thousands of identities,
+/// the list after each restart increases that time.
 fn collection_interval(count: usize) -> Duration {
     if count > 1_000 { 4 * TTL } else { TTL }
 }
 
-/// Returns the minimum interval between two restarts of the etcd. It is longer than a node needs to
-/// list thousands of identities, because no new ones are allocated before that.
+/// Returns the minimum interval between two restarts of the etcd. It must be longer than the time
+/// that a node needs to list thousands of identities, because a node allocates no new ones before
+/// the list is complete.
 fn restart_interval(count: usize) -> Duration {
     if count > 1_000 { 2 * TTL } else { Duration::ZERO }
 }
@@ -54,37 +55,38 @@ struct Run {
 /// Allocates new keys and keys that other tasks use, and keeps some of them for longer.
 async fn work(allocator: Allocator<EtcdBackend>, run: Run, seed: u64, count: usize) {
     let mut random = StdRng::seed_from_u64(seed);
-    let mut kept = Vec::new();
+    let mut in_use = Vec::new();
     loop {
         let number = run.next.fetch_add(1, Ordering::Relaxed);
         if number >= count * 2 && run.begin.elapsed() > RUN_MIN {
             break;
         }
-        // each key twice at about the same time: by two tasks, of one node or of both
+        // each key is allocated twice at about the same time, by two tasks of one node or of both
+        // nodes
         let key = key(&format!("app-{}", number / 2));
         let allocation = allocator.allocate(&key).await.unwrap_or_else(|error| panic!("{key}: {error}"));
         run.uses.lock().unwrap().begin(&key, allocation.id);
         run.reused.fetch_add(usize::from(!allocation.is_new), Ordering::Relaxed);
-        kept.push((key, allocation.id));
-        while kept.len() > 20 {
-            let (key, id) = kept.swap_remove(random.random_range(0..kept.len()));
+        in_use.push((key, allocation.id));
+        while in_use.len() > 20 {
+            let (key, id) = in_use.swap_remove(random.random_range(0..in_use.len()));
             run.uses.lock().unwrap().end(&key, id);
             allocator.release(&key).await.unwrap();
         }
     }
-    for (key, id) in kept {
+    for (key, id) in in_use {
         run.uses.lock().unwrap().end(&key, id);
         allocator.release(&key).await.unwrap();
     }
 }
 
-/// Runs the collector all the time.
+/// Runs the collector at an interval, without end.
 async fn collect(operator: Allocator<EtcdBackend>, deleted: Arc<AtomicUsize>, interval: Duration) {
-    let what = CollectionLimits { range: range(65_536, 131_071), deletes_per_minute: NonZeroU32::MAX };
+    let limits = CollectionLimits { range: range(65_536, 131_071), deletes_per_minute: NonZeroU32::MAX };
     let mut stale = StaleIds::new();
     loop {
         tokio::time::sleep(interval).await;
-        if let Ok(round) = operator.run_gc(&stale, &what).await {
+        if let Ok(round) = operator.run_gc(&stale, &limits).await {
             deleted.fetch_add(round.deleted.len(), Ordering::Relaxed);
             stale = round.stale;
         }
@@ -102,7 +104,7 @@ async fn revoke_one(etcd: &Etcd, random: &mut StdRng) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn never_two_numbers_for_a_key_nor_two_keys_for_a_number() {
+async fn keys_and_numbers_are_assigned_one_to_one() {
     let (mut etcd, count) = (Etcd::start().await, key_count());
     let nodes = [Node::start(&etcd, "10.0.0.1", options()).await, Node::start(&etcd, "10.0.0.2", options()).await];
     let operator = EtcdBackend::new(session(&etcd).await, BASE, "operator");
@@ -112,9 +114,9 @@ async fn never_two_numbers_for_a_key_nor_two_keys_for_a_number() {
     let mut collector = JoinSet::new();
     collector.spawn(collect(operator.clone(), Arc::clone(&deleted), collection_interval(count)));
     let mut workers = JoinSet::new();
-    for (place, node) in nodes.iter().enumerate() {
+    for (index, node) in nodes.iter().enumerate() {
         for task in 0..TASKS {
-            workers.spawn(work(node.allocator.clone(), run.clone(), place as u64 * TASKS + task, count));
+            workers.spawn(work(node.allocator.clone(), run.clone(), index as u64 * TASKS + task, count));
         }
     }
     let mut random = StdRng::seed_from_u64(5);
@@ -132,13 +134,13 @@ async fn never_two_numbers_for_a_key_nor_two_keys_for_a_number() {
         }
     }
     let took = run.begin.elapsed();
-    eventually("something to be collected", async || (deleted.load(Ordering::Relaxed) > 0).then_some(())).await;
+    eventually("a number is collected", async || (deleted.load(Ordering::Relaxed) > 0).then_some(())).await;
     collector.shutdown().await;
     assert!(run.uses.lock().unwrap().is_empty());
     let (deleted, reused) = (deleted.load(Ordering::Relaxed), run.reused.load(Ordering::Relaxed));
     let keys = run.next.load(Ordering::Relaxed) / 2;
     assert!(reused > 0);
-    println!("{keys} keys by 32 tasks in {took:?}: {losses} leases lost, {restarts} restarts, {deleted} collected, {reused} found");
+    println!("{keys} keys by 32 tasks in {took:?}: {losses} leases lost, {restarts} restarts, {deleted} collected, {reused} reused");
     for node in nodes {
         node.die().await;
     }

@@ -1,5 +1,6 @@
-//! Client files that are designed to block their reader: measures lookups meanwhile, and checks
-//! that a cluster that is added then is mirrored.
+//! Client files that are designed to block the process that parses them. The test measures lookups
+//! while meshkeep reads such files, and checks that it mirrors a cluster that is added at that
+//! time.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -15,29 +16,31 @@ use crate::harness::scene::Scene;
 /// Number of measured lookups, unless `MESHKEEP_ATTACK_CLIENT_FILES` sets it.
 const LOOKUPS: usize = 200;
 
-/// Number of files of each form in the attack. A test uses one.
+/// Number of copies of each hostile file at full size. A test uses one copy.
 const COPIES: usize = 20;
 
-/// Maximum time of 99 % of the lookups. A thread that parses one of these files without limits
-/// would block for a minute.
+/// Upper bound on the 99th percentile of the lookup times. A thread that parses one of these files
+/// without limits would block for a minute.
 const LOOKUP_MAX: Duration = Duration::from_millis(500);
 
-/// Returns file contents, each with the words that its cluster's last error must contain.
-fn texts() -> Vec<(&'static str, String, &'static str)> {
-    let fill = |text: &str| text.repeat(900_000 / text.len());
+/// Returns the name and content of each hostile file, and a text that the `lastError` of its
+/// cluster must contain.
+fn hostile_files() -> Vec<(&'static str, String, &'static str)> {
+    let repeat_to_900_kb = |text: &str| text.repeat(900_000 / text.len());
+    // nested aliases that expand to 9^10 values ("billion laughs")
     let laughs: String =
         ('b'..='j').zip('a'..).map(|(name, last)| format!("{name}: &{name} [{}]\n", vec![format!("*{last}"); 9].join(","))).collect();
     let directives: String = (0..60_000).map(|number| format!("%TAG !{number}! x\n")).collect();
     vec![
-        ("lists", format!("endpoints: {}", fill("[")), "nested deeper than 32"),
-        ("maps", format!("endpoints: {}", fill("{a: ")), "nested deeper than 32"),
-        ("block", format!("endpoints:\n{}", fill("- ")), "nested deeper than 32"),
-        ("keys", format!("# endpoints:\n{}", fill("? ")), "nested deeper than 32"),
-        ("values", format!("endpoints: [{}]", fill("a,")), "more than 100000 values"),
+        ("lists", format!("endpoints: {}", repeat_to_900_kb("[")), "nested deeper than 32"),
+        ("maps", format!("endpoints: {}", repeat_to_900_kb("{a: ")), "nested deeper than 32"),
+        ("block", format!("endpoints:\n{}", repeat_to_900_kb("- ")), "nested deeper than 32"),
+        ("keys", format!("# endpoints:\n{}", repeat_to_900_kb("? ")), "nested deeper than 32"),
+        ("values", format!("endpoints: [{}]", repeat_to_900_kb("a,")), "more than 100000 values"),
         ("laughs", format!("a: &a [x,x,x,x,x,x,x,x,x]\n{laughs}endpoints: *j\n"), "more than 100000 values"),
         ("long", format!("a: &a {}\nendpoints: [{}]", "x".repeat(500_000), "*a,".repeat(1_000)), "more than 1048576 bytes"),
         ("directives", format!("{directives}---\nendpoints: [a]\n"), "more than 64 directives"),
-        ("unended", "endpoints: [!,".to_owned(), "not YAML"),
+        ("unterminated", "endpoints: [!,".to_owned(), "not YAML"),
     ]
 }
 
@@ -56,10 +59,10 @@ async fn lookup(meshkeep: &Meshkeep) -> Duration {
 }
 
 #[tokio::test]
-async fn client_files_that_are_hard_to_read_stop_nothing() {
-    let _measuring = super::MEASURING.lock().await;
-    let wanted: Option<usize> = std::env::var("MESHKEEP_ATTACK_CLIENT_FILES").ok().map(|text| text.parse().unwrap());
-    let (lookups, copies) = wanted.map_or((LOOKUPS, 1), |lookups| (lookups, COPIES));
+async fn hostile_client_files_block_neither_lookups_nor_clusters() {
+    let _measuring = super::MEASUREMENT_LOCK.lock().await;
+    let lookups_at_full_size: Option<usize> = std::env::var("MESHKEEP_ATTACK_CLIENT_FILES").ok().map(|text| text.parse().unwrap());
+    let (lookups, copies) = lookups_at_full_size.map_or((LOOKUPS, 1), |lookups| (lookups, COPIES));
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
     scene.settles("the first loading").await;
     // added again while the other files are being read
@@ -68,8 +71,8 @@ async fn client_files_that_are_hard_to_read_stop_nothing() {
     scene.settles("the removal of a file").await;
 
     put_endless_files(&scene.home.config_directory());
-    for (name, text, _) in texts() {
-        // the certificate file of this one never ends
+    for (name, text, _) in hostile_files() {
+        // reading the CA file of this cluster would never end
         scene.home.write_cluster(
             "ca",
             &format!("endpoints: ['https://127.0.0.1:1']\ntrusted-ca-file: {}/fifo\n", scene.home.config_directory().display()),
@@ -78,37 +81,37 @@ async fn client_files_that_are_hard_to_read_stop_nothing() {
             scene.home.write_cluster(&format!("{name}{copy}"), &text);
         }
     }
-    let mut took = Vec::with_capacity(lookups);
+    let mut times = Vec::with_capacity(lookups);
     for _ in 0..lookups {
-        took.push(lookup(scene.meshkeep()).await);
+        times.push(lookup(scene.meshkeep()).await);
     }
-    took.sort();
-    let at = |part: usize| took[(lookups * part / 100).min(lookups - 1)];
+    times.sort();
+    let percentile = |part: usize| times[(lookups * part / 100).min(lookups - 1)];
     println!(
         "{copies} of each of {} client files: {lookups} lookups: p50 {:?}, p99 {:?}, longest {:?}",
-        texts().len(),
-        at(50),
-        at(99),
-        took[lookups - 1]
+        hostile_files().len(),
+        percentile(50),
+        percentile(99),
+        times[lookups - 1]
     );
-    assert!(at(99) < LOOKUP_MAX, "lookups took {:?}", at(99));
+    assert!(percentile(99) < LOOKUP_MAX, "lookups took {:?}", percentile(99));
 
     scene.home.write_cluster("c02", &scene.remotes[1].client_file());
     scene.remotes[1].clusters.insert(0, removed);
-    scene.settles("a cluster that is added meanwhile").await;
-    for (name, _, words) in texts() {
-        scene.meshkeep().says_of(&format!("{name}0"), "lastError", words).await;
+    scene.settles("adding a cluster while the files are read").await;
+    for (name, _, error) in hostile_files() {
+        scene.meshkeep().wait_for_field(&format!("{name}0"), "lastError", error).await;
     }
-    scene.meshkeep().says_of("ca", "lastError", "not a regular file").await;
+    scene.meshkeep().wait_for_field("ca", "lastError", "not a regular file").await;
     let status = scene.meshkeep().get("/v1/status").await;
     let invalid = &status["directory"]["invalidFiles"];
     assert!(invalid["sparse"].as_str().is_some_and(|reason| reason.starts_with("larger than")), "{invalid}");
 
-    // and after a start with these files
+    // the same after a restart with these files
     scene.stop_meshkeep().await;
     scene.start_meshkeep().await;
-    scene.settles("a start with them").await;
-    let is_named = || async { (scene.meshkeep().cluster("lists0").await["failures"].as_u64() > Some(0)).then_some(()) };
-    eventually("the files to be refused again", is_named).await;
+    scene.settles("a restart with these files").await;
+    let is_refused = || async { (scene.meshkeep().cluster("lists0").await["failures"].as_u64() > Some(0)).then_some(()) };
+    eventually("the files to be refused again", is_refused).await;
     scene.stop_meshkeep().await;
 }

@@ -1,9 +1,10 @@
-//! Attacks on a sidecar. Tests run them small; `scripts/attack` runs them at full size.
+//! Attacks on a sidecar. The tests run small versions; `scripts/attack` runs them at full size.
 
 mod client_files;
-mod etcd_face;
+mod etcd_api;
 mod lists;
 mod strangers;
 
-/// Held by each test that measures times during an attack, because they would disturb one another.
-static MEASURING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+/// Lock of the tests that measure times during an attack, because concurrent attacks would distort
+/// the times.
+static MEASUREMENT_LOCK: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());

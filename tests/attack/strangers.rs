@@ -1,5 +1,5 @@
-//! Clients without a token that hold as many connections as they can, and the times of lookups with
-//! the token meanwhile.
+//! Clients without a token hold as many connections as they can, while the test measures lookups
+//! with the token.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -14,51 +14,52 @@ use crate::harness::eventually;
 use crate::harness::meshkeep::Home;
 
 /// Number of clients that hold connections, unless `MESHKEEP_ATTACK_STRANGERS` sets it: a tenth
-/// more than the slots in a test, so that each closed connection is replaced at once. The attack
-/// uses 12,000, the number of slots, of which some are kept free.
+/// more than there are slots in a test, so that each closed connection is replaced at once. At full
+/// size there are 12,000 clients for 12,000 slots, of which the server keeps some free.
 const STRANGERS: usize = 440;
 
-/// Limit of file descriptors in a test. It leaves 400 slots: 344 descriptors are reserved for etcd
-/// and the store (docs of `--max-connected-clusters`).
-const FEW_PLACES: &str = "ulimit -n 744";
+/// Shell command that limits the file descriptors of meshkeep in a test. It leaves 400 slots: 344
+/// descriptors are reserved for etcd and the store (docs of `--max-connected-clusters`).
+const FEW_SLOTS: &str = "ulimit -n 744";
 
-/// Number of clients per address: half of the connections that one client may have if there are few
-/// slots.
-const PER_ADDRESS: usize = 30;
+/// Number of clients per address: half of the connections that one address may have if there are
+/// few slots.
+const CLIENTS_PER_ADDRESS: usize = 30;
 
-/// Maximum share of free slots while all are occupied: those that are kept free (5 % of few, 128 of
-/// many), and as many that are being opened or closed.
+/// Maximum share of free slots during the attack: the slots that the server keeps free (5 % if
+/// there are few, 128 if there are many), and as many again whose connections are being opened or
+/// closed.
 const FREE_MAX: f64 = 0.1;
 
-/// Number of measured lookups. Each uses its own connection, which is the hardest case.
+/// Number of measured lookups. Each uses a new connection, which is the hardest case.
 const LOOKUPS: usize = 2_000;
 
-/// Maximum time of 99 % of the lookups at full size: not noticeable for a user.
+/// Upper bound on the 99th percentile of the lookup times at full size: a user does not notice it.
 const LOOKUP_MAX: Duration = Duration::from_millis(100);
 
-/// Maximum time of 99 % of the lookups in the small run, which shares the processors with other
-/// tests. A client that is locked out waits for seconds.
+/// Upper bound on the 99th percentile of the lookup times in a test, which shares the processors
+/// with other tests. A client that is locked out waits for seconds.
 const LOOKUP_MAX_SMALL: Duration = Duration::from_secs(1);
 
-/// Bytes that a client sends before it stays silent: nothing, the start of HTTP/2, half a request,
+/// Bytes that a client sends before it falls silent: nothing, the start of HTTP/2, half a request,
 /// a request without a token.
-const SAYINGS: [&[u8]; 4] =
+const FIRST_BYTES: [&[u8]; 4] =
     [b"", b"PRI ", b"GET /v1/status HTTP/1.1\r\nHost: local", b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n"];
 
 /// Connects, sends something, waits until the connection is closed, and starts again.
-async fn stranger(number: usize, server: SocketAddr, held: Arc<AtomicUsize>) {
-    let [.., network, host] = u32::try_from(number / PER_ADDRESS + 1).unwrap().to_be_bytes();
+async fn hold_connections(number: usize, server: SocketAddr, open_count: Arc<AtomicUsize>) {
+    let [.., network, host] = u32::try_from(number / CLIENTS_PER_ADDRESS + 1).unwrap().to_be_bytes();
     loop {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind((Ipv4Addr::new(127, 1, network, host), 0).into()).unwrap();
         let Ok(mut stream) = socket.connect(server).await else { continue };
-        held.fetch_add(1, Ordering::Relaxed);
-        let mut heard = Vec::new();
-        if stream.write_all(SAYINGS[number % SAYINGS.len()]).await.is_ok() {
-            // a reset is an end too
-            let _ = stream.read_to_end(&mut heard).await;
+        open_count.fetch_add(1, Ordering::Relaxed);
+        let mut answer = Vec::new();
+        if stream.write_all(FIRST_BYTES[number % FIRST_BYTES.len()]).await.is_ok() {
+            // a reset closes the connection too
+            let _ = stream.read_to_end(&mut answer).await;
         }
-        held.fetch_sub(1, Ordering::Relaxed);
+        open_count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -79,8 +80,8 @@ async fn lookup(server: SocketAddr) -> Duration {
     began.elapsed()
 }
 
-/// Returns the server's own counters: slots in use, all slots, and closed anonymous connections.
-async fn places(server: SocketAddr) -> [f64; 3] {
+/// Returns the server's own counters: slots in use, all slots, and evicted connections.
+async fn connection_counts(server: SocketAddr) -> [f64; 3] {
     let metrics = ask(server, "/metrics").await;
     ["meshkeep_connections ", "meshkeep_connections_max ", "meshkeep_connections_evicted_total "].map(|name| {
         let value = metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("no {name}in {metrics}"));
@@ -89,49 +90,49 @@ async fn places(server: SocketAddr) -> [f64; 3] {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn strangers_that_hold_all_they_can_lock_out_nobody() {
-    let _measuring = super::MEASURING.lock().await;
-    let wanted = std::env::var("MESHKEEP_ATTACK_STRANGERS").ok();
-    let count = wanted.as_ref().map_or(STRANGERS, |text| text.parse().unwrap());
+async fn anonymous_connections_do_not_lock_out_clients_with_a_token() {
+    let _measuring = super::MEASUREMENT_LOCK.lock().await;
+    let count_at_full_size = std::env::var("MESHKEEP_ATTACK_STRANGERS").ok();
+    let count = count_at_full_size.as_ref().map_or(STRANGERS, |text| text.parse().unwrap());
     let mut home = Home::new();
     let token = home.config_directory().with_file_name("token");
     std::fs::write(&token, "sesame").unwrap();
     home = home.with_flags(&[&format!("--token-file={}", token.display())]);
-    if wanted.is_none() {
-        home = home.behind_shell(FEW_PLACES);
+    if count_at_full_size.is_none() {
+        home = home.after_shell_commands(FEW_SLOTS);
     }
     let meshkeep = home.start().await;
     let server: SocketAddr = meshkeep.url().trim_start_matches("http://").parse().unwrap();
-    let held = Arc::new(AtomicUsize::new(0));
-    let mut strangers = JoinSet::new();
+    let open_count = Arc::new(AtomicUsize::new(0));
+    let mut clients = JoinSet::new();
     for number in 0..count {
-        strangers.spawn(stranger(number, server, Arc::clone(&held)));
+        clients.spawn(hold_connections(number, server, Arc::clone(&open_count)));
     }
-    eventually("the server to be full, and to close strangers for others", || async {
-        let [taken, all, closed] = places(server).await;
-        (taken >= all * (1.0 - FREE_MAX) && closed > all).then_some(())
+    eventually("the server to be full, and to evict connections for new ones", || async {
+        let [used, slots, evicted] = connection_counts(server).await;
+        (used >= slots * (1.0 - FREE_MAX) && evicted > slots).then_some(())
     })
     .await;
-    let mut took = Vec::with_capacity(LOOKUPS);
-    let mut fewest = usize::MAX;
+    let mut times = Vec::with_capacity(LOOKUPS);
+    let mut open_count_min = usize::MAX;
     for _ in 0..LOOKUPS {
-        took.push(lookup(server).await);
-        fewest = fewest.min(held.load(Ordering::Relaxed));
+        times.push(lookup(server).await);
+        open_count_min = open_count_min.min(open_count.load(Ordering::Relaxed));
     }
-    let [taken, all, closed] = places(server).await;
-    took.sort();
-    let at = |part: usize| took[LOOKUPS * part / 100];
+    let [used, slots, evicted] = connection_counts(server).await;
+    times.sort();
+    let percentile = |part: usize| times[LOOKUPS * part / 100];
     println!(
-        "{count} strangers (never fewer than {fewest} held; {taken} of {all} places, {closed} closed): {LOOKUPS} lookups with a token on new \
-         connections: p50 {:?}, p99 {:?}, longest {:?}",
-        at(50),
-        at(99),
-        took[LOOKUPS - 1]
+        "{count} clients without a token (never fewer than {open_count_min} connections; {used} of {slots} slots, {evicted} evicted): \
+         {LOOKUPS} lookups with a token on new connections: p50 {:?}, p99 {:?}, longest {:?}",
+        percentile(50),
+        percentile(99),
+        times[LOOKUPS - 1]
     );
     // all slots are occupied until the end
-    assert!(taken >= all * (1.0 - FREE_MAX), "{taken} of {all}");
+    assert!(used >= slots * (1.0 - FREE_MAX), "{used} of {slots}");
     // the log would report a failed accept
     assert_eq!(meshkeep.log_lines_with(&["cannot accept"]), 0, "{}", meshkeep.log());
-    let bound = if wanted.is_none() { LOOKUP_MAX_SMALL } else { LOOKUP_MAX };
-    assert!(at(99) <= bound, "p99 {:?}", at(99));
+    let lookup_max = if count_at_full_size.is_none() { LOOKUP_MAX_SMALL } else { LOOKUP_MAX };
+    assert!(percentile(99) <= lookup_max, "p99 {:?}", percentile(99));
 }

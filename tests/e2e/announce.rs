@@ -43,10 +43,10 @@ struct AnnounceSetup(TempDir);
 
 impl AnnounceSetup {
     fn new(etcd: &Etcd) -> Self {
-        let place = Self(TempDir::new().unwrap());
-        fs::write(place.path("etcd.yaml"), etcd.client_file_yaml()).unwrap();
-        place.write(FILE);
-        place
+        let setup = Self(TempDir::new().unwrap());
+        fs::write(setup.path("etcd.yaml"), etcd.client_file_yaml()).unwrap();
+        setup.write(FILE);
+        setup
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -108,24 +108,25 @@ impl Drop for Announcer {
     }
 }
 
-/// Returns every key of Cilium's below `cilium/` with its value; times are omitted.
+/// Returns every key below `cilium/` with its value, without locks and the announcer's own keys.
+/// Values that are times become `<time>`.
 async fn content(etcd: &Etcd) -> Vec<(String, String)> {
     let options = etcd_client::GetOptions::new().with_prefix();
     let reply = etcd.client().await.get("cilium/", Some(options)).await.unwrap();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    let all = reply.kvs().iter().map(|found| (text(found.key()), text(found.value())));
-    let timeless = |(key, value): (String, String)| {
+    let all = reply.kvs().iter().map(|kv| (text(kv.key()), text(kv.value())));
+    let without_time = |(key, value): (String, String)| {
         let has_time = key.starts_with("cilium/synced/") || key == "cilium/.heartbeat";
         if has_time { (key, "<time>".to_owned()) } else { (key, value) }
     };
-    all.filter(|(key, _)| !key.starts_with("cilium/.announce/") && !key.starts_with("cilium/.initlock/")).map(timeless).collect()
+    all.filter(|(key, _)| !key.starts_with("cilium/.announce/") && !key.starts_with("cilium/.initlock/")).map(without_time).collect()
 }
 
 /// Waits until an answer of the mirror satisfies a condition, and returns it.
-async fn mirrored(meshkeep: &Meshkeep, what: &str, path: &str, holds: impl Fn(&Value) -> bool) -> Value {
+async fn wait_for_answer(meshkeep: &Meshkeep, what: &str, path: &str, is_expected: impl Fn(&Value) -> bool) -> Value {
     eventually(what, async || {
         let (_, answer) = meshkeep.ask(path).await;
-        holds(&answer).then_some(answer)
+        is_expected(&answer).then_some(answer)
     })
     .await
 }
@@ -141,10 +142,10 @@ async fn mirror(etcd: &Etcd) -> (Home, Meshkeep) {
 /// The mirror has the addresses, identities, node and global service of the files. Then the files
 /// change.
 #[tokio::test]
-async fn an_announced_cluster_is_mirrored_as_the_files_say_and_follows_them() {
+async fn the_mirror_follows_the_announced_files() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).start().await;
-        // keys of other clusters stay, also below prefixes that name no cluster
+        // keys of other clusters stay, even below prefixes without a cluster name
         let foreign = [
             ("cilium/state/ip/v1/default/10.0.0.1", r#"{"IP":"10.0.0.1","Mask":null,"HostIP":"","ID":65800,"Key":0,"Metadata":""}"#),
             ("cilium/state/nodes/v1/vms-2/a", "{}"),
@@ -153,14 +154,14 @@ async fn an_announced_cluster_is_mirrored_as_the_files_say_and_follows_them() {
         etcd.put_many(foreign).await;
         // left over from an earlier announcer
         etcd.put("cilium/state/services/v1/vms/shop/old", "{}").await;
-        let place = AnnounceSetup::new(&etcd);
-        let mut announcer = place.announce("log");
-        place.says("log", "announced").await;
+        let setup = AnnounceSetup::new(&etcd);
+        let mut announcer = setup.announce("log");
+        setup.says("log", "announced").await;
         let (_home, meshkeep) = mirror(&etcd).await;
-        let found = meshkeep.get("/v1/ipcache/lookup?ip=192.168.7.20").await;
-        let billing = found["match"]["identity"].as_u64().unwrap();
-        assert!((77 << 16..78 << 16).contains(&billing), "{found}");
-        assert_eq!((&found["match"]["podName"], &found["match"]["hostIP"]), (&json!("billing-db"), &json!("192.168.7.7")), "{found}");
+        let lookup = meshkeep.get("/v1/ipcache/lookup?ip=192.168.7.20").await;
+        let billing = lookup["match"]["identity"].as_u64().unwrap();
+        assert!((77 << 16..78 << 16).contains(&billing), "{lookup}");
+        assert_eq!((&lookup["match"]["podName"], &lookup["match"]["hostIP"]), (&json!("billing-db"), &json!("192.168.7.7")), "{lookup}");
         let identity = meshkeep.get(&format!("/v1/identities/{billing}")).await.to_string();
         for label in ["billing-db", "vms", "legacy", "billing"] {
             assert!(identity.contains(&format!(":\"{label}\"")), "{label}: {identity}");
@@ -172,20 +173,26 @@ async fn an_announced_cluster_is_mirrored_as_the_files_say_and_follows_them() {
         assert_eq!(meshkeep.ask("/v1/services/vms/shop/old").await.0, 404);
         let before = content(&etcd).await;
         // a file with errors changes nothing and is reported once; then a correct one takes effect
-        place.write(&FILE.replace("app: printer", "app: printer, app: twice"));
-        place.says("log", "vms.yaml:15: ").await;
-        place.write(
+        setup.write(&FILE.replace("app: printer", "app: printer, app: twice"));
+        setup.says("log", "vms.yaml:15: ").await;
+        setup.write(
             &FILE
                 .replace("192.168.9.1", "192.168.9.1, 192.168.9.2")
                 .replace("cluster: {name: vms, id: 77}", "cluster: {name: vms, id: 78}"),
         );
-        place.says("log", "another cluster").await;
-        assert_eq!((content(&etcd).await, place.said("log", "vms.yaml:15: ")), (before, 1));
-        place.write(&FILE.replace("ips: [192.168.7.20]", "ips: [192.168.7.20, 192.168.7.21]").replace("app: printer", "app: scanner"));
-        mirrored(&meshkeep, "the new address", "/v1/ipcache/lookup?ip=192.168.7.21", |found| found["match"]["identity"] == billing).await;
-        mirrored(&meshkeep, "the new labels", "/v1/ipcache/lookup?ip=192.168.9.1", |found| found.to_string().contains("scanner")).await;
-        mirrored(&meshkeep, "the new backend", "/v1/global-services/shop/billing-db", |found| found.to_string().contains("192.168.7.21"))
+        setup.says("log", "another cluster").await;
+        assert_eq!((content(&etcd).await, setup.said("log", "vms.yaml:15: ")), (before, 1));
+        setup.write(&FILE.replace("ips: [192.168.7.20]", "ips: [192.168.7.20, 192.168.7.21]").replace("app: printer", "app: scanner"));
+        wait_for_answer(&meshkeep, "the new address", "/v1/ipcache/lookup?ip=192.168.7.21", |answer| {
+            answer["match"]["identity"] == billing
+        })
+        .await;
+        wait_for_answer(&meshkeep, "the new labels", "/v1/ipcache/lookup?ip=192.168.9.1", |answer| answer.to_string().contains("scanner"))
             .await;
+        wait_for_answer(&meshkeep, "the new backend", "/v1/global-services/shop/billing-db", |answer| {
+            answer.to_string().contains("192.168.7.21")
+        })
+        .await;
         for (key, value) in foreign {
             assert_eq!(etcd.client().await.get(key, None).await.unwrap().kvs()[0].value(), value.as_bytes(), "{key}");
         }
@@ -194,54 +201,54 @@ async fn an_announced_cluster_is_mirrored_as_the_files_say_and_follows_them() {
     }
 }
 
-/// A kill and a quick restart remove nothing from readers; a wiped etcd is filled again; deletes
+/// A kill and a quick restart remove nothing from readers. A wiped etcd is filled again. Deletes
 /// and puts of other clients are undone.
 #[tokio::test]
-async fn what_is_announced_outlives_the_announcer_a_wipe_and_meddling() {
+async fn announced_keys_survive_kills_wipes_and_other_writers() {
     let mut etcd = Etcd::start().await;
-    let place = AnnounceSetup::new(&etcd);
-    let announcer = place.announce("log-1");
-    place.says("log-1", "announced").await;
+    let setup = AnnounceSetup::new(&etcd);
+    let announcer = setup.announce("log-1");
+    setup.says("log-1", "announced").await;
     let before = content(&etcd).await;
-    let leased = async |etcd: &Etcd| {
+    let keys_without_lease = async |etcd: &Etcd| {
         let options = etcd_client::GetOptions::new().with_prefix();
         let reply = etcd.client().await.get("cilium/", Some(options)).await.unwrap();
-        let unleased = reply.kvs().iter().filter(|found| found.lease() == 0).map(|found| found.key_str().unwrap().to_owned());
+        let unleased = reply.kvs().iter().filter(|kv| kv.lease() == 0).map(|kv| kv.key_str().unwrap().to_owned());
         unleased.filter(|key| !key.starts_with("cilium/state/identities/v1/id/")).collect::<Vec<_>>()
     };
-    assert_eq!(leased(&etcd).await, Vec::<String>::new(), "all but the identities hang on leases");
+    assert_eq!(keys_without_lease(&etcd).await, Vec::<String>::new(), "all keys except the identities have leases");
     // after SIGKILL the lock must expire before another process may announce
     drop(announcer);
-    let mut announcer = place.announce("log-2");
+    let mut announcer = setup.announce("log-2");
     assert_eq!(content(&etcd).await, before);
-    let lock = etcd_client::GetOptions::new().with_prefix();
-    let held = etcd.client().await.get("cilium/.announce/lock/vms/", Some(lock)).await.unwrap();
-    // instead of waiting 25 s for the lease
-    if let Some(first) = held.kvs().iter().min_by_key(|lock| lock.create_revision()) {
+    let options = etcd_client::GetOptions::new().with_prefix();
+    let locks = etcd.client().await.get("cilium/.announce/lock/vms/", Some(options)).await.unwrap();
+    // revoke the lease, which would expire after 25 s
+    if let Some(first) = locks.kvs().iter().min_by_key(|lock| lock.create_revision()) {
         etcd.client().await.lease_revoke(first.lease()).await.unwrap();
     }
-    place.says("log-2", "announced").await;
-    assert_eq!(content(&etcd).await, before, "the same numbers too");
+    setup.says("log-2", "announced").await;
+    assert_eq!(content(&etcd).await, before, "the identities keep their numbers too");
     etcd.delete("cilium/state/nodes/v1/vms/rack1-host7").await;
     etcd.put("cilium/state/services/v1/vms/shop/billing-db", "{}").await;
     etcd.put("cilium/state/services/v1/vms/shop/other", "{}").await;
     etcd.delete("cilium/synced/vms/cilium/state/ip/v1").await;
     etcd.delete("cilium/cluster-config/vms").await;
-    eventually("what was there", async || (content(&etcd).await == before).then_some(())).await;
+    eventually("the earlier contents", async || (content(&etcd).await == before).then_some(())).await;
     etcd.wipe();
     etcd.restart().await;
-    eventually("what was there, in an empty etcd", async || (content(&etcd).await == before).then_some(())).await;
+    eventually("the earlier contents in an empty etcd", async || (content(&etcd).await == before).then_some(())).await;
     announcer.terminate();
     assert_eq!(announcer.end().await, 0);
-    // withdrawal deletes everything, the config first; a process that is stopped before the end
-    // says so
+    // a withdrawal deletes everything, the config first; a process that is stopped earlier reports
+    // that
     etcd.put("cilium/state/nodes/v1/vms-2/a", "{}").await;
-    let mut stopped = Announcer(place.command("log-0", &["--retire", "--retire-grace", "1h"]).spawn().unwrap());
-    place.says("log-0", "the config of cluster vms is withdrawn").await;
+    let mut stopped = Announcer(setup.command("log-0", &["--retire", "--retire-grace", "1h"]).spawn().unwrap());
+    setup.says("log-0", "the config of cluster vms is withdrawn").await;
     stopped.terminate();
-    assert_eq!((stopped.end().await, place.said("log-0", "stopped before cluster vms was withdrawn: run the command again")), (1, 1));
+    assert_eq!((stopped.end().await, setup.said("log-0", "stopped before cluster vms was withdrawn: run the command again")), (1, 1));
     etcd.put("cilium/cluster-config/vms", r#"{"id":77}"#).await;
-    let mut retiring = Announcer(place.command("log-3", &["--retire", "--retire-grace", "1s"]).spawn().unwrap());
+    let mut retiring = Announcer(setup.command("log-3", &["--retire", "--retire-grace", "1s"]).spawn().unwrap());
     eventually("the end of the config", async || {
         let left = content(&etcd).await;
         (!left.iter().any(|(key, _)| key == "cilium/cluster-config/vms")).then(|| assert!(left.len() > 10))
@@ -253,40 +260,40 @@ async fn what_is_announced_outlives_the_announcer_a_wipe_and_meddling() {
 }
 
 #[tokio::test]
-async fn a_second_announcer_names_the_first_and_ends() {
+async fn a_second_announcer_reports_the_first_and_exits() {
     let etcd = Etcd::start().await;
-    let place = AnnounceSetup::new(&etcd);
-    let _first = place.announce("log-1");
-    place.says("log-1", "announced").await;
-    let mut second = place.announce("log-2");
-    let begin = std::time::Instant::now();
-    let code = crate::harness::eventually_within(std::time::Duration::from_secs(60), "its end", || {
+    let setup = AnnounceSetup::new(&etcd);
+    let _first = setup.announce("log-1");
+    setup.says("log-1", "announced").await;
+    let mut second = setup.announce("log-2");
+    let started = std::time::Instant::now();
+    let status = crate::harness::eventually_within(std::time::Duration::from_secs(60), "its end", || {
         std::future::ready(second.0.try_wait().unwrap())
     })
     .await;
-    assert!(code.code() == Some(1) && begin.elapsed().as_secs() >= 28, "{code} after {:?}", begin.elapsed());
-    assert_eq!(place.said("log-2", &format!("(process {},", _first.0.id())), 1);
-    assert_eq!(place.said("log-1", "lost"), 0);
+    assert!(status.code() == Some(1) && started.elapsed().as_secs() >= 28, "{status} after {:?}", started.elapsed());
+    assert_eq!(setup.said("log-2", &format!("(process {},", _first.0.id())), 1);
+    assert_eq!(setup.said("log-1", "lost"), 0);
 }
 
-/// A reader that returns to a wiped etcd finds all entries behind each canary, regardless of the
+/// A reader that finds a canary in a refilled etcd must find all of its entries, regardless of the
 /// number of identities.
 #[tokio::test]
-async fn in_a_wiped_etcd_the_canaries_come_last() {
+async fn canaries_are_written_last_into_a_wiped_etcd() {
     let mut etcd = Etcd::start().await;
-    let place = AnnounceSetup::new(&etcd);
+    let setup = AnnounceSetup::new(&etcd);
     let workload = |number: u32| format!("- {{namespace: a, name: w{number}, labels: {{app: w{number}}}, ips: [10.0.0.{number}]}}\n");
-    place.write(&("cluster: {name: vms, id: 77}\nworkloads:\n".to_owned() + &(1..=60).map(workload).collect::<String>()));
-    let mut announcer = place.announce("log");
-    place.says("log", "announced").await;
+    setup.write(&("cluster: {name: vms, id: 77}\nworkloads:\n".to_owned() + &(1..=60).map(workload).collect::<String>()));
+    let mut announcer = setup.announce("log");
+    setup.says("log", "announced").await;
     let before = content(&etcd).await;
     etcd.wipe();
     etcd.restart().await;
-    eventually("what was there, in an empty etcd", async || (content(&etcd).await == before).then_some(())).await;
+    eventually("the earlier contents in an empty etcd", async || (content(&etcd).await == before).then_some(())).await;
     let options = etcd_client::GetOptions::new().with_prefix();
     let reply = etcd.client().await.get("cilium/", Some(options)).await.unwrap();
     let created = |prefix: &str| {
-        let all = reply.kvs().iter().filter(|found| found.key().starts_with(prefix.as_bytes())).map(etcd_client::KeyValue::create_revision);
+        let all = reply.kvs().iter().filter(|kv| kv.key().starts_with(prefix.as_bytes())).map(etcd_client::KeyValue::create_revision);
         all.collect::<Vec<_>>()
     };
     for base in ["identities/v1", "ip/v1"] {
@@ -297,18 +304,18 @@ async fn in_a_wiped_etcd_the_canaries_come_last() {
     assert_eq!(announcer.end().await, 0);
 }
 
-/// An address that the files name too, with an identity of another cluster. It is not overwritten,
-/// and it is announced once the other writer has deleted it.
+/// Another writer announces an address of the files with an identity of another cluster. The
+/// announcer does not overwrite it, and announces it once the other writer has deleted it.
 #[tokio::test]
-async fn an_address_that_another_writer_announces_stays_as_it_is() {
+async fn an_address_of_another_writer_is_not_overwritten() {
     let etcd = Etcd::start().await;
     let (key, theirs) = ("cilium/state/ip/v1/default/192.168.9.1", r#"{"IP":"192.168.9.1","Mask":null,"HostIP":"","ID":65800,"Key":0}"#);
     etcd.put(key, theirs).await;
-    let place = AnnounceSetup::new(&etcd);
-    let mut announcer = place.announce("log");
-    place.says("log", "other writers already announce some addresses").await;
-    place.says("log", "is announced cluster=vms").await;
-    let value = async || etcd.client().await.get(key, None).await.unwrap().kvs().first().map(|found| found.value_str().unwrap().to_owned());
+    let setup = AnnounceSetup::new(&etcd);
+    let mut announcer = setup.announce("log");
+    setup.says("log", "other writers already announce some addresses").await;
+    setup.says("log", "is announced cluster=vms").await;
+    let value = async || etcd.client().await.get(key, None).await.unwrap().kvs().first().map(|kv| kv.value_str().unwrap().to_owned());
     assert_eq!(value().await.as_deref(), Some(theirs));
     etcd.delete(key).await;
     eventually("the address of the files", async || value().await).await;
@@ -316,19 +323,19 @@ async fn an_address_that_another_writer_announces_stays_as_it_is() {
     assert_eq!(announcer.end().await, 0);
 }
 
-/// A cluster with the same name and another id belongs to somebody else. Its nodes and services
+/// A cluster with the same name and another id belongs to another owner. Its nodes and services
 /// must not be deleted.
 #[tokio::test]
-async fn what_stands_with_another_id_is_left_alone() {
+async fn a_cluster_with_another_id_is_left_alone() {
     let etcd = Etcd::start().await;
     etcd.put("cilium/cluster-config/vms", r#"{"id":7,"capabilities":{"syncedCanaries":true,"maxConnectedClusters":255}}"#).await;
     etcd.put("cilium/state/nodes/v1/vms/a", "{}").await;
-    let place = AnnounceSetup::new(&etcd);
+    let setup = AnnounceSetup::new(&etcd);
     let before = content(&etcd).await;
     for (log, arguments) in [("log-1", &[][..]), ("log-2", &["--retire", "--retire-grace", "0"][..])] {
-        let mut announcer = Announcer(place.command(log, arguments).spawn().unwrap());
+        let mut announcer = Announcer(setup.command(log, arguments).spawn().unwrap());
         assert_eq!(announcer.end().await, 1);
-        assert_eq!(place.said(log, "cluster vms has id 7 in that etcd, but the files have id 77: retire it with files that have id 7"), 1);
+        assert_eq!(setup.said(log, "cluster vms has id 7 in that etcd, but the files have id 77: retire it with files that have id 7"), 1);
         assert_eq!(content(&etcd).await, before);
     }
 }
@@ -336,38 +343,38 @@ async fn what_stands_with_another_id_is_left_alone() {
 /// Missing permissions and exhausted identities are reported once, and everything is written as
 /// soon as that is possible.
 #[tokio::test]
-async fn what_cannot_be_written_is_told_once_and_written_once_it_can_be() {
+async fn failed_writes_are_reported_once_and_repeated() {
     let mut etcd = Etcd::start().await;
     etcd.enable_auth("announcer", "secret").await;
     etcd.restrict_to_remote("vms").await;
-    let place = AnnounceSetup::new(&etcd);
+    let setup = AnnounceSetup::new(&etcd);
     // in a mesh of 511 each cluster has half as many identities; all but one are taken
-    place.write(&FILE.replace("id: 77", "id: 77, maxConnectedClusters: 511"));
+    setup.write(&FILE.replace("id: 77", "id: 77, maxConnectedClusters: 511"));
     let first = 77 << 15;
     etcd.put_many((first..first + (1 << 15) - 1).map(|id| (format!("cilium/state/identities/v1/id/{id}"), format!("k8s:taken={id};"))))
         .await;
-    let mut announcer = place.announce("log");
-    place.says("log", "cannot acquire the lock of cluster vms: trying again").await;
+    let mut announcer = setup.announce("log");
+    setup.says("log", "cannot acquire the lock of cluster vms: trying again").await;
     let mut client = etcd.client().await;
     client.role_grant_permission("mesh", etcd_client::Permission::read_write("cilium/").with_prefix()).await.unwrap();
-    place.says("log", "1 sets of labels have no identity").await;
+    setup.says("log", "1 sets of labels have no identity").await;
     let ips = async || content(&etcd).await.into_iter().filter(|(key, _)| key.starts_with("cilium/state/ip/")).count();
-    eventually("the others", async || (ips().await > 0).then_some(())).await;
-    assert!(content(&etcd).await.iter().any(|(key, _)| key == "cilium/cluster-config/vms"), "the rest is announced");
+    eventually("the addresses of the other workloads", async || (ips().await > 0).then_some(())).await;
+    assert!(content(&etcd).await.iter().any(|(key, _)| key == "cilium/cluster-config/vms"), "everything else is announced");
     etcd.delete(format!("cilium/state/identities/v1/id/{first}")).await;
     eventually("all addresses", async || (ips().await == 3).then_some(())).await;
-    assert_eq!((place.said("log", "cannot acquire the lock of cluster"), place.said("log", "have no identity")), (1, 1));
+    assert_eq!((setup.said("log", "cannot acquire the lock of cluster"), setup.said("log", "have no identity")), (1, 1));
     announcer.terminate();
     assert_eq!(announcer.end().await, 0);
 }
 
 #[tokio::test]
-async fn a_dry_run_needs_no_etcd_and_wrong_files_end_with_line_and_reason() {
-    let place = TempDir::new().unwrap();
+async fn a_dry_run_needs_no_etcd_and_reports_errors_by_line() {
+    let directory = TempDir::new().unwrap();
     let run = |text: &str| {
-        fs::write(place.path().join("vms.yaml"), text).unwrap();
+        fs::write(directory.path().join("vms.yaml"), text).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_meshkeep"));
-        command.args(["announce", "--dry-run"]).arg(place.path().join("vms.yaml")).output().unwrap()
+        command.args(["announce", "--dry-run"]).arg(directory.path().join("vms.yaml")).output().unwrap()
     };
     let output = run(FILE);
     let lines: Vec<String> = String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect();
@@ -388,7 +395,7 @@ async fn a_dry_run_needs_no_etcd_and_wrong_files_end_with_line_and_reason() {
 /// Rejects lease times with which a kill would withdraw everything, because the lease would expire
 /// before another process gets the lock.
 #[test]
-fn leases_that_cannot_outlive_a_kill_are_refused_with_the_sum() {
+fn leases_too_short_for_a_takeover_are_refused() {
     let sum = "30s is shorter than 60s: after a process is killed, its lock exists for 25s, and the next process waits up to 30s for it and needs up to 5s to start";
     for arguments in
         [&["announce", "--to=etcd.yaml", "--lease-ttl=30s", "vms.yaml"][..], &["reflect", "--to=etcd.yaml", "--to-lease-ttl=30s"]]
@@ -400,39 +407,39 @@ fn leases_that_cannot_outlive_a_kill_are_refused_with_the_sum() {
 }
 
 #[tokio::test]
-async fn identities_are_allocated_found_released_and_collected_by_command() {
+async fn identity_commands_allocate_find_release_and_collect() {
     let etcd = Etcd::start().await;
-    let place = AnnounceSetup::new(&etcd);
-    let reported = |output: &Output| (output.status.code(), String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let setup = AnnounceSetup::new(&etcd);
+    let code_and_output = |output: &Output| (output.status.code(), String::from_utf8_lossy(&output.stdout).trim().to_owned());
     let labels = ["k8s:app=a", "k8s:io.cilium.k8s.policy.cluster=vms"];
     let text = "k8s:app=a;k8s:io.cilium.k8s.policy.cluster=vms;";
-    let allocated = place.identity(&[&["allocate", "--cluster-id", "77"], &labels[..]].concat());
-    let id = reported(&allocated).1;
+    let allocated = setup.identity(&[&["allocate", "--cluster-id", "77"], &labels[..]].concat());
+    let id = code_and_output(&allocated).1;
     assert!(allocated.status.success() && (77 << 16..78 << 16).contains(&id.parse::<u64>().unwrap()), "{allocated:?}");
-    assert_eq!(reported(&place.identity(&[&["allocate", "--cluster-id", "77"], &labels[..]].concat())), (Some(0), id.clone()));
-    assert_eq!(reported(&place.identity(&["get", &id])), (Some(0), text.to_owned()));
-    assert_eq!(reported(&place.identity(&[&["get"], &labels[..]].concat())), (Some(0), id.clone()));
-    assert_eq!(reported(&place.identity(&["list"])), (Some(0), format!("{id}\t{text}")));
-    let listed: Value = serde_json::from_slice(&place.identity(&["list", "-o", "json"]).stdout).unwrap();
+    assert_eq!(code_and_output(&setup.identity(&[&["allocate", "--cluster-id", "77"], &labels[..]].concat())), (Some(0), id.clone()));
+    assert_eq!(code_and_output(&setup.identity(&["get", &id])), (Some(0), text.to_owned()));
+    assert_eq!(code_and_output(&setup.identity(&[&["get"], &labels[..]].concat())), (Some(0), id.clone()));
+    assert_eq!(code_and_output(&setup.identity(&["list"])), (Some(0), format!("{id}\t{text}")));
+    let listed: Value = serde_json::from_slice(&setup.identity(&["list", "-o", "json"]).stdout).unwrap();
     assert_eq!(listed[0]["labels"]["k8s:app"], "a", "{listed}");
-    let kept = place.identity(&["gc", "--cluster-id", "77", "--interval", "0"]);
-    assert_eq!(reported(&kept), (Some(0), "1 identities remain; deleted 0 identities and 0 locks".to_owned()));
-    let other = place.identity(&[&["release", "--node", "other"], &labels[..]].concat());
+    let first_gc = setup.identity(&["gc", "--cluster-id", "77", "--interval", "0"]);
+    assert_eq!(code_and_output(&first_gc), (Some(0), "1 identities remain; deleted 0 identities and 0 locks".to_owned()));
+    let other = setup.identity(&[&["release", "--node", "other"], &labels[..]].concat());
     assert!(other.status.code() == Some(1) && String::from_utf8_lossy(&other.stderr).contains("node other does not refer"), "{other:?}");
-    assert_eq!(place.identity(&[&["release"], &labels[..]].concat()).status.code(), Some(0));
-    assert_eq!(place.identity(&[&["release"], &labels[..]].concat()).status.code(), Some(1));
-    let gone = place.identity(&["gc", "--cluster-id", "77", "--interval", "0"]);
-    assert_eq!(reported(&gone).1, format!("deleted {id}\n0 identities remain; deleted 1 identities and 0 locks"));
-    assert_eq!(place.identity(&["get", &id]).status.code(), Some(1));
+    assert_eq!(setup.identity(&[&["release"], &labels[..]].concat()).status.code(), Some(0));
+    assert_eq!(setup.identity(&[&["release"], &labels[..]].concat()).status.code(), Some(1));
+    let second_gc = setup.identity(&["gc", "--cluster-id", "77", "--interval", "0"]);
+    assert_eq!(code_and_output(&second_gc).1, format!("deleted {id}\n0 identities remain; deleted 1 identities and 0 locks"));
+    assert_eq!(setup.identity(&["get", &id]).status.code(), Some(1));
     // keys of a clustermesh-apiserver have no references to identities
     let lease = etcd.client().await.lease_grant(600, None).await.unwrap().id();
     let published = Some(etcd_client::PutOptions::new().with_lease(lease));
     etcd.client().await.put("cilium/state/identities/v1/id/5046300", text, published).await.unwrap();
-    let kept = place.identity(&["gc", "--cluster-id", "77", "--interval", "0"]);
-    assert_eq!(reported(&kept).1, "1 identities remain; deleted 0 identities and 0 locks");
-    fs::write(place.path("etcd.yaml"), "endpoints: [http://127.0.0.1:1]\n").unwrap();
-    assert_eq!(place.identity(&["list", "--timeout", "1s"]).status.code(), Some(3));
+    let last_gc = setup.identity(&["gc", "--cluster-id", "77", "--interval", "0"]);
+    assert_eq!(code_and_output(&last_gc).1, "1 identities remain; deleted 0 identities and 0 locks");
+    fs::write(setup.path("etcd.yaml"), "endpoints: [http://127.0.0.1:1]\n").unwrap();
+    assert_eq!(setup.identity(&["list", "--timeout", "1s"]).status.code(), Some(3));
     // invalid arguments are reported before any connection to an etcd
-    assert_eq!(place.identity(&["get", "nonsense"]).status.code(), Some(2));
-    assert_eq!(place.identity(&["gc", "--cluster-id", "256", "--interval", "0"]).status.code(), Some(2));
+    assert_eq!(setup.identity(&["get", "nonsense"]).status.code(), Some(2));
+    assert_eq!(setup.identity(&["gc", "--cluster-id", "256", "--interval", "0"]).status.code(), Some(2));
 }

@@ -1,4 +1,4 @@
-//! Invalid input: each one affects only itself and is reported by one clear message that names it.
+//! Invalid input affects only itself, and one clear message names it.
 
 use std::fs;
 use std::time::Duration;
@@ -36,7 +36,7 @@ fn bad_values(scene: &Scene) -> Vec<(String, Vec<u8>, &'static str)> {
 }
 
 #[tokio::test]
-async fn values_that_cannot_be_used_are_listed_and_the_good_ones_before_them_stay() {
+async fn invalid_values_are_listed_and_the_last_valid_ones_stay() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
     scene.settles("the first loading").await;
     let mut truth = scene.truth();
@@ -64,8 +64,9 @@ async fn values_that_cannot_be_used_are_listed_and_the_good_ones_before_them_sta
     scene.stop_meshkeep().await;
     scene.start_meshkeep().await;
     settles(scene.meshkeep(), &expected, "a restart with bad values").await;
-    let strip = |items: Vec<Value>| items.into_iter().map(|item| (item["key"].clone(), item["reason"].clone())).collect::<Vec<_>>();
-    assert_eq!(strip(self::rejected(&scene).await), strip(rejected));
+    let keys_and_reasons =
+        |items: Vec<Value>| items.into_iter().map(|item| (item["key"].clone(), item["reason"].clone())).collect::<Vec<_>>();
+    assert_eq!(keys_and_reasons(self::rejected(&scene).await), keys_and_reasons(rejected));
 
     // valid again
     scene.remotes[0].proxy.restore().await;
@@ -82,7 +83,7 @@ async fn values_that_cannot_be_used_are_listed_and_the_good_ones_before_them_sta
 }
 
 #[tokio::test]
-async fn keys_that_are_no_entries_stop_nothing() {
+async fn keys_that_are_not_entries_disturb_nothing() {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
     let strange: [&[u8]; 8] = [
         b"cilium/state/nodes/v1/c01/\xff\xfe",
@@ -110,9 +111,9 @@ async fn keys_that_are_no_entries_stop_nothing() {
     eventually("the truth despite strange keys", objects).await;
     assert_eq!(scene.meshkeep().phase("c01").await, "live");
     // keys below a watched prefix are reported, also page by page
-    let no_entries = ["cilium/state/identities/v1/id/", "cilium/state/nodes/v1/c01/", "cilium/state/nodes/v1/c01/\u{fffd}\u{fffd}"];
-    let reported = || async { keys_of(&rejected(&scene).await).starts_with(&no_entries).then_some(()) };
-    eventually("keys that are no entries to be reported", reported).await;
+    let not_entries = ["cilium/state/identities/v1/id/", "cilium/state/nodes/v1/c01/", "cilium/state/nodes/v1/c01/\u{fffd}\u{fffd}"];
+    let reported = || async { keys_of(&rejected(&scene).await).starts_with(&not_entries).then_some(()) };
+    eventually("keys that are not entries to be reported", reported).await;
     let mut one_by_one = Vec::new();
     let mut path = "/v1/rejected?limit=1".to_owned();
     loop {
@@ -123,38 +124,42 @@ async fn keys_that_are_no_entries_stop_nothing() {
     }
     assert_eq!(keys_of(&one_by_one), keys_of(&rejected(&scene).await));
     assert_eq!(scene.meshkeep().get("/v1/status").await["counts"]["rejected"], json!(one_by_one.len()));
-    // some are deleted during a restart, which the list of puts and of existing keys must show
+    // one key is deleted while meshkeep is down; the list of new puts and the list of existing keys
+    // must show that
     scene.stop_meshkeep().await;
     scene.remotes[0].etcd.delete(strange[0]).await;
     scene.start_meshkeep().await;
-    let reported = || async { keys_of(&rejected(&scene).await).starts_with(&no_entries[..2]).then_some(()) };
-    eventually("what is left to be reported", reported).await;
-    assert!(!keys_of(&rejected(&scene).await).contains(&no_entries[2]));
+    let reported = || async { keys_of(&rejected(&scene).await).starts_with(&not_entries[..2]).then_some(()) };
+    eventually("only the remaining keys to be reported", reported).await;
+    assert!(!keys_of(&rejected(&scene).await).contains(&not_entries[2]));
     for key in &strange[1..] {
         scene.remotes[0].etcd.delete(*key).await;
     }
-    scene.settles("strange keys being gone").await;
+    scene.settles("the deletion of the strange keys").await;
     // entries decide whether the scene has settled; rejected keys are reported independently
     eventually("strange keys to be reported no more", || async { rejected(&scene).await.is_empty().then_some(()) }).await;
 }
 
 /// A remote that puts invalid values as fast as it can must not hide the rest of the log.
 #[tokio::test]
-async fn what_a_remote_repeats_is_logged_once_for_each_cause() {
+async fn repeated_invalid_keys_are_logged_once_per_cause() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
     scene.settles("the first loading").await;
     for round in 0..20 {
         for _ in 0..100 {
             scene.remotes[0].etcd.put("cilium/state/nodes/v1/c01/", "{}").await;
         }
-        scene.remotes[0].etcd.put_many((0..100).map(|at| (format!("cilium/state/services/v1/c01/no-namespace-{round}-{at}"), "{}"))).await;
+        scene.remotes[0]
+            .etcd
+            .put_many((0..100).map(|number| (format!("cilium/state/services/v1/c01/no-namespace-{round}-{number}"), "{}")))
+            .await;
     }
     scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
     let reported = || async { (!rejected(&scene).await.is_empty()).then_some(()) };
     eventually("the keys to be reported", reported).await;
     let objects = || async { (served_objects(scene.meshkeep()).await == scene.truth().expected().objects).then_some(()) };
     eventually("the truth behind 4,000 strange keys", objects).await;
-    // two kinds; on a slow machine the test may last into a second minute
+    // one line for each of the two kinds; on a slow machine the test may last into a second minute
     let lines = scene.meshkeep().log_lines_with(&["rejected a key of cluster"]);
     assert!((1..=4).contains(&lines), "{lines} lines");
 }
@@ -168,13 +173,13 @@ async fn rejected(scene: &Scene) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn unknown_prefixes_are_told_once() {
+async fn unknown_prefixes_are_reported_once() {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
     scene.remotes[0].etcd.put("cilium/state/frobs/v1/c01/a", "1").await;
     scene.remotes[0].etcd.put("cilium/state/frobs/v1/c01/b", "2").await;
     scene.start_meshkeep().await;
     scene.settles("loading with an unknown prefix").await;
-    let state = scene.meshkeep().says_of("c01", "unknownPrefixes", "frobs/v1").await;
+    let state = scene.meshkeep().wait_for_field("c01", "unknownPrefixes", "frobs/v1").await;
     assert_eq!(state["unknownPrefixes"].as_array().map(Vec::len), Some(1), "{state}");
     assert_eq!(scene.meshkeep().log_lines_with(&["frobs/v1"]), 1);
     // a second connection does not report it again
@@ -185,10 +190,10 @@ async fn unknown_prefixes_are_told_once() {
     assert_eq!(scene.meshkeep().log_lines_with(&["frobs/v1"]), 1);
 }
 
-/// Puts unknown prefixes before, between and behind the known ones, in both forms, and adds,
-/// extends and removes them while meshkeep runs.
+/// Puts unknown prefixes before, between and after the known ones, in both forms, and adds, extends
+/// and removes them while meshkeep runs.
 #[tokio::test]
-async fn unknown_prefixes_are_found_in_every_gap_and_counted() {
+async fn unknown_prefixes_are_counted_wherever_they_are() {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 1, SMALL).await;
     scene.home = scene.home.with_flags(&["--unknown-prefix-interval=100ms"]);
     // the other root of a source is scanned too
@@ -207,7 +212,7 @@ async fn unknown_prefixes_are_found_in_every_gap_and_counted() {
             let pairs = pairs.iter().map(|(rest, count)| (format!("{root}/{rest}"), Value::from(*count)));
             pairs.chain(other).collect::<serde_json::Map<_, _>>().into()
         };
-        let is = async |expected: &[(&str, u64)]| {
+        let wait_for_keys = async |expected: &[(&str, u64)]| {
             let expected = counts(expected);
             eventually(&format!("unknown keys of {name}: {expected}"), || async {
                 let state = scene.meshkeep().get(&format!("/v1/clusters/{name}")).await;
@@ -218,35 +223,35 @@ async fn unknown_prefixes_are_found_in_every_gap_and_counted() {
             .await;
         };
         let etcd = &scene.remotes[remote].etcd;
-        is(&[("0first", 1), ("aaa/v1/", 2), ("ip/v2/", 1), ("nodes/loose", 1), ("nodes/v1alpha1/", 1), ("zzz/", 2)]).await;
+        wait_for_keys(&[("0first", 1), ("aaa/v1/", 2), ("ip/v2/", 1), ("nodes/loose", 1), ("nodes/v1alpha1/", 1), ("zzz/", 2)]).await;
         etcd.put(format!("{root}/aaa/v1/c"), "1").await;
         etcd.put(format!("{root}/bbb/v1/a"), "1").await;
         etcd.delete(format!("{root}/ip/v2/x")).await;
-        is(&[("0first", 1), ("aaa/v1/", 3), ("bbb/v1/", 1), ("nodes/loose", 1), ("nodes/v1alpha1/", 1), ("zzz/", 2)]).await;
+        wait_for_keys(&[("0first", 1), ("aaa/v1/", 3), ("bbb/v1/", 1), ("nodes/loose", 1), ("nodes/v1alpha1/", 1), ("zzz/", 2)]).await;
         for rest in ["0first", "aaa/v1/a", "aaa/v1/b", "aaa/v1/c", "bbb/v1/a", "nodes/loose", "nodes/v1alpha1/x", "zzz/x/y", "zzz/z"] {
             etcd.delete(format!("{root}/{rest}")).await;
         }
-        is(&[]).await;
+        wait_for_keys(&[]).await;
         assert_eq!(scene.meshkeep().log_lines_with(&[name, "zzz/", "does not know"]), 1);
     }
-    scene.settles("unknown prefixes being gone").await;
+    scene.settles("the deletion of the unknown prefixes").await;
 }
 
 #[tokio::test]
-async fn a_remote_that_does_not_answer_disturbs_no_other() {
+async fn an_unresponsive_remote_does_not_disturb_others() {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     scene.home.write_cluster("silent", &format!("endpoints:\n- http://{}\n", silent.local_addr().unwrap()));
     scene.home.write_cluster("refused", "endpoints:\n- http://127.0.0.1:1\n");
     scene.start_meshkeep().await;
     scene.settles("loading with remotes that do not answer").await;
-    let refused = scene.meshkeep().says_of("refused", "lastError", "127.0.0.1:1").await;
+    let refused = scene.meshkeep().wait_for_field("refused", "lastError", "127.0.0.1:1").await;
     assert!(refused["failures"].as_u64() >= Some(1), "{refused}");
 }
 
 /// Checks that the process ended with this code, and that one line of its log contains all of these
 /// words.
-fn ended_naming(ended: &Ended, code: i32, words: &[&str]) {
+fn assert_exit_message(ended: &Ended, code: i32, words: &[&str]) {
     assert_eq!(ended.status.code(), Some(code), "{}", ended.log);
     let lines = ended.log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count();
     assert_eq!(lines, 1, "one line should name {words:?}:\n{}", ended.log);
@@ -255,23 +260,23 @@ fn ended_naming(ended: &Ended, code: i32, words: &[&str]) {
 }
 
 #[tokio::test]
-async fn a_data_directory_that_cannot_be_written_ends_the_start() {
+async fn an_unwritable_data_directory_ends_the_start() {
     let home = Home::new();
     let file = home.config_directory().with_file_name("a-file");
     fs::write(&file, "").unwrap();
     let below = file.join("data");
     let flag = format!("--data-dir={}", below.display());
     let ended = home.with_flags(&[&flag]).run_to_the_end().await;
-    ended_naming(&ended, 1, &[&below.display().to_string()]);
+    assert_exit_message(&ended, 1, &[&below.display().to_string()]);
 }
 
 #[tokio::test]
-async fn a_data_directory_in_use_is_waited_for_and_its_holder_named() {
+async fn a_start_waits_for_a_data_directory_and_names_its_holder() {
     let mut home = Home::new();
     let first = home.start().await;
     let data = home.data_directory().display().to_string();
     let second = Home::new().with_flags(&[&format!("--data-dir={data}"), "--store-lock-wait=1s"]).run_to_the_end().await;
-    ended_naming(&second, 1, &[&data, &first.id().to_string(), "stop that process"]);
+    assert_exit_message(&second, 1, &[&data, &first.id().to_string(), "stop that process"]);
     assert!(second.after >= Duration::from_secs(1), "{:?}", second.after);
     assert_eq!(first.get("/v1/nodes").await["items"], json!([]));
     // once the directory is free it can be used
@@ -284,11 +289,11 @@ async fn a_port_in_use_ends_the_start() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let ended = Home::new().with_only_flags(&[&format!("--listen={address}")]).run_to_the_end().await;
-    ended_naming(&ended, 1, &[&address]);
+    assert_exit_message(&ended, 1, &[&address]);
 }
 
 #[tokio::test]
-async fn an_address_for_everybody_is_refused_without_tls() {
+async fn a_public_address_is_refused_without_tls() {
     let ended = Home::new().with_only_flags(&["--listen=0.0.0.0:0"]).run_to_the_end().await;
     assert_ne!(ended.status.code(), Some(0));
     assert!(ended.log.contains("0.0.0.0:0") && ended.log.contains("--insecure"), "{}", ended.log);
@@ -303,7 +308,7 @@ async fn a_bad_flag_is_a_usage_error() {
 }
 
 #[tokio::test]
-async fn a_missing_config_directory_is_waited_for() {
+async fn meshkeep_waits_for_a_missing_config_directory() {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
     let (directory, aside) = (scene.home.config_directory(), scene.home.config_directory().with_extension("aside"));
     fs::rename(&directory, &aside).unwrap();
@@ -316,11 +321,11 @@ async fn a_missing_config_directory_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_disk_that_fills_up_is_told_and_serving_goes_on() {
+async fn a_disk_that_fills_up_is_reported_and_serving_continues() {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
     // files may not grow beyond 4 MiB (in blocks of 512 bytes); the signal SIGXFSZ is ignored
     let home = std::mem::replace(&mut scene.home, Home::new());
-    scene.home = home.behind_shell("trap '' XFSZ; ulimit -f 8192");
+    scene.home = home.after_shell_commands("trap '' XFSZ; ulimit -f 8192");
     scene.start_meshkeep().await;
     scene.settles("the first loading").await;
     assert_eq!(store_state(&scene).await, "healthy");
@@ -340,12 +345,12 @@ async fn a_disk_that_fills_up_is_told_and_serving_goes_on() {
     // with enough space everything is fetched and stored
     scene.kill_meshkeep();
     let home = std::mem::replace(&mut scene.home, Home::new());
-    scene.home = home.behind_shell(":");
+    scene.home = home.after_shell_commands(":");
     scene.start_meshkeep().await;
-    scene.settles("room on the disk again").await;
+    scene.settles("space on the disk again").await;
     // the part that the full disk cut off may be reported as lost
-    let is_well = async || ["healthy", "lost"].contains(&store_state(&scene).await.as_str()).then_some(());
-    eventually("the store to be well", is_well).await;
+    let has_recovered = async || ["healthy", "lost"].contains(&store_state(&scene).await.as_str()).then_some(());
+    eventually("the store to recover", has_recovered).await;
 }
 
 async fn store_state(scene: &Scene) -> String {

@@ -32,11 +32,11 @@ pub(super) fn files_of(tar: &[u8]) -> BTreeMap<String, String> {
 }
 
 #[tokio::test]
-async fn a_bundle_has_all_that_is_known_and_its_owner_alone_may_read_it() {
+async fn a_bundle_has_every_file_and_only_its_owner_may_read_it() {
     let (_etcds, _home, running) = in_state_form(&etcd_binaries()[0], &["--log-level=debug"]).await;
     let directory = tempfile::tempdir().unwrap();
-    let made = bundle(running.url(), directory.path(), &[]);
-    assert!(made.status.success(), "{made:?}");
+    let output = bundle(running.url(), directory.path(), &[]);
+    assert!(output.status.success(), "{output:?}");
     let path = std::fs::read_dir(directory.path()).unwrap().next().unwrap().unwrap().path();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let files = files_of(&std::fs::read(&path).unwrap());
@@ -46,8 +46,8 @@ async fn a_bundle_has_all_that_is_known_and_its_owner_alone_may_read_it() {
     let mut expected: Vec<&str> = all.iter().chain(&texts).map(String::as_str).collect();
     expected.sort_unstable();
     assert_eq!(names, expected);
-    let said = String::from_utf8(made.stdout).unwrap();
-    assert!(said.starts_with("meshkeep-bundle-2") && said.contains(".tar: 10 files, "), "{said}");
+    let summary = String::from_utf8(output.stdout).unwrap();
+    assert!(summary.starts_with("meshkeep-bundle-2") && summary.contains(".tar: 10 files, "), "{summary}");
     let json = |name: &str| serde_json::from_str::<Value>(&files[&format!("meshkeep-bundle/{name}")]).unwrap();
     assert_eq!(json("clusters.json")["items"][0]["name"], "paris");
     assert_eq!(json("config.json")["items"][0]["name"], "config");
@@ -69,15 +69,15 @@ async fn a_bundle_has_all_that_is_known_and_its_owner_alone_may_read_it() {
 /// A bundle of a process that could not load its store, because another process uses the data
 /// directory.
 #[tokio::test]
-async fn a_bundle_of_one_that_is_not_loaded_has_what_there_is() {
+async fn a_bundle_before_the_store_is_loaded_has_its_errors() {
     let mut first = Home::new();
     let _holder = first.start().await;
     let data = format!("--data-dir={}", first.data_directory().display());
     let mut second = Home::new().with_flags(&[&data, "--store-lock-wait=60s"]);
     let waiting = second.start().await;
     let directory = tempfile::tempdir().unwrap();
-    let made = bundle(waiting.url(), directory.path(), &["--output", "x.tar"]);
-    assert_eq!(made.status.code(), Some(1), "{made:?}");
+    let output = bundle(waiting.url(), directory.path(), &["--output", "x.tar"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
     let files = files_of(&std::fs::read(directory.path().join("x.tar")).unwrap());
     assert!(files["meshkeep-bundle/errors.txt"].contains("clusters.json: the store is still loading"), "{files:?}");
     assert!(files.contains_key("meshkeep-bundle/metrics.txt") && files.contains_key("meshkeep-bundle/log.txt"), "{files:?}");

@@ -23,7 +23,7 @@ async fn items(meshkeep: &Meshkeep, kind: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_cluster_that_stays_away_loses_its_services_and_comes_back() {
+async fn services_of_an_unreachable_cluster_expire_and_return() {
     let mut etcd = Etcd::start().await;
     let cluster = MeshCluster::generate(1, SMALL);
     publish(&etcd, Form::State, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
@@ -33,21 +33,21 @@ async fn a_cluster_that_stays_away_loses_its_services_and_comes_back() {
     let meshkeep = home.start().await;
     settles(&meshkeep, &all, "the first loading").await;
     etcd.stop().await;
-    settles(&meshkeep, &without, "the end of its time").await;
+    settles(&meshkeep, &without, "the expiry of its services").await;
     etcd.restart().await;
     settles(&meshkeep, &all, "its return").await;
     meshkeep.stop().await;
     etcd.stop().await;
     let meshkeep = home.start().await;
-    settles(&meshkeep, &without, "a start with a cluster that is away").await;
+    settles(&meshkeep, &without, "a start while the cluster is unreachable").await;
 }
 
 #[tokio::test]
-async fn services_exports_and_slices_go_and_nodes_identities_and_addresses_stay() {
+async fn services_exports_and_slices_expire_and_other_kinds_stay() {
     let (mut etcds, _home, meshkeep) = samples::in_state_form(&etcd_binaries()[0], &["--cache-ttl=1s"]).await;
-    let kept = ["nodes", "identities", "ipcache"];
+    let unaffected = ["nodes", "identities", "ipcache"];
     let (mut before, revoked) = (Vec::new(), ["services", "service-exports", "endpoint-slices"]);
-    for kind in kept {
+    for kind in unaffected {
         before.push(items(&meshkeep, kind).await);
     }
     for kind in revoked {
@@ -60,15 +60,14 @@ async fn services_exports_and_slices_go_and_nodes_identities_and_addresses_stay(
         let what = format!("the end of {kind}");
         eventually(&what, || async { (items(&meshkeep, kind).await == Value::Array(Vec::new())).then_some(()) }).await;
     }
-    for (kind, before) in kept.into_iter().zip(before) {
+    for (kind, before) in unaffected.into_iter().zip(before) {
         assert_eq!(items(&meshkeep, kind).await, before, "{kind}");
     }
 }
 
-/// A cluster without a config counts as connected, also while it is not yet certain that it has
-/// none.
+/// A cluster without a config counts as connected, even before it is certain that it has no config.
 #[tokio::test]
-async fn a_legacy_cluster_that_is_there_loses_nothing() {
+async fn a_reachable_legacy_cluster_loses_nothing() {
     let mut etcd = Etcd::start().await;
     let cluster = MeshCluster::generate(1, SMALL);
     put_heartbeat(&etcd).await;
@@ -85,11 +84,11 @@ async fn a_legacy_cluster_that_is_there_loses_nothing() {
     // without a config the cluster's id is unknown
     let truth = |cluster: &MeshCluster| {
         let mut truth = Truth::of([cluster]);
-        truth.name_cluster("c01", 0);
+        truth.set_cluster_id("c01", 0);
         truth.expected()
     };
     let revoked = |meshkeep: &Meshkeep| meshkeep.log_lines_with(&["away for longer than --cache-ttl"]);
-    for start in ["the first start", "a start with what was stored"] {
+    for start in ["the first start", "a start with stored data"] {
         let meshkeep = home.start().await;
         meshkeep.reaches("c01", "live").await;
         let outlasts = || async { (meshkeep.cluster("c01").await["phaseSeconds"].as_f64() > Some(2.0)).then_some(()) };
@@ -102,7 +101,7 @@ async fn a_legacy_cluster_that_is_there_loses_nothing() {
     meshkeep.reaches("c01", "live").await;
     for _ in 0..2 {
         etcd.stop().await;
-        settles(&meshkeep, &truth(&without_services(&cluster)), "the end of its time").await;
+        settles(&meshkeep, &truth(&without_services(&cluster)), "the expiry of its services").await;
         etcd.restart().await;
         settles(&meshkeep, &truth(&cluster), "its return").await;
     }
@@ -110,7 +109,7 @@ async fn a_legacy_cluster_that_is_there_loses_nothing() {
 
 /// A new file that names missing certificates ends the earlier connection.
 #[tokio::test]
-async fn a_cluster_whose_new_file_cannot_be_used_is_away() {
+async fn a_cluster_with_an_unusable_file_counts_as_unreachable() {
     let etcd = Etcd::start().await;
     let cluster = MeshCluster::generate(1, SMALL);
     publish(&etcd, Form::State, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
@@ -123,5 +122,5 @@ async fn a_cluster_whose_new_file_cannot_be_used_is_away() {
     meshkeep.reaches("c01", "waitingForFiles").await;
     let state = meshkeep.cluster("c01").await;
     assert!(state["resources"].as_array().unwrap().iter().all(|kind| kind["synced"] != true), "{state}");
-    settles(&meshkeep, &Truth::of([&without_services(&cluster)]).expected(), "the end of its time").await;
+    settles(&meshkeep, &Truth::of([&without_services(&cluster)]).expected(), "the expiry of its services").await;
 }

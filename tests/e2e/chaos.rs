@@ -14,7 +14,7 @@ const SHAPE: Shape = Shape { nodes: 6, identities: 20, endpoints: 300, services:
 
 /// An event of a mesh and its sidecar.
 #[derive(Debug, Clone, Copy)]
-enum Happening {
+enum ChaosEvent {
     Change,
     Delete,
     Add,
@@ -26,37 +26,37 @@ enum Happening {
     WipeEtcd,
     RefreshCanaries,
     RepublishConfig,
-    RunDry,
+    LimitBytes,
     KillMeshkeep,
     RestartMeshkeep,
 }
 
-const ALL: [Happening; 17] = [
-    // the most frequent events
-    Happening::Change,
-    Happening::Change,
-    Happening::Delete,
-    Happening::Delete,
-    Happening::Add,
-    Happening::PutAgain,
-    Happening::Cut,
-    Happening::Restore,
-    Happening::Restore,
-    Happening::Compact,
-    Happening::RestartEtcd,
-    Happening::WipeEtcd,
-    Happening::RefreshCanaries,
-    Happening::RepublishConfig,
-    Happening::RunDry,
-    Happening::KillMeshkeep,
-    Happening::RestartMeshkeep,
+const EVENTS: [ChaosEvent; 17] = [
+    // frequent events are listed several times
+    ChaosEvent::Change,
+    ChaosEvent::Change,
+    ChaosEvent::Delete,
+    ChaosEvent::Delete,
+    ChaosEvent::Add,
+    ChaosEvent::PutAgain,
+    ChaosEvent::Cut,
+    ChaosEvent::Restore,
+    ChaosEvent::Restore,
+    ChaosEvent::Compact,
+    ChaosEvent::RestartEtcd,
+    ChaosEvent::WipeEtcd,
+    ChaosEvent::RefreshCanaries,
+    ChaosEvent::RepublishConfig,
+    ChaosEvent::LimitBytes,
+    ChaosEvent::KillMeshkeep,
+    ChaosEvent::RestartMeshkeep,
 ];
 
-impl Happening {
-    async fn happen(self, scene: &mut Scene, random: &mut StdRng) {
+impl ChaosEvent {
+    async fn apply(self, scene: &mut Scene, random: &mut StdRng) {
         let stamp = scene.next_stamp();
-        let at = random.random_range(0..scene.remotes.len());
-        let remote = &mut scene.remotes[at];
+        let index = random.random_range(0..scene.remotes.len());
+        let remote = &mut scene.remotes[index];
         match self {
             Self::Change => remote.change(|cluster| cluster.change_one_percent(random)).await,
             Self::Delete => remote.change(|cluster| cluster.delete_one_percent(random)).await,
@@ -85,7 +85,7 @@ impl Happening {
             }
             Self::RefreshCanaries => put_canaries(&remote.etcd, remote.form, &remote.clusters[0], &stamp).await,
             Self::RepublishConfig => put_config(&remote.etcd, remote.form, &remote.clusters[0]).await,
-            Self::RunDry => remote.proxy.allow_bytes(random.random_range(0..200_000)),
+            Self::LimitBytes => remote.proxy.allow_bytes(random.random_range(0..200_000)),
             Self::KillMeshkeep => {
                 scene.kill_meshkeep();
                 scene.start_meshkeep().await;
@@ -100,29 +100,29 @@ impl Happening {
     }
 }
 
-fn number(name: &str, default: u64) -> u64 {
+fn number_from_env(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
 }
 
 #[tokio::test]
-async fn whatever_happens_the_mirror_ends_with_the_truth() {
-    let seed = number("MESHKEEP_CHAOS_SEED", 1);
+async fn the_mirror_is_right_after_random_events() {
+    let seed = number_from_env("MESHKEEP_CHAOS_SEED", 1);
     let mut random = StdRng::seed_from_u64(seed);
     let mut scene = Scene::without_meshkeep(etcd_binaries().choose(&mut random).unwrap(), 1, 2, SHAPE).await;
     // short waits, because the run is short
     scene.home = scene.home.with_flags(&["--kvstore-opt=etcd.limit=40", "--backoff-min=50ms", "--backoff-max=500ms"]);
     scene.start_meshkeep().await;
-    for round in 0..number("MESHKEEP_CHAOS_ROUNDS", 6) {
-        let mut happened = Vec::new();
+    for round in 0..number_from_env("MESHKEEP_CHAOS_ROUNDS", 6) {
+        let mut events = Vec::new();
         for _ in 0..random.random_range(1..8) {
-            let happening = *ALL.choose(&mut random).unwrap();
-            happened.push(happening);
-            happening.happen(&mut scene, &mut random).await;
+            let event = *EVENTS.choose(&mut random).unwrap();
+            events.push(event);
+            event.apply(&mut scene, &mut random).await;
         }
         for remote in &mut scene.remotes {
             remote.proxy.allow_bytes(u64::MAX);
             remote.proxy.restore().await;
         }
-        scene.settles(&format!("round {round} of seed {seed}: {happened:?}")).await;
+        scene.settles(&format!("round {round} of seed {seed}: {events:?}")).await;
     }
 }

@@ -12,17 +12,17 @@ use crate::harness::truth::Truth;
 
 /// Waits for a finding of a kind.
 async fn finding(meshkeep: &Meshkeep, kind: &str) -> Value {
-    let found = || async { meshkeep.get(&format!("/v1/problems?kind={kind}")).await["items"].get(0).cloned() };
-    eventually(&format!("a finding {kind}"), found).await
+    let first_finding = || async { meshkeep.get(&format!("/v1/problems?kind={kind}")).await["items"].get(0).cloned() };
+    eventually(&format!("a finding {kind}"), first_finding).await
 }
 
 async fn no_finding(meshkeep: &Meshkeep, kind: &str) {
-    let gone = || async { meshkeep.get(&format!("/v1/problems?kind={kind}")).await["items"].get(0).is_none().then_some(()) };
-    eventually(&format!("the end of {kind}"), gone).await;
+    let is_resolved = || async { meshkeep.get(&format!("/v1/problems?kind={kind}")).await["items"].get(0).is_none().then_some(()) };
+    eventually(&format!("the end of {kind}"), is_resolved).await;
 }
 
 #[tokio::test]
-async fn a_cluster_whose_id_changes_is_removed_and_read_anew() {
+async fn a_cluster_with_a_new_id_is_removed_and_read_again() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
     scene.settles("the first loading").await;
     let seen = scene.seen();
@@ -33,19 +33,22 @@ async fn a_cluster_whose_id_changes_is_removed_and_read_anew() {
     scene.settles("a change of the cluster's id").await;
     let followed = scene.follower().now();
     let removed = followed.named("delete", seen).filter(|event| event.data["key"] == "cilium/cache/nodes/v1/c01/c01-worker-0").count();
-    assert_eq!(removed, 1, "what was held under the old id goes");
-    let of_cluster = |event: &&Event| event.data["key"].as_str().is_some_and(|key| key.contains("/v1/c01/"));
-    let changes: Vec<&Event> = followed.events[seen..].iter().filter(of_cluster).collect();
-    let comes = |event: &&Event| event.name == "upsert" && event.data["key"] == "cilium/cache/nodes/v1/c01/c01-worker-0";
-    let node = changes.iter().rposition(comes).unwrap();
-    assert!(changes[node..].iter().all(|event| event.name == "upsert"), "all of it goes before anything comes under the new id");
+    assert_eq!(removed, 1, "the entries with the old id are removed");
+    let is_of_cluster = |event: &&Event| event.data["key"].as_str().is_some_and(|key| key.contains("/v1/c01/"));
+    let changes: Vec<&Event> = followed.events[seen..].iter().filter(is_of_cluster).collect();
+    let is_node_upsert = |event: &&Event| event.name == "upsert" && event.data["key"] == "cilium/cache/nodes/v1/c01/c01-worker-0";
+    let node = changes.iter().rposition(is_node_upsert).unwrap();
+    assert!(
+        changes[node..].iter().all(|event| event.name == "upsert"),
+        "all old entries are removed before any entry with the new id is added"
+    );
     assert!(!followed.changes_since(seen).keys().any(|key| key.contains("/c02")), "the other cluster was disturbed");
 }
 
-/// A changed id is detected at a start, and the new id is taken. The old entries are removed
-/// anyway, and the new ones follow once the id is free.
+/// A cluster changes its id while meshkeep is down, and another cluster has the new id. The old
+/// entries are removed at the next start. The new ones follow once the id is free.
 #[tokio::test]
-async fn a_cluster_whose_id_changed_meanwhile_to_one_that_is_taken_waits_for_it() {
+async fn a_cluster_waits_until_its_new_id_is_free() {
     let mut scene = Scene::start(&etcd_binaries()[0], 2, 0, SMALL).await;
     scene.settles("the first loading").await;
     scene.stop_meshkeep().await;
@@ -53,17 +56,17 @@ async fn a_cluster_whose_id_changed_meanwhile_to_one_that_is_taken_waits_for_it(
     rewrite(&scene.remotes[0].etcd, Form::State, &before, &after).await;
     put_config(&scene.remotes[0].etcd, Form::State, &after).await;
     scene.start_meshkeep().await;
-    scene.meshkeep().says_of("c01", "lastError", "already used by cluster c02").await;
-    settles(scene.meshkeep(), &Truth::of(&scene.remotes[1].clusters).expected(), "an id that is taken").await;
+    scene.meshkeep().wait_for_field("c01", "lastError", "already used by cluster c02").await;
+    settles(scene.meshkeep(), &Truth::of(&scene.remotes[1].clusters).expected(), "an id that is in use").await;
     assert_eq!(finding(scene.meshkeep(), "duplicateClusterID").await["clusters"], json!(["c01", "c02"]));
     scene.home.remove_cluster("c02");
     scene.remotes.remove(1);
     scene.remotes[0].clusters[0] = after;
-    scene.settles("the end of the other").await;
+    scene.settles("the removal of the other cluster").await;
 }
 
 #[tokio::test]
-async fn two_clusters_cannot_have_one_id() {
+async fn two_clusters_cannot_have_the_same_id() {
     let binary = &etcd_binaries()[0];
     let scene = Scene::start(binary, 1, 0, SMALL).await;
     scene.settles("the first loading").await;
@@ -71,7 +74,7 @@ async fn two_clusters_cannot_have_one_id() {
     let etcd = Etcd::builder().binary(binary).start().await;
     publish(&etcd, Form::State, std::slice::from_ref(&twin), "2026-01-12T09:31:07Z").await;
     scene.home.write_cluster("twin", &etcd.client_file_yaml());
-    let state = scene.meshkeep().says_of("twin", "lastError", "c01").await;
+    let state = scene.meshkeep().wait_for_field("twin", "lastError", "c01").await;
     assert!(state["lastError"].as_str().unwrap().contains('1'), "{state}");
     let found = finding(scene.meshkeep(), "duplicateClusterID").await;
     assert_eq!((&found["id"], &found["clusters"]), (&json!("duplicateClusterID/1"), &json!(["c01", "twin"])), "{found}");
@@ -108,7 +111,7 @@ async fn a_remote_that_claims_the_own_clusters_id_is_refused_and_reported() {
 
 /// In a mesh of 511, cluster ids have nine bits and the identity numbers below them 15.
 #[tokio::test]
-async fn a_mesh_of_511_takes_ids_beyond_255_and_no_cluster_of_another_size() {
+async fn a_mesh_of_511_accepts_ids_above_255_and_no_other_size() {
     let mut clusters: Vec<MeshCluster> = [(511, "low", 2), (511, "high", 300), (511, "last", 511)]
         .map(|(max, name, id)| MeshCluster::generate_in_mesh_of(max, name, id, EVERY_KIND))
         .into();
@@ -131,7 +134,8 @@ async fn a_mesh_of_511_takes_ids_beyond_255_and_no_cluster_of_another_size() {
         assert_eq!((&reported["cluster"], &reported["clusterID"]), (&json!("high"), &json!(300)), "{reported}");
         meshkeep.stop().await;
     }
-    // an identity of the next cluster's range, which would be the cluster's own in a mesh of 255
+    // an identity of the next cluster's range; with the 16 bits that a mesh of 255 has for
+    // identities, both ranges would be one
     let meshkeep = home.start().await;
     let (key, id) = ("cilium/cache/ip/v1/high/10.44.9.9", (301 << 15) + 256);
     let value = format!(r#"{{"IP":"10.44.9.9","HostIP":"","ID":{id},"Key":0,"Metadata":""}}"#);
@@ -143,15 +147,15 @@ async fn a_mesh_of_511_takes_ids_beyond_255_and_no_cluster_of_another_size() {
     eventually("an identity out of range to be refused", refused).await;
     assert_eq!(finding(&meshkeep, "identityOutOfRange").await["clusters"], json!(["high"]));
     remote.etcd.delete(key).await;
-    let gone = clusters[1].keys_of("nodes/v1")[0].clone();
-    clusters[1].delete(&gone);
-    remote.etcd.delete(gone).await;
+    let deleted = clusters[1].keys_of("nodes/v1")[0].clone();
+    clusters[1].delete(&deleted);
+    remote.etcd.delete(deleted).await;
     settles(&meshkeep, &Truth::of(&clusters).expected(), "deletions").await;
 }
 
 /// A config that cannot be decoded changes nothing, and is reported until there is a valid one.
 #[tokio::test]
-async fn a_config_that_becomes_unreadable_is_told_and_changes_nothing() {
+async fn an_unreadable_config_is_reported_and_changes_nothing() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
     scene.settles("the first loading").await;
     scene.remotes[0].etcd.put("cilium/cluster-config/c01", "{\"id\":\"one\"}").await;
@@ -164,13 +168,13 @@ async fn a_config_that_becomes_unreadable_is_told_and_changes_nothing() {
     put_config(&scene.remotes[0].etcd, Form::State, &scene.remotes[0].clusters[0]).await;
     no_finding(scene.meshkeep(), "clusterConfigRefused").await;
     assert_eq!(scene.meshkeep().get("/v1/rejected").await["items"], json!([]));
-    scene.settles("the return of the good one").await;
+    scene.settles("the return of the valid config").await;
 }
 
-/// Two clusters with one id are found at the same start, and the newcomer connects first. The id
-/// belongs to the cluster whose data is stored.
+/// Two clusters with the same id are found at the same start, and the new one connects first. The
+/// id belongs to the cluster whose data is stored.
 #[tokio::test]
-async fn of_two_clusters_that_claim_one_id_the_stored_one_keeps_it() {
+async fn a_stored_cluster_keeps_its_id_when_a_new_one_claims_it() {
     let binary = &etcd_binaries()[0];
     let mut scene = Scene::start(binary, 1, 0, SMALL).await;
     scene.settles("the first loading").await;
@@ -181,20 +185,20 @@ async fn of_two_clusters_that_claim_one_id_the_stored_one_keeps_it() {
     scene.home.write_cluster("a-twin", &etcd.client_file_yaml());
     scene.remotes[0].proxy.cut().await;
     scene.start_meshkeep().await;
-    scene.meshkeep().says_of("a-twin", "lastError", "already used by cluster c01").await;
+    scene.meshkeep().wait_for_field("a-twin", "lastError", "already used by cluster c01").await;
     scene.remotes[0].proxy.restore().await;
-    scene.settles("the return of the stored one").await;
+    scene.settles("the return of the stored cluster").await;
 }
 
 /// A cluster config is deleted. Its contents and the cluster's data stay, also after a restart.
 #[tokio::test]
-async fn a_config_that_vanishes_stays_in_force_and_is_reported() {
+async fn a_deleted_config_stays_in_force_and_is_reported() {
     let mut scene = Scene::start(&etcd_binaries()[0], 0, 1, SMALL).await;
     scene.settles("the first loading").await;
     let before = scene.meshkeep().cluster("c01").await["config"].clone();
     assert_eq!((&before["id"], &before["cached"]), (&1.into(), &true.into()), "{before}");
     scene.remotes[0].etcd.delete("cilium/cluster-config/c01").await;
-    let reported = scene.meshkeep().says_of("c01", "lastError", "its cluster config was deleted").await;
+    let reported = scene.meshkeep().wait_for_field("c01", "lastError", "its cluster config was deleted").await;
     assert_eq!(reported["config"], before, "{reported}");
     // the committer publishes the phase, so it follows a moment later
     scene.meshkeep().reaches("c01", "sourceLost").await;
@@ -203,12 +207,12 @@ async fn a_config_that_vanishes_stays_in_force_and_is_reported() {
     finding(scene.meshkeep(), "sourceLost").await;
     scene.stop_meshkeep().await;
     scene.start_meshkeep().await;
-    let reported = scene.meshkeep().says_of("c01", "lastError", "cilium/cluster-config/c01 does not exist").await;
+    let reported = scene.meshkeep().wait_for_field("c01", "lastError", "cilium/cluster-config/c01 does not exist").await;
     assert_eq!(reported["config"], before, "{reported}");
     finding(scene.meshkeep(), "clusterConfigLost").await;
     // a new connection does not forget it either
     scene.home.write_cluster("c01", &format!("{}# again\n", scene.remotes[0].client_file()));
-    scene.meshkeep().says_of("c01", "lastError", "cilium/cluster-config/c01 does not exist").await;
+    scene.meshkeep().wait_for_field("c01", "lastError", "cilium/cluster-config/c01 does not exist").await;
     finding(scene.meshkeep(), "clusterConfigLost").await;
     put_config(&scene.remotes[0].etcd, Form::Cache, &scene.remotes[0].clusters[0]).await;
     scene.settles("the return of the config").await;
@@ -226,7 +230,7 @@ async fn the_own_clusters_file_is_ignored() {
 }
 
 #[tokio::test]
-async fn a_dead_endpoint_is_passed_over() {
+async fn a_dead_endpoint_is_skipped() {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
     let file = scene.remotes[0].client_file();
     scene.home.write_cluster("c01", &file.replace("endpoints:\n", "endpoints:\n- http://127.0.0.1:1\n- http://127.0.0.1:2\n"));
@@ -253,27 +257,27 @@ async fn a_replica_takes_over_and_only_real_changes_are_reported() {
     let follower = Follower::open(&meshkeep, "").await;
     for round in 0..2 {
         let endpoint = meshkeep.cluster("c01").await["endpoint"].as_str().unwrap().to_owned();
-        let at = usize::from(replicas[1].url() == endpoint);
+        let current = usize::from(replicas[1].url() == endpoint);
         let seen = follower.now().events.len();
         let before = cluster.clone();
-        let (changed, gone) = (cluster.keys_of("nodes/v1")[round].clone(), cluster.keys_of("ip/v1")[round].clone());
+        let (changed, deleted) = (cluster.keys_of("nodes/v1")[round].clone(), cluster.keys_of("ip/v1")[round].clone());
         cluster.change(&changed);
-        cluster.delete(&gone);
-        replicas[at].stop().await;
-        rewrite(&replicas[1 - at], Form::State, &before, &cluster).await;
+        cluster.delete(&deleted);
+        replicas[current].stop().await;
+        rewrite(&replicas[1 - current], Form::State, &before, &cluster).await;
         settles(&meshkeep, &Truth::of([&cluster]).expected(), "the loss of a replica").await;
         meshkeep.reaches("c01", "live").await;
         let reported = || async { (follower.now().changes_since(seen).len() >= 2).then_some(()) };
         eventually("the changes to be reported", reported).await;
-        assert_eq!(follower.now().changes_since(seen), [(changed, 1), (gone, 1)].into());
-        replicas[at].restart().await;
-        rewrite(&replicas[at], Form::State, &before, &cluster).await;
+        assert_eq!(follower.now().changes_since(seen), [(changed, 1), (deleted, 1)].into());
+        replicas[current].restart().await;
+        rewrite(&replicas[current], Form::State, &before, &cluster).await;
     }
 }
 
 /// A peer that moves from its own etcd to a KVStoreMesh, and back.
 #[tokio::test]
-async fn a_move_between_state_and_cache_form_tells_only_real_changes() {
+async fn a_move_to_a_kvstoremesh_and_back_reports_only_changes() {
     let binary = &etcd_binaries()[0];
     let mut scene = Scene::start(binary, 1, 0, SMALL).await;
     scene.settles("the first loading").await;
@@ -294,7 +298,7 @@ async fn a_move_between_state_and_cache_form_tells_only_real_changes() {
 }
 
 #[tokio::test]
-async fn clusters_whose_names_begin_alike_are_kept_apart() {
+async fn clusters_with_a_common_name_prefix_are_independent() {
     let binary = &etcd_binaries()[0];
     let names = ["eu", "eu-west", "eu0", "e"];
     let clusters = (1..).zip(names).map(|(id, name)| MeshCluster::generate_named(name, id, SMALL)).collect();
@@ -311,16 +315,16 @@ async fn clusters_whose_names_begin_alike_are_kept_apart() {
     scene.settles("deleting 1 %").await;
     scene.home.remove_cluster("eu");
     scene.remotes[0].clusters.remove(0);
-    scene.settles("the removal of the shortest").await;
+    scene.settles("the removal of the cluster eu").await;
 }
 
 #[tokio::test]
-async fn an_address_in_two_clusters_is_answered_by_the_newest_and_the_other_is_named() {
+async fn a_lookup_returns_the_newest_claim_and_lists_the_others() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
     scene.settles("the first loading").await;
     let claim = |id: u32| format!(r#"{{"IP":"10.250.0.1","HostIP":"","ID":{},"Key":0,"Metadata":""}}"#, id << 16 | 256).into_bytes();
-    for at in [1, 0, 1] {
-        let remote = &mut scene.remotes[at];
+    for index in [1, 0, 1] {
+        let remote = &mut scene.remotes[index];
         let before = remote.clusters[0].clone();
         let (id, name) = (before.id, before.name.clone());
         let key = format!("cilium/cache/ip/v1/{name}/10.250.0.1");
@@ -329,7 +333,7 @@ async fn an_address_in_two_clusters_is_answered_by_the_newest_and_the_other_is_n
         // wait until the deletion is served: a deletion and a new claim in one batch of a watch
         // would be no change
         scene.settles("the end of a claim").await;
-        let remote = &mut scene.remotes[at];
+        let remote = &mut scene.remotes[index];
         let without = remote.clusters[0].clone();
         remote.clusters[0].entries.insert(key, claim(id));
         rewrite(&remote.etcd, remote.form, &without, &remote.clusters[0]).await;
@@ -344,7 +348,7 @@ async fn an_address_in_two_clusters_is_answered_by_the_newest_and_the_other_is_n
     }
 }
 
-/// Every answer contains a phase, from the first one on and also with only the store.
+/// Every answer contains a phase, from the first answer on, even if only the store was read.
 #[tokio::test]
 async fn a_cluster_has_a_phase_from_the_first_answer_on() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;

@@ -47,7 +47,7 @@ fn json_of(output: &Output) -> Value {
 }
 
 #[tokio::test]
-async fn objects_are_listed_found_and_shown_in_every_form() {
+async fn get_prints_objects_in_every_form() {
     let (_etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
     let server = running.url();
     let carts =
@@ -81,19 +81,19 @@ async fn objects_are_listed_found_and_shown_in_every_form() {
 async fn addresses_are_looked_up_and_explained() {
     let (_etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
     let server = running.url();
-    let (code, found) = exit_code_and_lines(&run(server, &["lookup", "10.1.2.40"]));
-    assert_eq!((code, found.len()), (Some(0), 2));
-    assert!(found[1].starts_with("10.1.2.40 10.1.2.40/32 paris 68352 shop/db-0 paris-worker-2"), "{found:?}");
+    let (code, table) = exit_code_and_lines(&run(server, &["lookup", "10.1.2.40"]));
+    assert_eq!((code, table.len()), (Some(0), 2));
+    assert!(table[1].starts_with("10.1.2.40 10.1.2.40/32 paris 68352 shop/db-0 paris-worker-2"), "{table:?}");
     let (code, several) = exit_code_and_lines(&run(server, &["lookup", "10.1.2.40", "192.0.2.1", "nonsense"]));
     assert_eq!(code, Some(1), "one has no entry, one is no address");
     assert!(several[2].starts_with("192.0.2.1 no entry") && several[3].starts_with("nonsense not an IP address"), "{several:?}");
-    let (code, story) = exit_code_and_lines(&run(server, &["explain", "10.1.2.40"]));
+    let (code, explanation) = exit_code_and_lines(&run(server, &["explain", "10.1.2.40"]));
     assert_eq!(code, Some(0));
-    let has = |text: &str| assert!(story.iter().any(|line| line.contains(text)), "{text}: {story:#?}");
+    let assert_contains = |text: &str| assert!(explanation.iter().any(|line| line.contains(text)), "{text}: {explanation:#?}");
     for text in
         ["10.1.2.40 -> paris identity 68352 shop/db-0", "wins", "k8s:app=db", "paris/paris-worker-2 172.18.1.2", "paris/shop/db-headless"]
     {
-        has(text);
+        assert_contains(text);
     }
     let (code, miss) = exit_code_and_lines(&run(server, &["explain", "192.0.2.1"]));
     assert_eq!((code, miss), (Some(1), lines(&["192.0.2.1 -> no entry of any cluster covers it"])));
@@ -102,26 +102,26 @@ async fn addresses_are_looked_up_and_explained() {
 }
 
 #[tokio::test]
-async fn what_fails_says_what_to_do() {
+async fn errors_say_what_to_do() {
     let (etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
     let server = running.url();
-    let said = |arguments: &[&str]| complaint(&run(server, arguments));
-    assert_eq!(said(&["get", "svc", "nope"]), (Some(1), "error: there is no service \"nope\" in any mirrored cluster".to_owned()));
-    assert_eq!(said(&["get", "node", "paris/nope"]).0, Some(1));
+    let complaint_of = |arguments: &[&str]| complaint(&run(server, arguments));
+    assert_eq!(complaint_of(&["get", "svc", "nope"]), (Some(1), "error: there is no service \"nope\" in any mirrored cluster".to_owned()));
+    assert_eq!(complaint_of(&["get", "node", "paris/nope"]).0, Some(1));
     for pattern in [&["get", "svc", "car*"][..], &["get", "svc", "paris/shop/car*"], &["get", "svc", "--filter", "name=car*"]] {
-        let (code, text) = said(pattern);
+        let (code, text) = complaint_of(pattern);
         assert!(code == Some(2) && text.contains("names must be exact"), "{pattern:?}: {text}");
     }
-    // reported before any connection: nothing listens there
+    // reported before any connection: nothing listens on port 1
     for position in ["v9.00000000deadbeef.1", "nonsense"] {
         let (code, text) = complaint(&run("http://127.0.0.1:1", &["watch", "--after", position]));
         assert!(code == Some(2) && text.contains("not a position of the form v1."), "{text}");
     }
     assert_eq!(complaint(&run("http://127.0.0.1:1", &["watch", "--after", "v1.00000000deadbeef.1"])).0, Some(3));
-    let (code, text) = said(&["get", "pods"]);
+    let (code, text) = complaint_of(&["get", "pods"]);
     assert!(code == Some(2) && text.contains("there is no kind \"pods\": use one of nodes, services"), "{text}");
-    assert_eq!(said(&["get", "nodes", "-n", "shop"]), (Some(2), "error: nodes have no namespace".to_owned()));
-    assert_eq!(said(&["get", "ipcache", "--filter", "colour=red"]).0, Some(2));
+    assert_eq!(complaint_of(&["get", "nodes", "-n", "shop"]), (Some(2), "error: nodes have no namespace".to_owned()));
+    assert_eq!(complaint_of(&["get", "ipcache", "--filter", "colour=red"]).0, Some(2));
     // the operating system's reason as text, without error numbers and names of libraries
     let expected =
         "error: no meshkeep at 127.0.0.1:1 (connection refused): start one with `meshkeep serve`, or give another address with --server";
@@ -145,7 +145,7 @@ async fn what_fails_says_what_to_do() {
 /// Queries a sidecar over a unix socket, and over TLS with a token. It refuses queries without the
 /// token, and the command refuses an untrusted authority.
 #[tokio::test]
-async fn a_sidecar_is_asked_over_its_socket_and_over_tls() {
+async fn commands_query_a_sidecar_over_its_socket_and_over_tls() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
     let (authority, other) = (Authority::new(directory.path(), "ca"), Authority::new(directory.path(), "other"));
@@ -160,8 +160,8 @@ async fn a_sidecar_is_asked_over_its_socket_and_over_tls() {
     let (mine, others) = (authority.certificate().to_str().unwrap(), other.certificate().to_str().unwrap());
     for (server, flags) in [(socket.as_str(), vec![]), (running.url(), vec!["--ca-file", mine])] {
         // the config directory may not have been read yet
-        let shown = run(server, &[&["status", "--wait", "--timeout", "20s", "--token-file", &token], &flags[..]].concat());
-        assert_eq!(shown.status.code(), Some(0), "{server}: {shown:?}");
+        let output = run(server, &[&["status", "--wait", "--timeout", "20s", "--token-file", &token], &flags[..]].concat());
+        assert_eq!(output.status.code(), Some(0), "{server}: {output:?}");
         let (code, text) = complaint(&run(server, &[&["status"], &flags[..]].concat()));
         assert!(code == Some(3) && text.contains("give the token with --token-file"), "{server}: {text}");
     }
@@ -177,14 +177,14 @@ async fn a_sidecar_is_asked_over_its_socket_and_over_tls() {
 /// A meshkeep is killed and restarted during a watch: the watcher reports it and continues by
 /// itself.
 #[tokio::test]
-async fn a_watch_goes_on_after_a_kill() {
+async fn a_watch_continues_after_a_kill() {
     let directory = tempfile::tempdir().unwrap();
     let socket = format!("unix://{}", directory.path().join("socket").display());
     let (etcds, mut home, running) = in_state_form(&etcd_binaries()[0], &["--listen", &socket]).await;
     let mut watcher =
         meshkeep(&["watch", "--kind", "service", "--server", &socket]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(watcher.stdout.take().unwrap()).lines().map(Result::unwrap);
-    // earlier changes are not shown
+    // a watch does not show earlier changes, so it must follow before the first one
     eventually("the watcher to follow", || async {
         running.text("/metrics").await.contains("meshkeep_streams{encoding=\"ndjson\"} 1").then_some(())
     })
@@ -199,13 +199,13 @@ async fn a_watch_goes_on_after_a_kill() {
     etcds[0].put(key, value).await;
     assert_eq!(next(), "paris + service shop/cart");
     watcher.kill().unwrap();
-    let said = std::io::read_to_string(watcher.stderr.take().unwrap()).unwrap();
+    let errors = std::io::read_to_string(watcher.stderr.take().unwrap()).unwrap();
     watcher.wait().unwrap();
-    assert!(said.contains("trying again in") && said.contains("connected again: continuing after the last event"), "{said}");
+    assert!(errors.contains("trying again in") && errors.contains("connected again: continuing after the last event"), "{errors}");
 }
 
 #[test]
-fn scripts_and_the_manual_name_every_command() {
+fn completions_and_the_manual_contain_every_command() {
     for shell in ["bash", "zsh", "fish"] {
         let script = meshkeep(&["completion", shell]).output().unwrap();
         assert!(script.status.success() && String::from_utf8_lossy(&script.stdout).contains("healthcheck"), "{shell}");
@@ -217,7 +217,7 @@ fn scripts_and_the_manual_name_every_command() {
     }
 }
 
-/// A command asks for 10,000 items at a time.
+/// A command requests 10,000 items at a time.
 #[tokio::test]
 async fn a_list_of_more_than_one_page_is_printed_whole() {
     let etcd = Etcd::start().await;

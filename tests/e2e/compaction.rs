@@ -9,11 +9,11 @@ use crate::harness::etcd::etcd_binaries;
 use crate::harness::mesh::{SMALL, put_canaries, put_heartbeat};
 use crate::harness::scene::Scene;
 
-/// Interval between compactions. etcd needs about 100 ms until it counts a new watch as up to date,
-/// so many watches are compacted before that.
+/// Interval between compactions. etcd needs about 100 ms until it counts a new watch as up to date.
+/// Many watches therefore meet a compaction before that.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// Puts another key and compacts it, without end.
+/// Puts an unrelated key and compacts the history up to it, again and again.
 async fn compact_for_ever(etcd: etcd_client::Client) {
     let (mut puts, mut compactions) = (etcd.kv_client(), etcd.kv_client());
     loop {
@@ -24,7 +24,7 @@ async fn compact_for_ever(etcd: etcd_client::Client) {
 }
 
 #[tokio::test]
-async fn an_etcd_that_is_compacted_all_the_time_costs_no_connection_and_no_change() {
+async fn constant_compaction_costs_no_connection_and_no_change() {
     for binary in etcd_binaries() {
         let mut scene = Scene::without_meshkeep(&binary, 1, 1, SMALL).await;
         let mut compacting = JoinSet::new();

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::harness::etcd::take_port;
+use crate::harness::etcd::unused_port;
 use crate::harness::eventually;
 use crate::harness::meshkeep::http;
 
@@ -31,8 +31,8 @@ async fn get(url: &str) -> Option<Value> {
 }
 
 #[tokio::test]
-async fn clusters_of_the_demo_break_and_heal_and_what_one_has_lost_is_held() {
-    let (listen, control) = (format!("127.0.0.1:{}", take_port()), format!("127.0.0.1:{}", take_port()));
+async fn demo_clusters_break_and_heal_and_lost_entries_are_held() {
+    let (listen, control) = (format!("127.0.0.1:{}", unused_port()), format!("127.0.0.1:{}", unused_port()));
     let child = Command::new(env!("CARGO_BIN_EXE_meshkeep"))
         .args(["demo", "--pods=60", "--changes=5", "--listen", &listen, "--control", &control])
         .stdin(Stdio::null())
@@ -47,8 +47,8 @@ async fn clusters_of_the_demo_break_and_heal_and_what_one_has_lost_is_held() {
         })
         .await
     };
-    let order = async |name: &str, what: &str| {
-        let url = format!("http://{control}/demo/clusters/{name}/{what}");
+    let order = async |name: &str, action: &str| {
+        let url = format!("http://{control}/demo/clusters/{name}/{action}");
         assert_eq!(http().post(url).send().await.unwrap().status(), 202);
     };
     for name in ["paris", "tokyo", "oslo"] {
@@ -62,8 +62,8 @@ async fn clusters_of_the_demo_break_and_heal_and_what_one_has_lost_is_held() {
     order("tokyo", "lose").await;
     phase("paris", "backingOff").await;
     phase("tokyo", "sourceLost").await;
-    let held = get(&format!("http://{listen}/v1/nodes?cluster=tokyo")).await.unwrap();
-    assert!(!held["items"].as_array().unwrap().is_empty(), "what the source lost is kept");
+    let nodes = get(&format!("http://{listen}/v1/nodes?cluster=tokyo")).await.unwrap();
+    assert!(!nodes["items"].as_array().unwrap().is_empty(), "entries that the source lost are kept");
     order("paris", "heal").await;
     order("tokyo", "heal").await;
     phase("paris", "live").await;
@@ -72,14 +72,14 @@ async fn clusters_of_the_demo_break_and_heal_and_what_one_has_lost_is_held() {
     let unknown = http().post(format!("http://{control}/demo/clusters/rome/break")).send().await.unwrap();
     assert_eq!(
         (unknown.status().as_u16(), unknown.text().await.unwrap().as_str()),
-        (404, "there is no cluster rome, but paris, tokyo, oslo\n")
+        (404, "there is no cluster rome: the clusters are paris, tokyo, oslo\n")
     );
     terminate(&demo.0);
     assert!(demo.0.wait().unwrap().success());
 }
 
 /// Starts a demo on free ports, and returns the address of its sidecar.
-fn on_free_ports() -> (Demo, String) {
+fn start_on_free_ports() -> (Demo, String) {
     let child = Command::new(env!("CARGO_BIN_EXE_meshkeep"))
         .args(["demo", "--pods=6", "--changes=0", "--listen=127.0.0.1:0", "--control=127.0.0.1:0"])
         .stdin(Stdio::null())
@@ -96,8 +96,8 @@ fn on_free_ports() -> (Demo, String) {
 /// A closed terminal ends the sidecar too, although the sidecar treats SIGHUP as a request to
 /// reload its files.
 #[tokio::test]
-async fn any_free_ports_are_told_and_a_closed_terminal_ends_all_of_it() {
-    let (mut demo, address) = on_free_ports();
+async fn a_demo_prints_its_ports_and_ends_with_its_terminal() {
+    let (mut demo, address) = start_on_free_ports();
     let status = async || get(&format!("http://{address}/v1/status")).await;
     eventually("the sidecar answers", status).await;
     assert!(Command::new("sh").args(["-c", &format!("kill -HUP {}", demo.0.id())]).status().unwrap().success());
@@ -107,7 +107,7 @@ async fn any_free_ports_are_told_and_a_closed_terminal_ends_all_of_it() {
 
 #[tokio::test]
 async fn a_demo_that_is_killed_leaves_no_sidecar() {
-    let (mut demo, address) = on_free_ports();
+    let (mut demo, address) = start_on_free_ports();
     let status = async || get(&format!("http://{address}/v1/status")).await;
     eventually("the sidecar answers", status).await;
     demo.0.kill().unwrap();

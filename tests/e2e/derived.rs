@@ -11,15 +11,15 @@ use serde_json::{Value, json};
 use crate::harness::etcd::etcd_binaries;
 use crate::harness::mesh::{MeshCluster, SMALL};
 use crate::harness::scene::Scene;
-use crate::harness::stream::{Followed, Follower};
+use crate::harness::stream::{Follower, FollowerState};
 use crate::harness::truth::{changes_between, list, reduce};
 
 const NODE: &str = "cilium/cache/nodes/v1/c01/c01-worker-0";
 
 /// Returns whether an object matches a filter.
-type Passes = fn(&Value) -> bool;
+type ObjectFilter = fn(&Value) -> bool;
 
-async fn settled() -> Scene {
+async fn settled_scene() -> Scene {
     let scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
     scene.settles("the first loading").await;
     scene
@@ -47,36 +47,36 @@ async fn position(scene: &Scene) -> String {
 }
 
 /// Returns the deletes that a follower has received, with their reasons.
-fn deletes(followed: &Followed) -> BTreeMap<String, String> {
+fn deletes(followed: &FollowerState) -> BTreeMap<String, String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     followed.named("delete", 0).map(|event| (text(&event.data["key"]), text(&event.data["reason"]))).collect()
 }
 
 #[tokio::test]
-async fn every_address_of_a_node_is_found_as_what_it_is() {
-    let scene = settled().await;
+async fn a_lookup_finds_every_address_of_a_node() {
+    let scene = settled_scene().await;
     let nodes = list(scene.meshkeep(), "/v1/nodes").await;
     assert_eq!(nodes.len(), 8);
     for node in &nodes {
-        let of_node = node["addresses"].as_array().unwrap().iter().map(|address| (&address["ip"], 6, "reserved:remote-node"));
+        let node_addresses = node["addresses"].as_array().unwrap().iter().map(|address| (&address["ip"], 6, "reserved:remote-node"));
         let ips = |field: &str| node[field].as_array().cloned().unwrap_or_default();
         let (health, ingress) = (ips("healthIPs"), ips("ingressIPs"));
         let health = health.iter().map(|ip| (ip, 4, "reserved:health"));
         let ingress = ingress.iter().map(|ip| (ip, 8, "reserved:ingress"));
-        for (ip, identity, label) in of_node.chain(health).chain(ingress) {
+        for (ip, identity, label) in node_addresses.chain(health).chain(ingress) {
             let answer = scene.meshkeep().get(&format!("/v1/ipcache/lookup?ip={}", ip.as_str().unwrap())).await;
-            let found = &answer["match"];
+            let entry = &answer["match"];
             assert_eq!(
-                (&found["source"], &found["identity"], &found["nodeName"]),
+                (&entry["source"], &entry["identity"], &entry["nodeName"]),
                 (&json!("node"), &json!(identity), &node["name"]),
                 "{answer}"
             );
             assert_eq!(
-                (&found["cluster"], &found["host"], &found["labels"][label]),
+                (&entry["cluster"], &entry["host"], &entry["labels"][label]),
                 (&node["cluster"], &json!(true), &json!("")),
                 "{answer}"
             );
-            assert_eq!((&found["hostIP"], &answer["meta"]["origin"]), (&node["addresses"][0]["ip"], &json!("live")), "{answer}");
+            assert_eq!((&entry["hostIP"], &answer["meta"]["origin"]), (&node["addresses"][0]["ip"], &json!("live")), "{answer}");
         }
     }
     // the raw API has only mirrored keys
@@ -84,36 +84,38 @@ async fn every_address_of_a_node_is_found_as_what_it_is() {
     assert_eq!(scene.meshkeep().ask(&format!("/v1/entries/{NODE}%23172.18.1.1")).await.0, 404);
 }
 
-/// An address in a node's pod CIDR gets the CIDR's entry, also if no pod has an entry, as in an
-/// agent since 1.18.
+/// An address in a node's pod CIDR gets the CIDR's entry even if no pod has an entry for it, as in
+/// an agent since 1.18.
 #[tokio::test]
-async fn an_address_in_a_pod_cidr_without_an_entry_of_its_own_is_the_world_on_that_node() {
-    let mut scene = settled().await;
-    let of = |truth: &Value, key: &str| truth[key].clone();
+async fn an_address_without_an_entry_gets_the_one_of_its_pod_cidr() {
+    let mut scene = settled_scene().await;
+    let member = |object: &Value, name: &str| object[name].clone();
     let lookup = "/v1/ipcache/lookup?ip=10.1.2.250";
-    let found = scene.meshkeep().get(lookup).await["match"].clone();
-    let shown = ["prefix", "host", "cluster", "identity", "hostIP", "nodeName", "source", "encryptionKey"].map(|field| of(&found, field));
+    let cidr_entry = scene.meshkeep().get(lookup).await["match"].clone();
+    let shown =
+        ["prefix", "host", "cluster", "identity", "hostIP", "nodeName", "source", "encryptionKey"].map(|field| member(&cidr_entry, field));
     let expected = [
         json!("10.1.2.0/24"),
         json!(false),
         json!("c01"),
-        // of a node that has pod CIDRs of both families
+        // world-ipv4, because the node has pod CIDRs of both families
         json!(9),
         json!("172.18.1.3"),
         json!("c01-worker-2"),
         json!("node"),
         json!(2),
     ];
-    assert_eq!(shown, expected, "{found}");
-    assert_eq!(found["labels"], json!({"reserved:world-ipv4": ""}));
+    assert_eq!(shown, expected, "{cidr_entry}");
+    assert_eq!(cidr_entry["labels"], json!({"reserved:world-ipv4": ""}));
     assert_eq!(scene.meshkeep().get("/v1/ipcache/10.1.2.0%2F24").await["nodeName"], "c01-worker-2");
-    let verdicts = |story: &Value| {
-        let entries = story["entries"].as_array().unwrap().iter();
+    let verdicts = |explanation: &Value| {
+        let entries = explanation["entries"].as_array().unwrap().iter();
         entries.map(|entry| (entry["prefix"].clone(), entry["source"].clone(), entry["verdict"].clone())).collect::<Vec<_>>()
     };
     let derived = (json!("10.1.2.0/24"), json!("node"), json!("wins"));
     assert_eq!(verdicts(&scene.meshkeep().get("/v1/explain/10.1.2.250").await), [derived]);
-    // an entry of its own is added and deleted again: received by a follower, and after a restart
+    // the address gets an entry of its own, which is then deleted; at last the node is deleted
+    // while meshkeep is down
     let follower = Follower::open(scene.meshkeep(), "snapshot=true&kind=ipcache&cluster=c01&cidr=10.1.2.0/24&identity=9").await;
     follower.synced_after(0).await;
     let key = "cilium/cache/nodes/v1/c01/c01-worker-2#10.1.2.0/24".to_owned();
@@ -125,21 +127,21 @@ async fn an_address_in_a_pod_cidr_without_an_entry_of_its_own_is_the_world_on_th
     assert_eq!(scene.meshkeep().get(lookup).await["match"]["source"], "clustermesh");
     scene.remotes[0].change(|cluster| drop(cluster.entries.remove(pod.0))).await;
     scene.settles("no entry of the pod's own").await;
-    assert_eq!(scene.meshkeep().get(lookup).await["match"], found);
+    assert_eq!(scene.meshkeep().get(lookup).await["match"], cidr_entry);
     scene.stop_meshkeep().await;
     scene.remotes[0].change(|cluster| cluster.delete("cilium/cache/nodes/v1/c01/c01-worker-2")).await;
     scene.start_meshkeep().await;
-    scene.settles("reading that the node is gone").await;
+    scene.settles("reading that the node was deleted").await;
     assert_eq!(scene.meshkeep().get(lookup).await["match"], Value::Null);
 }
 
 #[tokio::test]
-async fn filters_of_the_ipcache_are_for_both_sorts_of_entries() {
-    let scene = settled().await;
+async fn ipcache_filters_apply_to_mirrored_and_derived_entries() {
+    let scene = settled_scene().await;
     let truth = scene.truth().expected().objects;
-    let of_ipcache = truth.iter().filter(|(key, _)| key.starts_with("cilium/cache/ip/v1/") || key.contains('#'));
-    let of_ipcache: BTreeMap<&String, &Value> = of_ipcache.collect();
-    let cases: [(&str, Passes); 10] = [
+    let ipcache = truth.iter().filter(|(key, _)| key.starts_with("cilium/cache/ip/v1/") || key.contains('#'));
+    let ipcache: BTreeMap<&String, &Value> = ipcache.collect();
+    let cases: [(&str, ObjectFilter); 10] = [
         ("cluster=c02", |object| object["cluster"] == "c02"),
         ("identity=6", |object| object["identity"] == 6),
         ("identity=4&cluster=c01", |object| object["identity"] == 4 && object["cluster"] == "c01"),
@@ -152,9 +154,8 @@ async fn filters_of_the_ipcache_are_for_both_sorts_of_entries() {
         ("namespace=ns-1", |object| object["namespace"] == "ns-1"),
     ];
     for (filter, passes) in cases {
-        let expected: Vec<&String> = of_ipcache.iter().filter(|(_, object)| passes(object)).map(|(key, _)| *key).collect();
+        let expected: Vec<&String> = ipcache.iter().filter(|(_, object)| passes(object)).map(|(key, _)| *key).collect();
         assert!(!expected.is_empty() || filter.starts_with("namespace"), "{filter}");
-        // pages of one item cross from mirrored to derived entries
         let listed = list(scene.meshkeep(), &format!("/v1/ipcache?{filter}")).await;
         let mut keys: Vec<String> = listed.iter().map(|object| reduce("ipcache", object).0).collect();
         keys.sort();
@@ -165,6 +166,7 @@ async fn filters_of_the_ipcache_are_for_both_sorts_of_entries() {
             assert_eq!(follower.now().objects.keys().collect::<Vec<_>>(), expected, "{filter}");
         }
     }
+    // small pages cross from mirrored to derived entries
     let mut paged = Vec::new();
     let mut token = String::new();
     loop {
@@ -174,34 +176,34 @@ async fn filters_of_the_ipcache_are_for_both_sorts_of_entries() {
         token = format!("&pageToken={next}");
     }
     paged.sort();
-    assert_eq!(paged.iter().collect::<Vec<_>>(), of_ipcache.into_keys().collect::<Vec<_>>());
+    assert_eq!(paged.iter().collect::<Vec<_>>(), ipcache.into_keys().collect::<Vec<_>>());
 }
 
 #[tokio::test]
-async fn an_entry_that_becomes_another_leaves_the_filter_and_comes_back() {
-    let mut scene = settled().await;
+async fn an_entry_with_another_identity_leaves_and_reenters_a_filter() {
+    let mut scene = settled_scene().await;
     let follower = Follower::open(scene.meshkeep(), "snapshot=true&kind=ipcache&cluster=c01&identity=8").await;
     follower.synced_after(0).await;
     let key = format!("{NODE}#10.1.0.77");
     assert_eq!(follower.now().objects.keys().collect::<Vec<_>>(), [&key]);
-    // the ingress address is the node's own address too, which wins
-    let own = |cluster: &mut MeshCluster| {
+    // the ingress address becomes one of the node's own addresses too, which takes precedence
+    let add_own_address = |cluster: &mut MeshCluster| {
         rewrite_node(cluster, |node| node["IPAddresses"].as_array_mut().unwrap().push(json!({"Type": "Hostname", "IP": "10.1.0.77"})));
     };
-    scene.remotes[0].change(own).await;
-    let left = |followed: &Followed| followed.objects.is_empty().then_some(());
-    follower.wait("the entry to leave", left).await;
+    scene.remotes[0].change(add_own_address).await;
+    let has_left = |followed: &FollowerState| followed.objects.is_empty().then_some(());
+    follower.wait("the entry to leave", has_left).await;
     assert_eq!(deletes(&follower.now()), [(key.clone(), "leftFilter".to_owned())].into());
-    scene.settles("an address in two places").await;
+    scene.settles("an address in two fields").await;
     scene.remotes[0].change(|cluster| rewrite_node(cluster, |node| drop(node["IPAddresses"].as_array_mut().unwrap().pop()))).await;
     follower.wait("the entry to come back", |followed| followed.objects.contains_key(&key).then_some(())).await;
     scene.settles("the node as it was").await;
 }
 
 #[tokio::test]
-async fn a_client_that_was_away_is_told_what_a_node_lost_also_over_a_restart_and_a_kill() {
+async fn a_resuming_client_gets_the_deletes_of_derived_entries() {
     for restart in ["none", "stop", "kill"] {
-        let mut scene = settled().await;
+        let mut scene = settled_scene().await;
         let (before, position) = (scene.truth().expected().objects, position(&scene).await);
         scene.remotes[0].change(lose_two_addresses).await;
         scene.settles("losing two addresses").await;
@@ -234,8 +236,8 @@ async fn a_client_that_was_away_is_told_what_a_node_lost_also_over_a_restart_and
 /// The node changes while meshkeep is down. Its derived entries follow when the source is read
 /// again, and the changes are announced.
 #[tokio::test]
-async fn what_a_node_lost_while_meshkeep_was_down_goes_with_its_next_reading() {
-    let mut scene = settled().await;
+async fn derived_entries_lost_while_meshkeep_was_down_are_deleted() {
+    let mut scene = settled_scene().await;
     let (before, position) = (scene.truth().expected().objects, position(&scene).await);
     scene.stop_meshkeep().await;
     scene.remotes[0].change(lose_two_addresses).await;
@@ -244,8 +246,8 @@ async fn what_a_node_lost_while_meshkeep_was_down_goes_with_its_next_reading() {
     let follower = Follower::open(scene.meshkeep(), &format!("after={position}")).await;
     scene.settles("reading the nodes again").await;
     let after = scene.truth().expected().objects;
-    let gone: Vec<&String> = before.keys().filter(|key| !after.contains_key(*key)).collect();
-    assert_eq!(gone.len(), 2 + 1 + 6);
-    follower.wait("the deletes", |followed| (deletes(followed).len() == gone.len()).then_some(())).await;
-    assert_eq!(deletes(&follower.now()).keys().collect::<Vec<_>>(), gone);
+    let deleted: Vec<&String> = before.keys().filter(|key| !after.contains_key(*key)).collect();
+    assert_eq!(deleted.len(), 2 + 1 + 6);
+    follower.wait("the deletes", |followed| (deletes(followed).len() == deleted.len()).then_some(())).await;
+    assert_eq!(deletes(&follower.now()).keys().collect::<Vec<_>>(), deleted);
 }

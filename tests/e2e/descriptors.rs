@@ -1,4 +1,5 @@
-//! File descriptors: the soft limit is raised to the hard limit, and HTTP never uses a reserve.
+//! File descriptors: the soft limit is raised to the hard limit, and HTTP connections leave a
+//! reserve for clusters.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::harness::scene::Scene;
 
 #[tokio::test]
 async fn the_soft_limit_is_raised_and_reported() {
-    let mut home = Home::new().behind_shell("ulimit -Sn 256; ulimit -Hn 3000");
+    let mut home = Home::new().after_shell_commands("ulimit -Sn 256; ulimit -Hn 3000");
     let meshkeep = home.start().await;
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", meshkeep.id())).unwrap();
     let files: Vec<&str> = limits.lines().find(|line| line.starts_with("Max open files")).unwrap().split_whitespace().collect();
@@ -22,20 +23,20 @@ async fn the_soft_limit_is_raised_and_reported() {
 }
 
 #[tokio::test]
-async fn connections_never_take_what_a_cluster_needs() {
+async fn http_connections_leave_descriptors_for_clusters() {
     let scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
     let file = std::fs::read_to_string(scene.home.config_directory().join("c01")).unwrap();
     scene.home.remove_cluster("c01");
-    let mut home = Home::new().behind_shell("ulimit -n 400");
+    let mut home = Home::new().after_shell_commands("ulimit -n 400");
     let meshkeep = home.start().await;
     assert_eq!(meshkeep.log_lines_with(&["the limit of file descriptors is too low", "limit=400", "http=100"]), 1, "{}", meshkeep.log());
     let address: std::net::SocketAddr = meshkeep.url().trim_start_matches("http://").parse().unwrap();
-    let mut held = Vec::new();
+    let mut connections = Vec::new();
     for client in 1..=10 {
         for _ in 0..50 {
             let socket = TcpSocket::new_v4().unwrap();
             socket.bind(format!("127.0.1.{client}:0").parse().unwrap()).unwrap();
-            held.push(socket.connect(address).await.unwrap());
+            connections.push(socket.connect(address).await.unwrap());
         }
     }
     home.write_cluster("c01", &file);
@@ -46,9 +47,9 @@ async fn connections_never_take_what_a_cluster_needs() {
 }
 
 #[tokio::test]
-async fn a_server_without_descriptors_pauses_says_so_once_and_goes_on() {
+async fn a_server_without_descriptors_pauses_and_logs_it_once() {
     /// Several times the pause between two attempts to accept (`serve.rs`).
-    const TRIES: Duration = Duration::from_millis(500);
+    const REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
     let mut home = Home::new();
     let meshkeep = home.start().await;
     assert_eq!(meshkeep.ask("/livez").await.0, 200);
@@ -59,14 +60,14 @@ async fn a_server_without_descriptors_pauses_says_so_once_and_goes_on() {
     // the limit applies to descriptor numbers; those of standard input, output and log are in use
     let before = limit(3);
     // a new connection for each request, because an open one needs no descriptor
-    let stranger = || reqwest::Client::builder().no_proxy().build().unwrap();
-    let asking = async { stranger().get(format!("{}/livez", meshkeep.url())).timeout(TRIES).send().await };
-    assert!(asking.await.unwrap_err().is_timeout(), "nothing can be accepted");
+    let new_client = || reqwest::Client::builder().no_proxy().build().unwrap();
+    let first = async { new_client().get(format!("{}/livez", meshkeep.url())).timeout(REQUEST_TIMEOUT).send().await };
+    assert!(first.await.unwrap_err().is_timeout(), "nothing can be accepted");
     let reported = || meshkeep.log_lines_with(&["cannot accept connections", "Too many open files"]);
     eventually("a line of the log", || async { (reported() == 1).then_some(()) }).await;
     let ticks_before = ticks(meshkeep.id());
-    let again = stranger().get(format!("{}/livez", meshkeep.url())).timeout(TRIES).send().await;
-    assert!(again.unwrap_err().is_timeout());
+    let second = new_client().get(format!("{}/livez", meshkeep.url())).timeout(REQUEST_TIMEOUT).send().await;
+    assert!(second.unwrap_err().is_timeout());
     // half a second of attempts without a pause would be 50 ticks
     let ticks = ticks(meshkeep.id()) - ticks_before;
     assert!(ticks < 25, "{ticks} hundredths of a second of the processor");

@@ -15,31 +15,31 @@ use crate::harness::truth::Truth;
 use crate::harness::{PATIENCE, eventually};
 
 /// Client file of an etcd that does not exist.
-const NOBODY: &str = "endpoints:\n- http://127.0.0.1:1\n";
+const UNREACHABLE: &str = "endpoints:\n- http://127.0.0.1:1\n";
 
 /// Phase, time in the phase and failures of a cluster that a change elsewhere must not affect.
 #[derive(Debug)]
-struct Calm {
+struct ClusterSnapshot {
     phase: String,
     failures: u64,
     phase_seconds: f64,
 }
 
-impl Calm {
-    async fn of(meshkeep: &Meshkeep, name: &str) -> Self {
+impl ClusterSnapshot {
+    async fn read(meshkeep: &Meshkeep, name: &str) -> Self {
         let cluster = meshkeep.cluster(name).await;
         let phase_seconds = cluster["phaseSeconds"].as_f64().unwrap_or_else(|| panic!("{cluster}"));
         Self { phase: cluster["phase"].as_str().unwrap().to_owned(), failures: cluster["failures"].as_u64().unwrap(), phase_seconds }
     }
 
     /// Checks that the directory has not affected the cluster since: it was not reconnected or
-    /// removed, and has not left its phase. A connection that broke by itself is accepted, as on a
-    /// machine that was suspended for longer than etcd's keep-alive waits.
-    async fn still(&self, meshkeep: &Meshkeep, name: &str) {
-        let now = Self::of(meshkeep, name).await;
+    /// removed, and has not left its phase. A connection that broke by itself is accepted, for
+    /// instance on a machine that was suspended for longer than etcd's keep-alive timeout.
+    async fn assert_undisturbed(&self, meshkeep: &Meshkeep, name: &str) {
+        let now = Self::read(meshkeep, name).await;
         let cluster = format!("cluster={name}");
-        for touched in ["changed: reconnecting", "removed: removing its entries"] {
-            assert_eq!(meshkeep.log_lines_with(&[touched, &cluster]), 0, "{name}: {touched}");
+        for message in ["changed: reconnecting", "removed: removing its entries"] {
+            assert_eq!(meshkeep.log_lines_with(&[message, &cluster]), 0, "{name}: {message}");
         }
         let same = now.phase == self.phase && now.phase_seconds >= self.phase_seconds;
         assert!(same || now.failures > self.failures, "{name} was disturbed: {self:?} then, {now:?} now\n{}", meshkeep.log());
@@ -50,40 +50,40 @@ impl Calm {
 async fn a_removed_file_removes_its_cluster_and_nothing_else() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 2, SMALL).await;
     scene.settles("the first loading").await;
-    let (first, third) = (Calm::of(scene.meshkeep(), "c01").await, Calm::of(scene.meshkeep(), "c03").await);
+    let (first, third) = (ClusterSnapshot::read(scene.meshkeep(), "c01").await, ClusterSnapshot::read(scene.meshkeep(), "c03").await);
     let seen = scene.follower().now().events.len();
     scene.home.remove_cluster("c02");
     let removed = scene.remotes[1].clusters.remove(0);
     scene.settles("the removal of a file").await;
-    let of_removed: Vec<String> = {
+    let deleted_keys: Vec<String> = {
         let followed = scene.follower().now();
         let deletes: Vec<_> = followed.named("delete", seen).collect();
         assert!(deletes.iter().all(|event| event.data["reason"] == "clusterRemoved"), "{deletes:?}");
         deletes.iter().map(|event| event.data["key"].as_str().unwrap().to_owned()).filter(|key| !key.contains("/cluster")).collect()
     };
-    let mut of_removed: Vec<&String> = of_removed.iter().filter(|key| removed.entries.contains_key(*key)).collect();
-    of_removed.sort();
-    assert_eq!(of_removed, removed.entries.keys().collect::<Vec<_>>(), "one delete for each of its entries");
+    let mut deleted_entries: Vec<&String> = deleted_keys.iter().filter(|key| removed.entries.contains_key(*key)).collect();
+    deleted_entries.sort();
+    assert_eq!(deleted_entries, removed.entries.keys().collect::<Vec<_>>(), "one delete for each of its entries");
     assert_eq!(scene.meshkeep().ask("/v1/clusters/c02").await.0, 404);
-    first.still(scene.meshkeep(), "c01").await;
-    third.still(scene.meshkeep(), "c03").await;
+    first.assert_undisturbed(scene.meshkeep(), "c01").await;
+    third.assert_undisturbed(scene.meshkeep(), "c03").await;
 
     scene.home.write_cluster("c02", &scene.remotes[1].client_file());
     scene.remotes[1].clusters.insert(0, removed);
     scene.settles("the return of a file").await;
-    first.still(scene.meshkeep(), "c01").await;
-    third.still(scene.meshkeep(), "c03").await;
+    first.assert_undisturbed(scene.meshkeep(), "c01").await;
+    third.assert_undisturbed(scene.meshkeep(), "c03").await;
 }
 
 #[tokio::test]
-async fn a_file_that_went_while_meshkeep_was_down_removes_its_cluster() {
+async fn a_file_deleted_while_meshkeep_was_down_removes_its_cluster() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 2, SMALL).await;
     scene.settles("the first loading").await;
     scene.kill_meshkeep();
     scene.home.remove_cluster("c02");
     scene.remotes[1].clusters.remove(0);
     scene.start_meshkeep().await;
-    scene.settles("a start without a file that was there").await;
+    scene.settles("a start after a file was deleted").await;
 }
 
 #[tokio::test]
@@ -121,7 +121,7 @@ fn write_secret(directory: &Path, version: &str, files: &[(&str, String)]) {
 }
 
 #[tokio::test]
-async fn a_swapped_secret_mount_changes_only_the_cluster_whose_bytes_changed() {
+async fn a_secret_update_affects_only_clusters_with_new_bytes() {
     let binary = &etcd_binaries()[0];
     let first = Remote::start(binary, Form::State, vec![MeshCluster::generate(1, SMALL)]).await;
     let second = Remote::start(binary, Form::State, vec![MeshCluster::generate(2, SMALL)]).await;
@@ -139,19 +139,19 @@ async fn a_swapped_secret_mount_changes_only_the_cluster_whose_bytes_changed() {
     let meshkeep = home.start().await;
     settles(&meshkeep, &Truth::of(first.clusters.iter().chain(&second.clusters)).expected(), "the first loading").await;
     meshkeep.reaches("c02", "live").await;
-    let calm = Calm::of(&meshkeep, "c02").await;
+    let snapshot = ClusterSnapshot::read(&meshkeep, "c02").await;
 
     write_secret(&directory, "2026_02", &[("c01", elsewhere.client_file()), ("c02", second.client_file()), certificate]);
     fs::remove_dir_all(directory.join("..2026_01")).unwrap();
     settles(&meshkeep, &Truth::of(elsewhere.clusters.iter().chain(&second.clusters)).expected(), "the swap of the Secret").await;
-    calm.still(&meshkeep, "c02").await;
+    snapshot.assert_undisturbed(&meshkeep, "c02").await;
 }
 
 #[tokio::test]
-async fn touching_and_rewriting_files_with_the_same_bytes_disturbs_nothing() {
+async fn rewriting_files_with_the_same_bytes_disturbs_nothing() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
     scene.settles("the first loading").await;
-    let calm = Calm::of(scene.meshkeep(), "c01").await;
+    let snapshot = ClusterSnapshot::read(scene.meshkeep(), "c01").await;
     let file = scene.home.config_directory().join("c01");
     for mode in (0..60).map(|round| if round % 2 == 0 { 0o600 } else { 0o644 }) {
         fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
@@ -161,15 +161,15 @@ async fn touching_and_rewriting_files_with_the_same_bytes_disturbs_nothing() {
     scene.home.write_cluster("c09", "endpoints:\n- http://127.0.0.1:1\n");
     let known = || async { (scene.meshkeep().ask("/v1/clusters/c09").await.0 == 200).then_some(()) };
     eventually("the other file to be a cluster", known).await;
-    calm.still(scene.meshkeep(), "c01").await;
+    snapshot.assert_undisturbed(scene.meshkeep(), "c01").await;
     scene.home.remove_cluster("c09");
     scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
-    scene.settles("a storm of touches").await;
-    calm.still(scene.meshkeep(), "c01").await;
+    scene.settles("many touches").await;
+    snapshot.assert_undisturbed(scene.meshkeep(), "c01").await;
 }
 
 #[tokio::test]
-async fn what_is_not_a_cluster_file_is_named_and_does_no_harm() {
+async fn files_that_are_no_cluster_files_are_reported_and_do_no_harm() {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
     scene.home.write_cluster("broken", "endpoints: [https://127.0.0.1:1\n  oops: {");
     scene.home.write_cluster("foo.yaml", &scene.remotes[0].client_file());
@@ -182,7 +182,7 @@ async fn what_is_not_a_cluster_file_is_named_and_does_no_harm() {
     for name in ["broken", "foo.yaml"] {
         assert_eq!(scene.meshkeep().log_lines_with(&["WARN", name]), 1, "one warning that names {name}");
     }
-    scene.meshkeep().says_of("broken", "lastError", "not YAML").await;
+    scene.meshkeep().wait_for_field("broken", "lastError", "not YAML").await;
     assert_eq!(scene.meshkeep().log_lines_with(&["notes"]), 0);
     let status = scene.meshkeep().get("/v1/status").await;
     let refused: Vec<&String> = status["directory"]["invalidFiles"].as_object().unwrap().keys().collect();
@@ -195,7 +195,7 @@ async fn what_is_not_a_cluster_file_is_named_and_does_no_harm() {
 }
 
 #[tokio::test]
-async fn files_that_agents_read_are_mirrored_and_those_that_they_skip_are_named() {
+async fn files_that_agents_accept_are_mirrored_and_others_reported() {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
     let file = scene.remotes[0].client_file();
     scene.home.write_cluster("c01", &format!("\u{feff}endpoints: [nobody]\n{file}\ninsecure-transport:\tyes\n---\n]"));
@@ -205,7 +205,7 @@ async fn files_that_agents_read_are_mirrored_and_those_that_they_skip_are_named(
     fs::write(directory.join("json"), r#"{"endpoints": ["http://127.0.0.1:1"]}"#).unwrap();
     fs::write(directory.join("twice"), "ZW5kcG9pbnRzOiBbYV0K\n").unwrap();
     scene.start_meshkeep().await;
-    scene.settles("a file as agents take it").await;
+    scene.settles("a file that agents accept").await;
     let invalid = scene.meshkeep().get("/v1/status").await["directory"]["invalidFiles"].clone();
     for (name, cause) in [("utf16", "it is UTF-16"), ("json", "it is JSON or YAML with its keys in quotes"), ("twice", "it is base64")] {
         assert!(invalid[name].as_str().is_some_and(|reason| reason.starts_with(cause)), "{name}: {invalid}");
@@ -214,7 +214,7 @@ async fn files_that_agents_read_are_mirrored_and_those_that_they_skip_are_named(
 }
 
 #[tokio::test]
-async fn a_misspelt_key_of_a_cluster_file_is_told_with_the_right_one_until_it_is_mended() {
+async fn a_misspelt_key_is_reported_until_it_is_corrected() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
     scene.settles("the first loading").await;
     let file = scene.remotes[0].client_file();
@@ -229,37 +229,37 @@ async fn a_misspelt_key_of_a_cluster_file_is_told_with_the_right_one_until_it_is
     scene.settles("a file with a key that is ignored").await;
     assert_eq!(scene.meshkeep().log_lines_with(&["probably misspelt", "trusted_ca_file", "c01"]), 1);
     scene.home.write_cluster("c01", &file);
-    eventually("the end of it", || async { reported(&scene).await.is_empty().then_some(()) }).await;
+    eventually("the end of the finding", || async { reported(&scene).await.is_empty().then_some(()) }).await;
     scene.kill_meshkeep();
 }
 
 /// The directory counts as read only when every cluster in it is known. Otherwise a probe,
 /// `status --wait` or a bench would treat a mesh without any known cluster as synced.
 #[tokio::test]
-async fn the_directory_counts_as_read_once_every_cluster_of_it_is_known() {
+async fn the_directory_counts_as_read_once_every_cluster_is_known() {
     const CLUSTERS: usize = 100;
     let mut home = Home::new();
-    let own = format!("--local-etcd={}", home.local_etcd_file().display());
-    home = home.with_flags(&["--cluster-name=home", &own]);
-    fs::write(home.local_etcd_file(), NOBODY).unwrap();
+    let local_etcd_flag = format!("--local-etcd={}", home.local_etcd_file().display());
+    home = home.with_flags(&["--cluster-name=home", &local_etcd_flag]);
+    fs::write(home.local_etcd_file(), UNREACHABLE).unwrap();
     for number in 0..CLUSTERS {
-        home.write_cluster(&format!("c{number}"), NOBODY);
+        home.write_cluster(&format!("c{number}"), UNREACHABLE);
     }
     let meshkeep = home.start().await;
-    let began = Instant::now();
+    let started = Instant::now();
     let reported = loop {
         let reported = meshkeep.text("/readyz?synced&verbose").await;
         if reported.contains("[+]directory ok") {
             break reported;
         }
-        assert!(began.elapsed() < PATIENCE, "{reported}");
+        assert!(started.elapsed() < PATIENCE, "{reported}");
     };
     assert_eq!(reported.lines().filter(|line| line.contains("]cluster/")).count(), CLUSTERS + 1, "{reported}");
     meshkeep.stop().await;
 }
 
 #[tokio::test]
-async fn no_cluster_at_all_is_success_of_no_command_unless_it_is_allowed() {
+async fn commands_fail_without_clusters_unless_that_is_allowed() {
     let run = |arguments: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_meshkeep")).args(arguments).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())

@@ -11,9 +11,9 @@ use crate::harness::certificates::{Authority, Pair};
 use crate::harness::etcd::{Etcd, Tls, etcd_binaries};
 use crate::harness::meshkeep::Home;
 
-/// Puts the keys that every cluster's etcd has before any entry: cluster config, canaries,
-/// heartbeat.
-async fn furnish(etcd: &Etcd, cluster: &str) {
+/// Puts the keys that every etcd has before its entries (cluster config, canaries, heartbeat), and
+/// one node.
+async fn put_prerequisites(etcd: &Etcd, cluster: &str) {
     let config = r#"{"id":1,"capabilities":{"syncedCanaries":true,"maxConnectedClusters":255}}"#;
     let mut entries = vec![(format!("cilium/cluster-config/{cluster}"), config.to_owned())];
     for resource in ["nodes", "services", "identities", "ip"] {
@@ -35,10 +35,10 @@ struct DoctorSetup(TempDir);
 
 impl DoctorSetup {
     fn new() -> Self {
-        let place = Self(TempDir::new().unwrap());
-        fs::create_dir_all(place.0.path().join("clustermesh")).unwrap();
-        fs::create_dir_all(place.0.path().join("data")).unwrap();
-        place
+        let setup = Self(TempDir::new().unwrap());
+        fs::create_dir_all(setup.0.path().join("clustermesh")).unwrap();
+        fs::create_dir_all(setup.0.path().join("data")).unwrap();
+        setup
     }
 
     fn write(&self, cluster: &str, text: &str) {
@@ -89,18 +89,18 @@ impl DoctorSetup {
 }
 
 fn with_pair(file: &str, old: &Pair, new: &Pair) -> String {
-    let shown = |path: &Path| path.display().to_string();
-    file.replace(&shown(&old.certificate), &shown(&new.certificate)).replace(&shown(&old.key), &shown(&new.key))
+    let text = |path: &Path| path.display().to_string();
+    file.replace(&text(&old.certificate), &text(&new.certificate)).replace(&text(&old.key), &text(&new.key))
 }
 
 #[tokio::test]
-async fn what_works_is_found_to_work_and_old_servers_are_named() {
-    let place = DoctorSetup::new();
+async fn a_working_setup_passes_every_check() {
+    let setup = DoctorSetup::new();
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(&binary).tls(Tls::Mutual).start().await;
-        furnish(&etcd, "paris").await;
-        place.write("paris", &etcd.client_file_yaml());
-        let (code, report) = place.report(&["paris"]).await;
+        put_prerequisites(&etcd, "paris").await;
+        setup.write("paris", &etcd.client_file_yaml());
+        let (code, report) = setup.report(&["paris"]).await;
         assert_eq!(code, 0, "{report:#}");
         let steps: Vec<(&str, &str)> = report["clusters"][0]["endpoints"][0]["checks"]
             .as_array()
@@ -109,84 +109,84 @@ async fn what_works_is_found_to_work_and_old_servers_are_named() {
             .filter(|check| check["outcome"] == "ok")
             .map(|check| (check["step"].as_str().unwrap(), check["found"].as_str().unwrap()))
             .collect();
-        let step = |name: &str, text: &str| {
+        let assert_step = |name: &str, text: &str| {
             assert!(steps.iter().any(|(step, found)| *step == name && found.contains(text)), "{name} {text}: {steps:#?}")
         };
-        step("dns", "127.0.0.1");
-        step("tcp", &etcd.port().to_string());
-        step("tls", "requires a client certificate");
-        step("server", "etcd 3.");
-        step("history", "not stored yet");
-        step("cluster config", "id 1, the cluster's own, mesh of 255");
-        step("entries", "1 below cilium/state/nodes/v1/paris/");
-        step("heartbeat", "s ago");
-        let reported = String::from_utf8(place.doctor(&[]).output().unwrap().stdout).unwrap();
+        assert_step("dns", "127.0.0.1");
+        assert_step("tcp", &etcd.port().to_string());
+        assert_step("tls", "requires a client certificate");
+        assert_step("server", "etcd 3.");
+        assert_step("history", "not stored yet");
+        assert_step("cluster config", "id 1, the cluster's own, mesh of 255");
+        assert_step("entries", "1 below cilium/state/nodes/v1/paris/");
+        assert_step("heartbeat", "s ago");
+        let reported = String::from_utf8(setup.doctor(&[]).output().unwrap().stdout).unwrap();
         assert!(reported.contains("cluster paris (") && reported.trim_end().ends_with("everything works"), "{reported}");
     }
     // a cluster without a file
-    let output = place.doctor(&["tokyo"]).output().unwrap();
+    let output = setup.doctor(&["tokyo"]).output().unwrap();
     let complaint = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(1) && complaint.contains("no file for cluster tokyo, but paris"), "{complaint}");
+    assert!(output.status.code() == Some(1) && complaint.contains("no file for cluster tokyo; its client files: paris"), "{complaint}");
 }
 
 #[tokio::test]
-async fn each_fault_on_the_way_is_named_with_what_to_do() {
-    let place = DoctorSetup::new();
+async fn each_connection_fault_is_reported_with_advice() {
+    let setup = DoctorSetup::new();
     let binaries = etcd_binaries();
     // the newest release has none of the bugs that cause warnings
     let etcd = Etcd::builder().binary(binaries.last().unwrap()).tls(Tls::Mutual).start().await;
-    furnish(&etcd, "paris").await;
+    put_prerequisites(&etcd, "paris").await;
     let good = etcd.client_file_yaml();
     let endpoint = format!("https://127.0.0.1:{}", etcd.port());
-    let stranger = Authority::new(&place.0.path().join("stranger"), "stranger");
+    let other_authority = Authority::new(&setup.0.path().join("stranger"), "stranger");
 
-    place.write("paris", "endpoints: https://somewhere\n");
-    place.complains("file", "endpoints must be a list").await;
-    place.write("paris", &good.replace(&endpoint, "https://no-such-host.invalid:2379"));
-    place.complains("dns", "").await;
-    assert!(place.advice("dns").await.contains("check the name in the client file, and that this machine can resolve it"));
-    place.write("paris", &good.replace(&endpoint, "https://paris.mesh.cilium.io:2379"));
-    assert!(place.advice("dns").await.contains("hostAliases that Cilium's chart gives its own"));
+    setup.write("paris", "endpoints: https://somewhere\n");
+    setup.complains("file", "endpoints must be a list").await;
+    setup.write("paris", &good.replace(&endpoint, "https://no-such-host.invalid:2379"));
+    setup.complains("dns", "").await;
+    assert!(setup.advice("dns").await.contains("check the name in the client file, and that this machine can resolve it"));
+    setup.write("paris", &good.replace(&endpoint, "https://paris.mesh.cilium.io:2379"));
+    assert!(setup.advice("dns").await.contains("hostAliases that Cilium's chart gives its own"));
     let missing = "/var/lib/cilium/clustermesh/common-etcd-client.key";
     let key = good.lines().find_map(|line| line.strip_prefix("key-file: ")).unwrap();
-    place.write("paris", &good.replace(key, missing));
-    assert!(place.advice("certificates").await.contains("mount tls.key of the Secret clustermesh-apiserver-remote-cert"));
-    place.write("paris", &good.replace(&endpoint, "https://127.0.0.1:1"));
-    place.complains("tcp", "refused").await;
-    place.write(
+    setup.write("paris", &good.replace(key, missing));
+    assert!(setup.advice("certificates").await.contains("mount tls.key of the Secret clustermesh-apiserver-remote-cert"));
+    setup.write("paris", &good.replace(&endpoint, "https://127.0.0.1:1"));
+    setup.complains("tcp", "refused").await;
+    setup.write(
         "paris",
-        &good.replace(&etcd.authority().certificate().display().to_string(), &stranger.certificate().display().to_string()),
+        &good.replace(&etcd.authority().certificate().display().to_string(), &other_authority.certificate().display().to_string()),
     );
-    let (code, complaints) = place.complaints().await;
+    let (code, complaints) = setup.complaints().await;
     assert!(
         code == 1 && complaints.iter().any(|complaint| complaint.contains("the server's certificate is not trusted")),
         "{complaints:#?}"
     );
-    place.write("paris", &good.replace("trusted-ca-file", "trusted_ca_file"));
-    let (code, complaints) = place.complaints().await;
-    let slip = "file: it contains \"trusted_ca_file\" where \"trusted-ca-file\" is meant, which etcd's client ignores";
-    assert!(code == 1 && complaints[0] == slip && complaints.len() > 1, "{complaints:#?}");
+    setup.write("paris", &good.replace("trusted-ca-file", "trusted_ca_file"));
+    let (code, complaints) = setup.complaints().await;
+    let misspelling = "file: it contains \"trusted_ca_file\" where \"trusted-ca-file\" is meant, which etcd's client ignores";
+    assert!(code == 1 && complaints[0] == misspelling && complaints.len() > 1, "{complaints:#?}");
     let expired = etcd.authority().client_until("late", 2020);
-    place.write("paris", &with_pair(&good, etcd.client_pair(), &expired));
-    let (code, complaints) = place.complaints().await;
+    setup.write("paris", &with_pair(&good, etcd.client_pair(), &expired));
+    let (code, complaints) = setup.complaints().await;
     assert!(
         code == 1 && complaints.iter().any(|complaint| complaint.contains("CN=late") && complaint.contains("expired 2020-01-01")),
         "{complaints:#?}"
     );
-    let foreign = stranger.client("meshkeep");
-    place.write("paris", &with_pair(&good, etcd.client_pair(), &foreign));
-    let (code, complaints) = place.complaints().await;
+    let foreign = other_authority.client("meshkeep");
+    setup.write("paris", &with_pair(&good, etcd.client_pair(), &foreign));
+    let (code, complaints) = setup.complaints().await;
     assert!(
         code == 1 && complaints.iter().any(|complaint| complaint.starts_with("server: ") || complaint.starts_with("tls: ")),
         "{complaints:#?}"
     );
-    let without: String = good
+    let without_certificate: String = good
         .lines()
         .filter(|line| !line.starts_with("cert-file") && !line.starts_with("key-file"))
         .map(|line| line.to_owned() + "\n")
         .collect();
-    place.write("paris", &without);
-    let (_, report) = place.report(&[]).await;
+    setup.write("paris", &without_certificate);
+    let (_, report) = setup.report(&[]).await;
     assert!(
         report.to_string().contains("set cert-file and key-file") || report.to_string().contains("(cert-file and key-file)"),
         "{report:#}"
@@ -195,21 +195,21 @@ async fn each_fault_on_the_way_is_named_with_what_to_do() {
 
 /// Messages name the difference between certificates whose names look right.
 #[tokio::test]
-async fn authorities_of_one_name_and_missing_intermediate_certificates_are_named() {
-    let place = DoctorSetup::new();
+async fn doctor_explains_namesakes_and_missing_intermediates() {
+    let setup = DoctorSetup::new();
     let etcd = Etcd::builder().binary(etcd_binaries().last().unwrap()).tls(Tls::Mutual).start().await;
-    furnish(&etcd, "paris").await;
+    put_prerequisites(&etcd, "paris").await;
     let good = etcd.client_file_yaml();
     let report = async |text: &str| {
-        place.write("paris", text);
-        let (code, complaints) = place.complaints().await;
+        setup.write("paris", text);
+        let (code, complaints) = setup.complaints().await;
         assert_eq!(code, 1, "{complaints:#?}");
         complaints
     };
     let says = |complaints: &[String], parts: &[&str]| {
         assert!(complaints.iter().any(|text| parts.iter().all(|part| text.contains(part))), "{parts:?}: {complaints:#?}");
     };
-    let namesake = Authority::new(&place.0.path().join("namesake"), "ca");
+    let namesake = Authority::new(&setup.0.path().join("namesake"), "ca");
     let (ours, theirs) = (etcd.authority().certificate().display().to_string(), namesake.certificate().display().to_string());
     let complaints = report(&good.replace(&ours, &theirs)).await;
     says(
@@ -220,7 +220,7 @@ async fn authorities_of_one_name_and_missing_intermediate_certificates_are_named
 
     let complaints = report(&with_pair(&good, etcd.client_pair(), &namesake.client("meshkeep"))).await;
     says(&complaints, &["tls: ", "the client's certificate CN=meshkeep (serial "]);
-    let advice = place.report(&[]).await.1.to_string();
+    let advice = setup.report(&[]).await.1.to_string();
     for part in
         ["an authority of that name signed the client's certificate (key ", "the server's authority has the same name and a different key"]
     {
@@ -240,21 +240,21 @@ async fn authorities_of_one_name_and_missing_intermediate_certificates_are_named
 /// The store knows the etcd that its data came from, so another etcd is reported. While a sidecar
 /// uses the store, the check is skipped.
 #[tokio::test]
-async fn an_etcd_that_is_not_the_one_that_is_stored_is_reported() {
-    let place = DoctorSetup::new();
+async fn an_etcd_other_than_the_stored_one_is_reported() {
+    let setup = DoctorSetup::new();
     let mut etcd = Etcd::builder().binary(etcd_binaries().last().unwrap()).start().await;
-    furnish(&etcd, "paris").await;
-    place.write("paris", &etcd.client_file_yaml());
-    let data = place.0.path().join("data").display().to_string();
+    put_prerequisites(&etcd, "paris").await;
+    setup.write("paris", &etcd.client_file_yaml());
+    let data = setup.0.path().join("data").display().to_string();
     let mut home = Home::new().with_flags(&[&format!("--data-dir={data}")]);
     home.write_cluster("paris", &etcd.client_file_yaml());
     let meshkeep = home.start().await;
     meshkeep.reaches("paris", "live").await;
-    let in_use = place.report(&[]).await.1["checks"][1]["found"].to_string();
+    let in_use = setup.report(&[]).await.1["checks"][1]["found"].to_string();
     assert!(in_use.contains(&format!("is in use by pid {}", meshkeep.id())), "{in_use}");
     meshkeep.stop().await;
     let history = async || {
-        let report = place.report(&[]).await.1;
+        let report = setup.report(&[]).await.1;
         let checks = report["clusters"][0]["endpoints"][0]["checks"].as_array().unwrap().clone();
         checks.into_iter().find(|check| check["step"] == "history").unwrap()
     };
@@ -262,63 +262,63 @@ async fn an_etcd_that_is_not_the_one_that_is_stored_is_reported() {
     etcd.wipe();
     etcd.set_cluster_token("another");
     etcd.restart().await;
-    furnish(&etcd, "paris").await;
+    put_prerequisites(&etcd, "paris").await;
     let other = history().await;
     assert!(other["outcome"] == "warning" && other["found"].as_str().unwrap().contains("the stored entries came from"), "{other}");
 }
 
-/// The heartbeat of such a cluster gets old, too. What helps is the reason.
+/// A full etcd has an old heartbeat, too. The report must name the cause, because only that helps.
 #[tokio::test]
-async fn an_etcd_that_is_full_is_named_with_what_to_do() {
-    let place = DoctorSetup::new();
+async fn a_full_etcd_is_reported_with_advice() {
+    let setup = DoctorSetup::new();
     let binaries = etcd_binaries();
     let etcd = Etcd::builder().binary(binaries.last().unwrap()).flag("--quota-backend-bytes=1048576").start().await;
-    furnish(&etcd, "paris").await;
-    place.write("paris", &etcd.client_file_yaml());
+    put_prerequisites(&etcd, "paris").await;
+    setup.write("paris", &etcd.client_file_yaml());
     let mut client = etcd.client().await;
     while client.put("cilium/large", vec![b'x'; 256 << 10], None).await.is_ok() {}
-    place.complains("etcd", "it reports NOSPACE").await;
-    assert!(place.advice("etcd").await.contains("etcdctl alarm disarm"));
+    setup.complains("etcd", "it reports NOSPACE").await;
+    assert!(setup.advice("etcd").await.contains("etcdctl alarm disarm"));
 }
 
 #[tokio::test]
-async fn what_is_missing_in_the_etcd_is_named() {
-    let place = DoctorSetup::new();
+async fn missing_keys_and_permissions_are_reported() {
+    let setup = DoctorSetup::new();
     let binaries = etcd_binaries();
     let mut etcd = Etcd::builder().binary(binaries.last().unwrap()).start().await;
-    place.write("paris", &etcd.client_file_yaml());
-    place.complains("cluster config", "cilium/cluster-config/paris does not exist").await;
-    furnish(&etcd, "paris").await;
-    assert_eq!(place.complaints().await, (0, Vec::new()));
+    setup.write("paris", &etcd.client_file_yaml());
+    setup.complains("cluster config", "cilium/cluster-config/paris does not exist").await;
+    put_prerequisites(&etcd, "paris").await;
+    assert_eq!(setup.complaints().await, (0, Vec::new()));
     etcd.delete("cilium/synced/paris/cilium/state/ip/v1").await;
-    place.complains("entries", "cilium/synced/paris/cilium/state/ip/v1 is missing").await;
+    setup.complains("entries", "cilium/synced/paris/cilium/state/ip/v1 is missing").await;
     etcd.put("cilium/synced/paris/cilium/state/ip/v1", "again").await;
     etcd.put("cilium/.heartbeat", ago(600)).await;
-    place.complains("heartbeat", "written 60").await;
+    setup.complains("heartbeat", "written 60").await;
     etcd.put("cilium/.heartbeat", ago(1)).await;
     // a user with another cluster's role
     etcd.enable_auth("reader", "sesame").await;
-    place.write("paris", &etcd.client_file_yaml().replace("sesame", "wrong"));
-    place.complains("login", "rejects the username or password").await;
-    place.write("paris", &etcd.client_file_yaml());
+    setup.write("paris", &etcd.client_file_yaml().replace("sesame", "wrong"));
+    setup.complains("login", "rejects the username or password").await;
+    setup.write("paris", &etcd.client_file_yaml());
     etcd.restrict_to_remote("tokyo").await;
-    place.complains("cluster config", "permission denied").await;
-    let (_, report) = place.report(&[]).await;
+    setup.complains("cluster config", "permission denied").await;
+    let (_, report) = setup.report(&[]).await;
     assert!(!report.to_string().contains("sesame"), "{report:#}");
 }
 
 /// Configs of other clusters and invalid configs are reported with the text that a sidecar uses.
 #[tokio::test]
-async fn a_cluster_config_that_is_another_clusters_or_is_refused_is_named() {
-    let place = DoctorSetup::new();
+async fn a_foreign_or_invalid_cluster_config_is_reported() {
+    let setup = DoctorSetup::new();
     let etcd = Etcd::builder().binary(etcd_binaries().last().unwrap()).tls(Tls::Mutual).start().await;
-    furnish(&etcd, "paris").await;
-    place.write("rome", &etcd.client_file_yaml());
-    place.complains("cluster config", "this etcd belongs to cluster paris, not rome").await;
+    put_prerequisites(&etcd, "paris").await;
+    setup.write("rome", &etcd.client_file_yaml());
+    setup.complains("cluster config", "this etcd belongs to cluster paris, not rome").await;
     let config = r#"{"id":3,"capabilities":{"syncedCanaries":true,"cached":true}}"#;
     etcd.put("cilium/cluster-config/oslo", config).await;
-    place.complains("cluster config", "no config of rome; it has oslo, paris").await;
-    let (_, report) = place.report(&["--legacy-clusters", "rome"]).await;
+    setup.complains("cluster config", "this etcd has no config of rome, only of oslo, paris").await;
+    let (_, report) = setup.report(&["--legacy-clusters", "rome"]).await;
     let checks = report["clusters"][0]["endpoints"][0]["checks"].as_array().unwrap().clone();
     assert_eq!(checks.last().unwrap()["outcome"], "warning", "{report:#}");
     for (config, reason) in [
@@ -327,12 +327,12 @@ async fn a_cluster_config_that_is_another_clusters_or_is_refused_is_named() {
         (r#"{"id":3,"capabilities":{"endpointSlicesExportMode":"services-only"}}"#, "endpointSlicesExportMode is \"services-only\""),
     ] {
         etcd.put("cilium/cluster-config/rome", config).await;
-        place.complains("cluster config", reason).await;
+        setup.complains("cluster config", reason).await;
     }
     etcd.delete("cilium/cluster-config/rome").await;
     etcd.enable_cilium_users("paris").await;
-    place.write("rome", &etcd.client_file_of("remote"));
-    place
+    setup.write("rome", &etcd.client_file_of("remote"));
+    setup
         .complains("cluster config", "this etcd belongs to cluster paris, not rome (permission denied on cilium/cluster-config/rome)")
         .await;
 }

@@ -3,11 +3,12 @@
 //!
 //! Blocks contain lines that start with `$ ` (commands for `bash`; a backslash at the end continues
 //! the line) and the output. A line of output that is `…` matches any number of lines. Values that
-//! differ between runs (ages, times, ports, positions) are compared by their form only, and blanks
-//! and column widths not at all. Commands run in one directory, which has the cluster files in
-//! `clustermesh/`; the binary is in `PATH`, and 127.0.0.1:9870 leads to the sidecar. With
+//! differ between runs (ages, times, ports, positions) are compared by their form only. Runs of
+//! blanks and column widths are ignored. Commands run in one directory, which has the cluster files
+//! in `clustermesh/`; the binary is in `PATH`, and 127.0.0.1:9870 leads to the sidecar. With
 //! `DOCUMENTS_WRITE=1` the commands' output is written into the pages instead. Commands that no
-//! test can run are in blocks of another type, which may only use the programs of [`ELSEWHERE`].
+//! test can run are in blocks of another type, which may only use the programs of
+//! [`PROGRAMS_NOT_RUN`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,18 +18,18 @@ use super::samples::in_state_form;
 use crate::harness::etcd::etcd_binaries;
 
 /// Address of the sidecar on the pages.
-const SHOWN: &str = "127.0.0.1:9870";
+const PAGE_ADDRESS: &str = "127.0.0.1:9870";
 
 /// Line of output that matches any number of lines.
 const ANYTHING: &str = "…";
 
 /// Allowed first words of commands in `sh` blocks: programs that need a cluster, a host's services
 /// or minutes to build, or that never end.
-const ELSEWHERE: [&str; 11] =
+const PROGRAMS_NOT_RUN: [&str; 11] =
     ["cargo ", "etcdctl ", "helm ", "just ", "kubectl ", "meshkeep serve", "podman ", "promtool ", "scripts/", "sudo ", "systemd-analyze "];
 
-/// The only page that changes the mesh while it is read.
-const LAST: &str = "docs/use/tour.md";
+/// The only page whose commands change the mesh. It is tested last.
+const CHANGING_PAGE: &str = "docs/use/tour.md";
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -41,51 +42,51 @@ fn pages() -> Vec<PathBuf> {
     let all = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap()).map(|entry| entry.unwrap().path());
     let mut pages: Vec<PathBuf> = all.filter(|path| path.extension().is_some_and(|end| end == "md")).collect();
     pages.push(root().join("README.md"));
-    pages.sort_by_key(|path| (path.ends_with(LAST), path.clone()));
+    pages.sort_by_key(|path| (path.ends_with(CHANGING_PAGE), path.clone()));
     pages
 }
 
 /// A command and the output that the page shows.
 #[derive(Debug, PartialEq, Eq)]
-struct Shown {
+struct Example {
     command: String,
     output: Vec<String>,
 }
 
 /// Part of a page: text that stays, or commands with their output.
 #[derive(Debug, PartialEq, Eq)]
-enum Piece {
+enum PagePart {
     Text(String),
-    Shown(Shown),
+    Example(Example),
 }
 
-fn pieces(page: &str) -> Vec<Piece> {
-    let (mut pieces, mut is_console) = (Vec::new(), false);
+fn parts(page: &str) -> Vec<PagePart> {
+    let (mut parts, mut is_console) = (Vec::new(), false);
     for line in page.lines() {
         if let Some(language) = line.strip_prefix("```") {
             is_console = language == "console";
-            pieces.push(Piece::Text(line.to_owned()));
+            parts.push(PagePart::Text(line.to_owned()));
         } else if !is_console {
-            pieces.push(Piece::Text(line.to_owned()));
+            parts.push(PagePart::Text(line.to_owned()));
         } else if let Some(command) = line.strip_prefix("$ ") {
-            pieces.push(Piece::Shown(Shown { command: command.to_owned(), output: Vec::new() }));
-        } else if let Some(Piece::Shown(shown)) = pieces.last_mut() {
-            if shown.command.ends_with('\\') {
-                shown.command += &format!("\n{line}");
+            parts.push(PagePart::Example(Example { command: command.to_owned(), output: Vec::new() }));
+        } else if let Some(PagePart::Example(example)) = parts.last_mut() {
+            if example.command.ends_with('\\') {
+                example.command += &format!("\n{line}");
             } else {
-                shown.output.push(line.to_owned());
+                example.output.push(line.to_owned());
             }
         } else {
             panic!("a console block begins without a command: {line}");
         }
     }
-    pieces
+    parts
 }
 
-fn text(pieces: &[Piece]) -> String {
-    let lines = pieces.iter().flat_map(|piece| match piece {
-        Piece::Text(line) => vec![line.clone()],
-        Piece::Shown(Shown { command, output }) => [vec![format!("$ {command}")], output.clone()].concat(),
+fn text(parts: &[PagePart]) -> String {
+    let lines = parts.iter().flat_map(|part| match part {
+        PagePart::Text(line) => vec![line.clone()],
+        PagePart::Example(Example { command, output }) => [vec![format!("$ {command}")], output.clone()].concat(),
     });
     lines.fold(String::new(), |text, line| text + &line + "\n")
 }
@@ -116,7 +117,7 @@ fn form_of_word(word: &str) -> String {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let hex = |text: &str| text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let is_decimal = word.split_once('.').is_some_and(|(whole, rest)| digits(whole) && digits(rest));
-    let is_length = word.ends_with(['s', 'm', 'h', 'd']) && word.starts_with(|c: char| c.is_ascii_digit()) && {
+    let is_duration = word.ends_with(['s', 'm', 'h', 'd']) && word.starts_with(|c: char| c.is_ascii_digit()) && {
         word.bytes().all(|byte| byte.is_ascii_digit() || b".smhd".contains(&byte))
     };
     let bytes = word.as_bytes();
@@ -124,7 +125,7 @@ fn form_of_word(word: &str) -> String {
     if is_time || word.len() >= 14 && word.starts_with("20") && word.contains('T') {
         return "TIME".to_owned();
     }
-    if is_length || is_decimal {
+    if is_duration || is_decimal {
         return "AGE".to_owned();
     }
     let parts: Vec<&str> = word.split(['.', ':']).collect();
@@ -143,16 +144,16 @@ fn form_of_word(word: &str) -> String {
 }
 
 /// Returns whether the lines match those that a page shows.
-fn fits(shown: &[String], found: &[String]) -> bool {
-    match shown {
-        [] => found.is_empty(),
-        [any, rest @ ..] if any == ANYTHING => (0..=found.len()).any(|from| fits(rest, &found[from..])),
-        [line, rest @ ..] => found.first().is_some_and(|first| form(first) == form(line)) && fits(rest, &found[1..]),
+fn fits(expected: &[String], actual: &[String]) -> bool {
+    match expected {
+        [] => actual.is_empty(),
+        [any, rest @ ..] if any == ANYTHING => (0..=actual.len()).any(|from| fits(rest, &actual[from..])),
+        [line, rest @ ..] => actual.first().is_some_and(|first| form(first) == form(line)) && fits(rest, &actual[1..]),
     }
 }
 
 #[test]
-fn what_differs_from_run_to_run_is_compared_by_its_form() {
+fn values_that_differ_between_runs_are_compared_by_form() {
     for (line, formed) in [
         ("paris  1   live   16s  6.4s  2      2", "paris 1 live AGE AGE 2 2"),
         (r#"{"ageSeconds":1.872,"lastContact":"2026-11-25T12:54:48.265Z","id":7}"#, r#"{"ageSeconds":AGE,"lastContact":"TIME","id":7}"#),
@@ -162,11 +163,11 @@ fn what_differs_from_run_to_run_is_compared_by_its_form() {
         assert_eq!(form(line), formed);
     }
     let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
-    let found = lines(&["a 1s", "b", "c"]);
-    assert!(fits(&lines(&["a   2s", "…", "c"]), &found) && fits(&lines(&["…"]), &found));
-    assert!(!fits(&lines(&["a 2s", "c"]), &found) && !fits(&lines(&["…", "b"]), &found));
+    let actual = lines(&["a 1s", "b", "c"]);
+    assert!(fits(&lines(&["a   2s", "…", "c"]), &actual) && fits(&lines(&["…"]), &actual));
+    assert!(!fits(&lines(&["a 2s", "c"]), &actual) && !fits(&lines(&["…", "b"]), &actual));
     let page = "x\n```console\n$ a \\\n  b\nout\n$ c\n```\n";
-    assert_eq!((pieces(page).len(), text(&pieces(page))), (5, page.to_owned()));
+    assert_eq!((parts(page).len(), text(&parts(page))), (5, page.to_owned()));
 }
 
 /// A shell in its own directory.
@@ -179,8 +180,8 @@ struct Shell {
 impl Shell {
     fn run(&self, command: &str) -> Vec<String> {
         let address = self.server.trim_start_matches("http://");
-        let ran = Command::new("bash")
-            .args(["-c", &format!("exec 2>&1; {}", command.replace(SHOWN, address))])
+        let output = Command::new("bash")
+            .args(["-c", &format!("exec 2>&1; {}", command.replace(PAGE_ADDRESS, address))])
             .current_dir(&self.directory)
             .env_clear()
             .env("PATH", &self.path)
@@ -188,13 +189,13 @@ impl Shell {
             .stdin(Stdio::null())
             .output()
             .unwrap();
-        let text = String::from_utf8_lossy(&ran.stdout).replace(address, SHOWN);
+        let text = String::from_utf8_lossy(&output.stdout).replace(address, PAGE_ADDRESS);
         text.lines().map(|line| line.trim_end().to_owned()).collect()
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_command_of_the_pages_answers_what_they_show() {
+async fn each_command_prints_the_output_that_the_page_shows() {
     let (_etcds, home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
     let directory = home.config_directory().parent().unwrap().to_owned();
     let programs = directory.join("programs");
@@ -206,48 +207,48 @@ async fn each_command_of_the_pages_answers_what_they_show() {
     let (mut wrong, mut count) = (Vec::new(), 0);
     for page in pages() {
         let before = fs::read_to_string(&page).unwrap();
-        let mut pieces = pieces(&before);
-        for piece in &mut pieces {
-            let Piece::Shown(shown) = piece else { continue };
+        let mut parts = parts(&before);
+        for part in &mut parts {
+            let PagePart::Example(example) = part else { continue };
             count += 1;
-            let found = shell.run(&shown.command);
-            if fits(&shown.output, &found) {
+            let actual = shell.run(&example.command);
+            if fits(&example.output, &actual) {
                 continue;
             }
             wrong.push(format!(
                 "{}: $ {}\nshown:\n{}\nfound:\n{}\n",
                 page.display(),
-                shown.command,
-                shown.output.join("\n"),
-                found.join("\n")
+                example.command,
+                example.output.join("\n"),
+                actual.join("\n")
             ));
-            shown.output = found;
+            example.output = actual;
         }
-        let after = text(&pieces);
+        let after = text(&parts);
         if is_writing && after != before {
             fs::write(&page, after).unwrap();
         }
     }
     assert!(count > 20, "only {count} commands were found");
-    assert!(wrong.is_empty() || is_writing, "{}DOCUMENTS_WRITE=1 writes what is found", wrong.join("\n"));
+    assert!(wrong.is_empty() || is_writing, "{}DOCUMENTS_WRITE=1 writes the actual output", wrong.join("\n"));
 }
 
 #[test]
-fn what_is_not_run_could_not_be() {
+fn only_commands_that_cannot_be_run_are_not_run() {
     let mut wrong = Vec::new();
     for page in pages() {
         let text = fs::read_to_string(&page).unwrap();
-        let (mut language, mut goes_on) = (None, false);
+        let (mut language, mut continues) = (None, false);
         for line in text.lines() {
             if let Some(name) = line.strip_prefix("```") {
                 language = language.is_none().then_some(name);
                 continue;
             }
-            let is_command = matches!(language, Some("sh" | "bash")) && !goes_on && !line.starts_with('#') && !line.trim().is_empty();
-            if is_command && !ELSEWHERE.iter().any(|program| line.starts_with(program)) {
+            let is_command = matches!(language, Some("sh" | "bash")) && !continues && !line.starts_with('#') && !line.trim().is_empty();
+            if is_command && !PROGRAMS_NOT_RUN.iter().any(|program| line.starts_with(program)) {
                 wrong.push(format!("{}: {line}", page.display()));
             }
-            goes_on = line.ends_with('\\');
+            continues = line.ends_with('\\');
         }
     }
     assert!(wrong.is_empty(), "write them as console, so that they are run:\n{}", wrong.join("\n"));

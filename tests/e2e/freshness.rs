@@ -19,7 +19,7 @@ const FILE_TAKES_EFFECT: Duration = Duration::from_secs(2);
 async fn files_take_effect_within_two_seconds() {
     let scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
     scene.settles("the first loading").await;
-    let asked = |name: &'static str, status: u16| {
+    let time_until = |name: &'static str, status: u16| {
         let scene = &scene;
         async move {
             let started = Instant::now();
@@ -29,16 +29,16 @@ async fn files_take_effect_within_two_seconds() {
         }
     };
     scene.home.write_cluster("c09", "endpoints:\n- http://127.0.0.1:1\n");
-    assert!(asked("c09", 200).await < FILE_TAKES_EFFECT);
+    assert!(time_until("c09", 200).await < FILE_TAKES_EFFECT);
     scene.home.remove_cluster("c09");
-    assert!(asked("c09", 404).await < FILE_TAKES_EFFECT);
+    assert!(time_until("c09", 404).await < FILE_TAKES_EFFECT);
     // a changed file, detected by the endpoint that is tried
     scene.home.write_cluster("c01", "endpoints:\n- http://127.0.0.1:2\n");
     let started = Instant::now();
-    scene.meshkeep().says_of("c01", "endpoint", "127.0.0.1:2").await;
+    scene.meshkeep().wait_for_field("c01", "endpoint", "127.0.0.1:2").await;
     assert!(started.elapsed() < FILE_TAKES_EFFECT);
     scene.home.write_cluster("c01", &scene.remotes[0].client_file());
-    scene.settles("the file being as it was").await;
+    scene.settles("the return of the earlier file").await;
 }
 
 #[tokio::test]
@@ -62,7 +62,7 @@ async fn restored_data_is_ready_but_neither_synced_nor_fresh() {
     };
     assert_eq!((status("/livez").await, status("/readyz").await, status("/readyz?synced").await), (200, 200, 503));
     let too_old = || async { (status("/v1/nodes?maxAge=0").await == 503).then_some(()) };
-    eventually("the data to be older than nothing", too_old).await;
+    eventually("the data to be older than 0 s", too_old).await;
     let node = scene.meshkeep().get("/v1/nodes/c01/c01-worker-0").await;
     assert_eq!(node["meta"]["origin"], "restored", "{node}");
     assert!(node["meta"]["lastContact"].is_string() && node["meta"]["ageSeconds"].is_number(), "{node}");
@@ -81,10 +81,11 @@ async fn restored_data_is_ready_but_neither_synced_nor_fresh() {
     assert_eq!((&node["meta"]["origin"], &node["meta"]["phase"]), (&Value::from("live"), &Value::from("live")), "{node}");
 }
 
-/// The age of a copy's source is unknown: behind a KVStoreMesh the heartbeat is that of its own
-/// etcd, which does not show that the source has died (docs/develop/protocol.md, trap 15).
+/// The age of a source behind a KVStoreMesh is unknown. The heartbeat there is that of the
+/// KVStoreMesh's own etcd, which does not show that the source has died (docs/develop/protocol.md,
+/// trap 15).
 #[tokio::test]
-async fn of_a_copy_the_age_of_the_source_is_unknown_and_of_a_direct_peer_it_is_the_age() {
+async fn the_age_of_a_source_behind_a_kvstoremesh_is_unknown() {
     let scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
     scene.settles("the first loading").await;
     for (cluster, expected) in [("c01", Value::Null), ("c02", "unknown".into())] {
@@ -118,7 +119,7 @@ async fn revisions_agree(scene: &Scene, when: &str) {
 }
 
 #[tokio::test]
-async fn the_sources_revisions_are_followed_through_equal_puts_and_kept_over_a_kill() {
+async fn source_revisions_follow_equal_puts_and_survive_a_restart() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
     scene.settles("the first loading").await;
     revisions_agree(&scene, "revisions after the first loading").await;
@@ -135,15 +136,15 @@ async fn the_sources_revisions_are_followed_through_equal_puts_and_kept_over_a_k
         entries.into_iter().map(fields).collect()
     };
     let before = versions(list(scene.meshkeep(), "/v1/entries").await);
-    assert!(before.iter().all(|(at, version, ..)| *version == if *at == *key { 2 } else { 1 }), "{before:?}");
-    // stored a moment after it is served
+    assert!(before.iter().all(|(entry_key, version, ..)| *version == if *entry_key == *key { 2 } else { 1 }), "{before:?}");
+    // a change is stored a moment after it is served
     let stored = || async {
         let (at_source, _) = revisions(&scene).await;
         let resources = scene.meshkeep().cluster("c01").await["resources"].clone();
         let newest = at_source.values().max().copied();
         resources.as_array().unwrap().iter().any(|kind| kind["revision"].as_i64() >= newest).then_some(())
     };
-    eventually("the change to be taken in", stored).await;
+    eventually("the change to be stored", stored).await;
     scene.follower = None;
     let ended = scene.meshkeep.take().unwrap().stop().await;
     assert_eq!(ended.status.code(), Some(0));

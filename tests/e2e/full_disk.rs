@@ -11,16 +11,16 @@ use crate::harness::meshkeep::{Home, http};
 use crate::harness::scene::Scene;
 
 /// A mounted file system, unmounted when it is dropped. The tests that use it must run as root.
-struct Mounted(PathBuf);
+struct MountedDisk(PathBuf);
 
-impl Mounted {
-    fn at(directory: PathBuf, options: &str) -> Self {
+impl MountedDisk {
+    fn new(directory: PathBuf, options: &str) -> Self {
         fs::create_dir(&directory).unwrap();
         mount(&["-t", "tmpfs", "-o", options, "tmpfs"], &directory);
         Self(directory)
     }
 
-    fn change(&self, options: &str) {
+    fn remount(&self, options: &str) {
         mount(&["-o", &format!("remount,{options}")], &self.0);
     }
 }
@@ -29,7 +29,7 @@ fn mount(arguments: &[&str], directory: &PathBuf) {
     assert!(Command::new("mount").args(arguments).arg(directory).status().unwrap().success(), "tests with small disks need root");
 }
 
-impl Drop for Mounted {
+impl Drop for MountedDisk {
     fn drop(&mut self) {
         // a failure cannot be handled here
         let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
@@ -38,10 +38,10 @@ impl Drop for Mounted {
 
 /// Starts on disks without any space, and with space for only the beginning of a store.
 #[tokio::test]
-async fn a_new_data_directory_on_a_full_disk_is_served_from_memory_until_there_is_room() {
+async fn meshkeep_serves_from_memory_until_the_disk_has_space() {
     for size in ["4k", "64k", "1100k", "2m"] {
         let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
-        let disk = Mounted::at(scene.home.data_directory(), &format!("size={size}"));
+        let disk = MountedDisk::new(scene.home.data_directory(), &format!("size={size}"));
         scene.start_meshkeep().await;
         scene.settles("loading on a full disk").await;
         let url = scene.meshkeep().url().to_owned();
@@ -57,7 +57,7 @@ async fn a_new_data_directory_on_a_full_disk_is_served_from_memory_until_there_i
         }
         scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
         scene.settles("a change on a full disk").await;
-        disk.change("size=64m");
+        disk.remount("size=64m");
         eventually("storing to begin", || async {
             (scene.meshkeep().get("/v1/status").await["store"]["state"] == "healthy").then_some(())
         })
@@ -75,9 +75,9 @@ async fn a_new_data_directory_on_a_full_disk_is_served_from_memory_until_there_i
 /// A full disk leaves a gap in the log. The log continues once there is space again, and contains
 /// the changes that arrived meanwhile.
 #[tokio::test]
-async fn a_disk_that_fills_up_leaves_a_gap_in_the_log_that_is_reported() {
+async fn a_disk_that_fills_up_leaves_a_reported_gap_in_the_log() {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
-    let disk = Mounted::at(scene.home.data_directory(), "size=32m");
+    let disk = MountedDisk::new(scene.home.data_directory(), "size=32m");
     scene.start_meshkeep().await;
     scene.settles("the first loading").await;
     let reported = async |scene: &Scene| {
@@ -98,24 +98,24 @@ async fn a_disk_that_fills_up_leaves_a_gap_in_the_log_that_is_reported() {
 }
 
 #[tokio::test]
-async fn a_data_directory_that_takes_no_writes_is_named_before_anything_is_served() {
+async fn a_read_only_data_directory_ends_the_start() {
     let mut home = Home::new();
-    let disk = Mounted::at(home.data_directory(), "size=64m,ro");
-    let refused = async |home: &mut Home, reason: &str| {
+    let disk = MountedDisk::new(home.data_directory(), "size=64m,ro");
+    let assert_refused = async |home: &mut Home, reason: &str| {
         let ended = home.run_to_the_end().await;
         let (directory, output) = (home.data_directory().display().to_string(), home.output());
         assert_eq!(ended.status.code(), Some(1), "{}", ended.log);
         assert!(ended.log.contains(&format!("error: the data directory {directory} cannot be written: {reason}")), "{}", ended.log);
         assert!(!output.contains("listening on"), "{output}");
     };
-    refused(&mut home, "Read-only file system").await;
+    assert_refused(&mut home, "Read-only file system").await;
     // with a store in it
-    disk.change("rw");
+    disk.remount("rw");
     home.start().await.stop().await;
-    disk.change("ro");
-    refused(&mut home, "Read-only file system").await;
+    disk.remount("ro");
+    assert_refused(&mut home, "Read-only file system").await;
     drop(disk);
     fs::remove_dir(home.data_directory()).unwrap();
     fs::write(home.data_directory(), "a file").unwrap();
-    refused(&mut home, "").await;
+    assert_refused(&mut home, "").await;
 }

@@ -54,10 +54,10 @@ fn expected_global(truth: &Served) -> Vec<String> {
     services.into_iter().map(|(name, clusters)| format!("{name}={}", clusters.join(","))).collect()
 }
 
-/// Returns the changes that a client should have received: by key, the kind and, where its program
-/// prints it, a field of the object.
+/// Returns the changes that a client should have received: for each key the kind, and the fields of
+/// the object that the client's program prints.
 fn expected_changes(truth: &Served) -> Value {
-    let described = |(key, object): (&String, &Value)| {
+    let describe = |(key, object): (&String, &Value)| {
         let text = |member: &str| object[member].as_str().unwrap();
         let kind = key.strip_prefix("cilium/cache/").and_then(|rest| rest.split('/').next()).unwrap_or("cluster-config");
         let described = match kind {
@@ -72,7 +72,7 @@ fn expected_changes(truth: &Served) -> Value {
         };
         (key.clone(), Value::String(described))
     };
-    Value::Object(truth.objects.iter().map(described).collect())
+    Value::Object(truth.objects.iter().map(describe).collect())
 }
 
 fn sorted(read: &Value, kind: &str) -> Vec<String> {
@@ -117,10 +117,10 @@ async fn clients_generated_for_other_languages_list_look_up_and_follow() {
     let scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
     scene.settles("the first loading").await;
     let truth = scene.truth().expected();
-    let mut in_node = Command::new("node");
-    in_node.arg(clients.join("typescript/out/read_all.js"));
+    let mut typescript = Command::new("node");
+    typescript.arg(clients.join("typescript/out/read_all.js"));
     let programs = [
-        ("TypeScript", in_node),
+        ("TypeScript", typescript),
         ("Go", Command::new(clients.join("go/read_all"))),
         ("Rust", Command::new(clients.join("rust/debug/read-all"))),
     ];

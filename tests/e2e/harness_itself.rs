@@ -13,20 +13,20 @@ use crate::harness::scene::Remote;
 use crate::harness::truth::{Served, Truth, difference};
 
 #[test]
-fn a_generated_cluster_has_as_many_distinct_objects_as_its_shape_names() {
+fn a_generated_cluster_has_the_objects_of_its_shape() {
     for id in 1..=10 {
         let cluster = MeshCluster::generate(id, FULL);
         let counts = BASES.map(|base| cluster.keys_of(base).len());
         assert_eq!(counts, [0, 100, 250, 20, 0, 20]);
         // in addition to the keys there are entries derived from the 20 nodes: five per node (one
         // of them its pod CIDR), one more for every second node, and a second pod CIDR for two of
-        // three
+        // every three nodes
         assert_eq!(Truth::of([&cluster]).expected().objects.len(), 390 + 110 + 13);
     }
 }
 
 #[test]
-fn a_missing_a_left_over_and_a_different_object_are_each_reported() {
+fn missing_extra_and_different_objects_are_reported() {
     let mut cluster = MeshCluster::generate(1, SMALL);
     let expected = Truth::of([&cluster]).expected();
     assert_eq!(difference(&expected, &expected), None);
@@ -47,7 +47,7 @@ async fn keys_below(etcd: &Etcd, prefix: &str) -> BTreeMap<String, Vec<u8>> {
 }
 
 #[tokio::test]
-async fn what_is_published_and_changed_is_in_etcd() {
+async fn published_and_changed_entries_are_in_etcd() {
     let mut random = StdRng::seed_from_u64(1);
     for (form, prefix) in [(Form::State, "cilium/state/"), (Form::Cache, "cilium/cache/")] {
         let mut remote = Remote::start(&etcd_binaries()[0], form, vec![MeshCluster::generate(3, SMALL)]).await;
@@ -71,13 +71,13 @@ async fn what_is_published_and_changed_is_in_etcd() {
 }
 
 #[tokio::test]
-async fn a_proxy_carries_is_cut_comes_back_and_runs_dry() {
+async fn a_proxy_forwards_can_be_cut_restored_and_limited() {
     let etcd = Etcd::start().await;
     let mut proxy = Proxy::to(etcd.port()).await;
     let reaches = |port: u16| async move {
         let mut client = etcd_client::Client::connect([format!("http://127.0.0.1:{port}")], None).await.ok()?;
-        let asked = tokio::time::timeout(std::time::Duration::from_millis(500), client.get("a", None)).await;
-        asked.ok()?.ok().map(|_| ())
+        let answer = tokio::time::timeout(std::time::Duration::from_millis(500), client.get("a", None)).await;
+        answer.ok()?.ok().map(|_| ())
     };
     assert!(reaches(proxy.port()).await.is_some());
     proxy.cut().await;
@@ -85,7 +85,7 @@ async fn a_proxy_carries_is_cut_comes_back_and_runs_dry() {
     proxy.restore().await;
     assert!(reaches(proxy.port()).await.is_some());
     proxy.allow_bytes(0);
-    assert!(proxy.is_dry());
+    assert!(proxy.is_budget_spent());
     assert!(reaches(proxy.port()).await.is_none());
     proxy.allow_bytes(u64::MAX);
     assert!(reaches(proxy.port()).await.is_some());

@@ -13,7 +13,7 @@ const LARGE: Shape = Shape { nodes: 5, identities: 50, endpoints: 2_000, service
 /// some of the entries.
 const FIRST_BYTES: u64 = 120_000;
 
-async fn cut_short() -> Scene {
+async fn scene_with_small_pages() -> Scene {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, LARGE).await;
     scene.home = scene.home.with_flags(&["--kvstore-opt=etcd.limit=10"]);
     scene
@@ -24,13 +24,13 @@ async fn entry_count(scene: &Scene) -> u64 {
 }
 
 #[tokio::test]
-async fn killed_in_the_middle_of_the_first_list_it_starts_over_and_reaches_the_truth() {
-    let mut scene = cut_short().await;
+async fn a_kill_during_the_first_list_leads_to_the_truth() {
+    let mut scene = scene_with_small_pages().await;
     let total = scene.truth().len() as u64;
     scene.remotes[0].proxy.allow_bytes(FIRST_BYTES);
     scene.start_meshkeep().await;
-    eventually("a part of the list to be in", || async {
-        (scene.remotes[0].proxy.is_dry() && (1..total).contains(&entry_count(&scene).await)).then_some(())
+    eventually("a part of the list to be served", || async {
+        (scene.remotes[0].proxy.is_budget_spent() && (1..total).contains(&entry_count(&scene).await)).then_some(())
     })
     .await;
     scene.kill_meshkeep();
@@ -40,8 +40,8 @@ async fn killed_in_the_middle_of_the_first_list_it_starts_over_and_reaches_the_t
 }
 
 #[tokio::test]
-async fn killed_in_the_middle_of_a_later_list_it_forgets_neither_what_vanished_nor_what_stayed() {
-    let mut scene = cut_short().await;
+async fn a_kill_during_a_later_list_removes_no_entry() {
+    let mut scene = scene_with_small_pages().await;
     scene.start_meshkeep().await;
     scene.settles("the first loading").await;
     scene.kill_meshkeep();
@@ -66,23 +66,23 @@ async fn killed_in_the_middle_of_a_later_list_it_forgets_neither_what_vanished_n
     remote.proxy.allow_bytes(FIRST_BYTES);
     let after = scene.truth().expected();
     scene.start_meshkeep().await;
-    let changed = eventually("a part of the second list to be in", || async {
+    let changed = eventually("a part of the second list to be served", || async {
         let now = served(scene.meshkeep()).await;
         let new = now.raw.iter().filter(|(key, value)| before.raw.get(*key) != Some(*value)).count();
-        (scene.remotes[0].proxy.is_dry() && new > 0).then_some(now)
+        (scene.remotes[0].proxy.is_budget_spent() && new > 0).then_some(now)
     })
     .await;
     assert_ne!(changed.raw, after.raw, "the list was meant to be cut short");
     let lost: Vec<&String> = before.raw.keys().filter(|key| !changed.raw.contains_key(*key)).collect();
-    assert_eq!(lost, Vec::<&String>::new(), "nothing may go before the list is complete");
+    assert_eq!(lost, Vec::<&String>::new(), "nothing may be removed before the list is complete");
     scene.kill_meshkeep();
-    // once more without a source: the entries that the list delivered and those that it did not
-    // reach all exist
+    // start once more without a source: the entries that the list delivered and those that it did
+    // not reach all exist
     scene.remotes[0].proxy.cut().await;
     scene.start_meshkeep().await;
     let restored = served(scene.meshkeep()).await;
     let lost: Vec<&String> = before.raw.keys().filter(|key| !restored.raw.contains_key(*key)).collect();
-    assert_eq!(lost, Vec::<&String>::new(), "an interrupted list may lose nothing, over a kill -9 either");
+    assert_eq!(lost, Vec::<&String>::new(), "an interrupted list may lose nothing, even after a kill -9");
     scene.remotes[0].proxy.allow_bytes(u64::MAX);
     scene.remotes[0].proxy.restore().await;
     scene.settles("a kill in the middle of a later list").await;

@@ -15,13 +15,13 @@ const STAMP: &str = "2026-01-12T09:31:07Z";
 
 /// A remote cluster `c01`, the own cluster `home` with id 9, and a sidecar's home with flags for
 /// both.
-struct Meshed {
+struct OwnClusterMesh {
     remote: Remote,
     own: Remote,
     home: Home,
 }
 
-impl Meshed {
+impl OwnClusterMesh {
     async fn new(flags: &[&str]) -> Self {
         let binary = &etcd_binaries()[0];
         let remote = Remote::start(binary, Form::State, vec![MeshCluster::generate(1, SMALL)]).await;
@@ -52,8 +52,8 @@ async fn choice(meshkeep: &Meshkeep, query: &str) -> (Vec<String>, String) {
 }
 
 #[tokio::test]
-async fn the_own_cluster_is_mirrored_beside_the_remote_ones() {
-    let mut mesh = Meshed::new(&["--cluster-id=9"]).await;
+async fn the_own_cluster_is_mirrored_alongside_remote_ones() {
+    let mut mesh = OwnClusterMesh::new(&["--cluster-id=9"]).await;
     let meshkeep = mesh.home.start().await;
     settles(&meshkeep, &mesh.truth().expected(), "the first loading").await;
     for (name, local) in [("home", json!(true)), ("c01", Value::Null)] {
@@ -76,28 +76,28 @@ async fn the_own_cluster_is_mirrored_beside_the_remote_ones() {
     }
     let service = "cilium/cache/services/v1/home/ns-0/svc-0".to_owned();
     mesh.own.change(|cluster| cluster.delete(&service)).await;
-    settles(&meshkeep, &mesh.truth().expected(), "the end of an own service").await;
+    settles(&meshkeep, &mesh.truth().expected(), "the deletion of a service of the own cluster").await;
     assert_eq!(choice(&meshkeep, "affinity=local").await, (Vec::new(), "noLocalService".to_owned()));
 }
 
 #[tokio::test]
-async fn the_own_clusters_file_may_change_and_go() {
-    let mut mesh = Meshed::new(&[]).await;
+async fn the_own_clusters_file_may_change_and_be_removed() {
+    let mut mesh = OwnClusterMesh::new(&[]).await;
     let file = mesh.home.local_etcd_file();
     fs::rename(&file, file.with_extension("later")).unwrap();
     let meshkeep = mesh.home.start().await;
     // the cluster is shown although its file does not exist
-    meshkeep.says_of("home", "lastError", "cannot use the client file").await;
+    meshkeep.wait_for_field("home", "lastError", "cannot use the client file").await;
     assert_eq!(meshkeep.ask("/readyz?synced").await.0, 503);
     fs::rename(file.with_extension("later"), &file).unwrap();
-    settles(&meshkeep, &mesh.truth().expected(), "the file's arrival").await;
+    settles(&meshkeep, &mesh.truth().expected(), "the appearance of the file").await;
     // a removed or invalid file changes nothing
     fs::write(&file, "endpoint").unwrap();
     eventually("a warning", || async { (meshkeep.log_lines_with(&["local-etcd", "has no endpoints"]) == 1).then_some(()) }).await;
     fs::remove_file(&file).unwrap();
     eventually("a warning", || async { (meshkeep.log_lines_with(&["local-etcd", "does not exist"]) == 2).then_some(()) }).await;
     mesh.own.change(|cluster| cluster.add_endpoints(1)).await;
-    settles(&meshkeep, &mesh.truth().expected(), "the file's end").await;
+    settles(&meshkeep, &mesh.truth().expected(), "the removal of the file").await;
     // another etcd replaces it
     mesh.own.clusters[0].add_endpoints(3);
     let etcd = Etcd::builder().binary(&etcd_binaries()[0]).start().await;
@@ -115,11 +115,11 @@ async fn the_own_clusters_file_may_change_and_go() {
 }
 
 #[tokio::test]
-async fn the_own_cluster_has_the_own_id_and_no_other_may() {
-    let mut mesh = Meshed::new(&["--cluster-id=1"]).await;
+async fn only_the_own_cluster_may_have_the_own_id() {
+    let mut mesh = OwnClusterMesh::new(&["--cluster-id=1"]).await;
     let meshkeep = mesh.home.start().await;
-    meshkeep.says_of("home", "lastError", "expected 1, the --cluster-id").await;
-    meshkeep.says_of("c01", "lastError", "which is the own cluster's").await;
+    meshkeep.wait_for_field("home", "lastError", "expected 1, the --cluster-id").await;
+    meshkeep.wait_for_field("c01", "lastError", "which is the own cluster's").await;
 }
 
 #[tokio::test]

@@ -16,15 +16,14 @@ use crate::harness::scene::{serves, settles};
 use crate::harness::stream::Follower;
 use crate::harness::truth::Truth;
 
-/// Time to live of a writer's leases in seconds: enough for etcd's whole seconds, with a third that
-/// is short enough for a test.
-const LIFE_S: i64 = 6;
+/// Time to live of a writer's leases in seconds: long enough for etcd's resolution of one second,
+/// and a third of it is short enough for a test.
+const LEASE_TTL_S: i64 = 6;
 
-/// Duration of a hold once config and canary exist again: a third of the lease's life and the
+/// Duration of a hold once config and canary exist again: a third of the lease's TTL plus the
 /// margin that the sidecar's flag sets.
 const HOLD: Duration = Duration::from_secs(3);
 
-/// Flags of the sidecar.
 const FLAGS: [&str; 3] = ["--hold-margin=1s", "--backoff-min=50ms", "--backoff-max=200ms"];
 
 /// Maximum time until a real deletion is applied: no hold may delay one.
@@ -41,11 +40,11 @@ impl Writer {
         Self { client: etcd.client().await, renewals: JoinSet::new() }
     }
 
-    /// Grants a lease and renews it every third of its life.
-    async fn lease(&mut self, life_s: i64) -> i64 {
-        let id = self.client.lease_grant(life_s, None).await.unwrap().id();
+    /// Grants a lease and renews it every third of its TTL.
+    async fn grant_lease(&mut self, ttl_s: i64) -> i64 {
+        let id = self.client.lease_grant(ttl_s, None).await.unwrap().id();
         let (mut keeper, mut answers) = self.client.lease_keep_alive(id).await.unwrap();
-        let third = Duration::from_secs_f64(f64::from(i32::try_from(life_s).unwrap()) / 3.0);
+        let third = Duration::from_secs_f64(f64::from(i32::try_from(ttl_s).unwrap()) / 3.0);
         self.renewals.spawn(async move {
             while keeper.keep_alive().await.is_ok() && answers.message().await.is_ok() {
                 tokio::time::sleep(third).await;
@@ -58,11 +57,11 @@ impl Writer {
         self.client.put(key, value, Some(PutOptions::new().with_lease(lease))).await.unwrap();
     }
 
-    async fn config(&mut self, cluster: &MeshCluster, form: Form, lease: i64) {
+    async fn put_config(&mut self, cluster: &MeshCluster, form: Form, lease: i64) {
         self.put(format!("cilium/cluster-config/{}", cluster.name), config_value(form, cluster).into_bytes(), lease).await;
     }
 
-    async fn canaries(&mut self, cluster: &MeshCluster, form: Form, lease: i64) {
+    async fn put_canaries(&mut self, cluster: &MeshCluster, form: Form, lease: i64) {
         let below = if form == Form::State { "state" } else { "cache" };
         for base in BASES {
             let stamp = format!("{:?}", std::time::SystemTime::now()).into_bytes();
@@ -71,23 +70,23 @@ impl Writer {
     }
 
     /// Puts the entries, attached to the leases in turn.
-    async fn entries(&mut self, cluster: &MeshCluster, leases: &[i64]) {
+    async fn put_entries(&mut self, cluster: &MeshCluster, leases: &[i64]) {
         for ((key, value), lease) in cluster.entries.iter().zip(leases.iter().cycle()) {
             self.put(key.clone(), value.clone(), *lease).await;
         }
     }
 
     /// Writes in the order of a KVStoreMesh that starts: config, entries, canaries.
-    async fn everything(&mut self, cluster: &MeshCluster) {
-        let lease = self.lease(LIFE_S).await;
-        self.config(cluster, Form::Cache, lease).await;
-        self.entries(cluster, &[lease]).await;
-        self.canaries(cluster, Form::Cache, lease).await;
+    async fn put_everything(&mut self, cluster: &MeshCluster) {
+        let lease = self.grant_lease(LEASE_TTL_S).await;
+        self.put_config(cluster, Form::Cache, lease).await;
+        self.put_entries(cluster, &[lease]).await;
+        self.put_canaries(cluster, Form::Cache, lease).await;
     }
 }
 
 /// An etcd that a KVStoreMesh writes to, and the sidecar that mirrors it.
-struct Stage {
+struct LossScene {
     etcd: Etcd,
     home: Home,
     meshkeep: Option<Meshkeep>,
@@ -95,7 +94,7 @@ struct Stage {
     seen: usize,
 }
 
-impl Stage {
+impl LossScene {
     async fn new(flags: &[&str]) -> Self {
         let etcd = Etcd::start().await;
         put_heartbeat(&etcd).await;
@@ -108,7 +107,7 @@ impl Stage {
         self.meshkeep.as_ref().unwrap()
     }
 
-    async fn up(&mut self) {
+    async fn start_meshkeep(&mut self) {
         let meshkeep = self.home.start().await;
         let follower = Follower::open(&meshkeep, "snapshot=true").await;
         eventually("the snapshot", || async { follower.now().named("synced", 0).next().map(drop) }).await;
@@ -116,7 +115,7 @@ impl Stage {
         self.count_from_here();
     }
 
-    async fn down(&mut self) {
+    async fn stop_meshkeep(&mut self) {
         self.follower = None;
         self.meshkeep.take().unwrap().stop().await;
     }
@@ -139,7 +138,7 @@ impl Stage {
     }
 
     /// Checks that everything is served and that no change was announced.
-    async fn nothing_went(&self, cluster: &MeshCluster, when: &str) {
+    async fn nothing_was_removed(&self, cluster: &MeshCluster, when: &str) {
         serves(self.meshkeep(), &Truth::of([cluster]).expected(), when).await;
         let reported = self.follower().now().changes_since(self.seen);
         assert!(reported.is_empty(), "{when}: {reported:?}");
@@ -159,7 +158,7 @@ impl Stage {
             async move { (client.get(prefix, options).await.unwrap().count() < i64::try_from(count).unwrap()).then_some(()) }
         })
         .await;
-        // an answer to a read arrives after the events
+        // the answer to this read arrives after the events of the expired leases
         client.get("cilium/.heartbeat", None).await.unwrap();
     }
 
@@ -182,132 +181,132 @@ async fn outlast_any_hold() {
 
 /// State of meshkeep while a KVStoreMesh dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Meanwhile {
+enum MeshkeepState {
     Up,
     Down,
     /// Down, and started again once the first lease has expired.
-    BackMidway,
+    RestartedMidway,
 }
 
 /// The death of a KVStoreMesh, and its successor.
 #[derive(Debug, Clone, Copy)]
-struct Death<'a> {
+struct WriterDeath<'a> {
     /// Time to live of the leases, in seconds. The first one has config and canaries.
-    lives_s: &'a [i64],
+    lease_ttls_s: &'a [i64],
     shape: Shape,
-    meanwhile: Meanwhile,
+    meshkeep_state: MeshkeepState,
     /// Number of addresses that the successor does not put again.
     forgotten_count: usize,
 }
 
-impl Death<'_> {
-    async fn is_survived(self) {
-        let mut stage = Stage::new(&[]).await;
+impl WriterDeath<'_> {
+    async fn check(self) {
+        let mut scene = LossScene::new(&[]).await;
         let mut cluster = MeshCluster::generate(1, self.shape);
         let all = Truth::of([&cluster]).expected();
-        let mut writer = Writer::new(&stage.etcd).await;
+        let mut writer = Writer::new(&scene.etcd).await;
         let mut leases = Vec::new();
-        for life_s in self.lives_s {
-            leases.push(writer.lease(*life_s).await);
+        for ttl_s in self.lease_ttls_s {
+            leases.push(writer.grant_lease(*ttl_s).await);
         }
-        writer.config(&cluster, Form::Cache, leases[0]).await;
-        writer.entries(&cluster, &leases[1..]).await;
-        writer.canaries(&cluster, Form::Cache, leases[0]).await;
-        stage.up().await;
-        stage.settles(&cluster, "the first loading").await;
-        self.happens(&mut stage, writer, &cluster).await;
+        writer.put_config(&cluster, Form::Cache, leases[0]).await;
+        writer.put_entries(&cluster, &leases[1..]).await;
+        writer.put_canaries(&cluster, Form::Cache, leases[0]).await;
+        scene.start_meshkeep().await;
+        scene.settles(&cluster, "the first loading").await;
+        self.expire_leases(&mut scene, writer, &cluster).await;
         outlast_any_hold().await;
-        serves(stage.meshkeep(), &all, "after the loss").await;
-        let seen = stage.follower().now().events.len();
+        serves(scene.meshkeep(), &all, "after the loss").await;
+        let seen = scene.follower().now().events.len();
         let forgotten = cluster.keys_of("ip/v1")[..self.forgotten_count].to_vec();
         forgotten.iter().for_each(|key| cluster.delete(key));
-        let mut successor = Writer::new(&stage.etcd).await;
-        successor.everything(&cluster).await;
-        settles(stage.meshkeep(), &Truth::of([&cluster]).expected(), "the return").await;
-        stage.meshkeep().reaches("c01", "live").await;
-        stage.holds(0).await;
-        let reported = || async { (stage.follower().now().changes_since(seen).len() >= forgotten.len()).then_some(()) };
-        eventually("what went to be reported", reported).await;
-        let node = stage.meshkeep().get("/v1/nodes/c01/c01-worker-0").await;
+        let mut successor = Writer::new(&scene.etcd).await;
+        successor.put_everything(&cluster).await;
+        settles(scene.meshkeep(), &Truth::of([&cluster]).expected(), "the return").await;
+        scene.meshkeep().reaches("c01", "live").await;
+        scene.holds(0).await;
+        let reported = || async { (scene.follower().now().changes_since(seen).len() >= forgotten.len()).then_some(()) };
+        eventually("the deletions to be reported", reported).await;
+        let node = scene.meshkeep().get("/v1/nodes/c01/c01-worker-0").await;
         assert_eq!(node["meta"]["stale"], serde_json::Value::Null, "{node}");
         outlast_any_hold().await;
-        serves(stage.meshkeep(), &Truth::of([&cluster]).expected(), "long after the return").await;
-        let reported = stage.follower().now().changes_since(seen);
-        assert_eq!(reported, forgotten.iter().map(|key| (key.clone(), 1)).collect(), "nothing but what was not put again");
+        serves(scene.meshkeep(), &Truth::of([&cluster]).expected(), "long after the return").await;
+        let reported = scene.follower().now().changes_since(seen);
+        assert_eq!(reported, forgotten.iter().map(|key| (key.clone(), 1)).collect(), "only the keys that were not put again");
     }
 
     /// Lets the leases expire, and checks that nothing is removed with them.
-    async fn happens(self, stage: &mut Stage, mut writer: Writer, cluster: &MeshCluster) {
-        let config_goes_first = self.lives_s.iter().skip(1).all(|life_s| *life_s > self.lives_s[0]);
-        if self.meanwhile != Meanwhile::Up {
-            stage.down().await;
+    async fn expire_leases(self, scene: &mut LossScene, mut writer: Writer, cluster: &MeshCluster) {
+        let config_expires_first = self.lease_ttls_s.iter().skip(1).all(|ttl_s| *ttl_s > self.lease_ttls_s[0]);
+        if self.meshkeep_state != MeshkeepState::Up {
+            scene.stop_meshkeep().await;
         }
         writer.renewals.shutdown().await;
-        if self.meanwhile == Meanwhile::BackMidway {
-            // counts the config, which may expire first, and the entries
-            stage.has_fewer_than(cluster.entries.len() + 1, "cilium/c").await;
-            stage.up().await;
+        if self.meshkeep_state == MeshkeepState::RestartedMidway {
+            // the prefix covers the config, which may expire first, and the entries
+            scene.has_fewer_than(cluster.entries.len() + 1, "cilium/c").await;
+            scene.start_meshkeep().await;
         }
-        stage.is_lost("cilium/cache/").await;
-        stage.is_lost("cilium/cluster-config/").await;
-        if self.meanwhile == Meanwhile::Down {
-            stage.up().await;
+        scene.is_lost("cilium/cache/").await;
+        scene.is_lost("cilium/cluster-config/").await;
+        if self.meshkeep_state == MeshkeepState::Down {
+            scene.start_meshkeep().await;
         }
-        if self.meanwhile == Meanwhile::Down || (self.meanwhile == Meanwhile::BackMidway && config_goes_first) {
+        if self.meshkeep_state == MeshkeepState::Down || (self.meshkeep_state == MeshkeepState::RestartedMidway && config_expires_first) {
             // without a config nothing can be read
-            stage.meshkeep().reaches("c01", "readingConfig").await;
-            settles(stage.meshkeep(), &Truth::of([cluster]).expected(), "a start with a lost source").await;
+            scene.meshkeep().reaches("c01", "readingConfig").await;
+            settles(scene.meshkeep(), &Truth::of([cluster]).expected(), "a start with a lost source").await;
             return;
         }
-        stage.meshkeep().reaches("c01", "sourceLost").await;
-        stage.holds(cluster.entries.len()).await;
-        let node = stage.meshkeep().get("/v1/nodes/c01/c01-worker-0").await;
+        scene.meshkeep().reaches("c01", "sourceLost").await;
+        scene.holds(cluster.entries.len()).await;
+        let node = scene.meshkeep().get("/v1/nodes/c01/c01-worker-0").await;
         assert_eq!((&node["meta"]["stale"], &node["meta"]["phase"]), (&true.into(), &"sourceLost".into()), "{node}");
-        stage.nothing_went(cluster, "the loss").await;
+        scene.nothing_was_removed(cluster, "the loss").await;
     }
 }
 
 const THOUSAND: Shape = Shape { nodes: 4, identities: 10, endpoints: 975, services: 5, exports: 3 };
 
 #[tokio::test]
-async fn a_lease_of_a_thousand_keys_that_expires_takes_nothing_with_it() {
-    for meanwhile in [Meanwhile::Up, Meanwhile::Down] {
-        Death { lives_s: &[4, 2], shape: THOUSAND, meanwhile, forgotten_count: 0 }.is_survived().await;
+async fn an_expired_lease_of_a_thousand_keys_removes_nothing() {
+    for meshkeep_state in [MeshkeepState::Up, MeshkeepState::Down] {
+        WriterDeath { lease_ttls_s: &[4, 2], shape: THOUSAND, meshkeep_state, forgotten_count: 0 }.check().await;
     }
 }
 
 #[tokio::test]
-async fn leases_that_expire_one_after_the_other_before_config_and_canaries_take_nothing_with_them() {
-    for meanwhile in [Meanwhile::Up, Meanwhile::Down, Meanwhile::BackMidway] {
-        Death { lives_s: &[6, 2, 3, 4, 5], shape: EVERY_KIND, meanwhile, forgotten_count: 0 }.is_survived().await;
+async fn leases_that_expire_before_config_and_canaries_remove_nothing() {
+    for meshkeep_state in [MeshkeepState::Up, MeshkeepState::Down, MeshkeepState::RestartedMidway] {
+        WriterDeath { lease_ttls_s: &[6, 2, 3, 4, 5], shape: EVERY_KIND, meshkeep_state, forgotten_count: 0 }.check().await;
     }
 }
 
 #[tokio::test]
-async fn leases_that_expire_one_after_the_other_after_config_and_canaries_take_nothing_with_them() {
-    for meanwhile in [Meanwhile::Up, Meanwhile::Down, Meanwhile::BackMidway] {
-        Death { lives_s: &[2, 3, 4, 5, 6], shape: EVERY_KIND, meanwhile, forgotten_count: 0 }.is_survived().await;
+async fn leases_that_expire_after_config_and_canaries_remove_nothing() {
+    for meshkeep_state in [MeshkeepState::Up, MeshkeepState::Down, MeshkeepState::RestartedMidway] {
+        WriterDeath { lease_ttls_s: &[2, 3, 4, 5, 6], shape: EVERY_KIND, meshkeep_state, forgotten_count: 0 }.check().await;
     }
 }
 
 #[tokio::test]
-async fn what_the_successor_of_a_dead_kvstoremesh_does_not_put_again_goes_and_nothing_else() {
-    for meanwhile in [Meanwhile::Up, Meanwhile::Down] {
-        Death { lives_s: &[3, 2], shape: THOUSAND, meanwhile, forgotten_count: 10 }.is_survived().await;
+async fn only_keys_that_a_successor_does_not_put_are_deleted() {
+    for meshkeep_state in [MeshkeepState::Up, MeshkeepState::Down] {
+        WriterDeath { lease_ttls_s: &[3, 2], shape: THOUSAND, meshkeep_state, forgotten_count: 10 }.check().await;
     }
 }
 
 #[tokio::test]
-async fn a_drain_is_no_deletion_until_the_clusters_file_goes_too() {
+async fn a_drain_deletes_nothing_until_the_file_is_removed() {
     for meshkeep_down in [false, true] {
-        let mut stage = Stage::new(&[]).await;
+        let mut scene = LossScene::new(&[]).await;
         let cluster = MeshCluster::generate(1, EVERY_KIND);
-        let mut writer = Writer::new(&stage.etcd).await;
-        writer.everything(&cluster).await;
-        stage.up().await;
-        stage.settles(&cluster, "the first loading").await;
+        let mut writer = Writer::new(&scene.etcd).await;
+        writer.put_everything(&cluster).await;
+        scene.start_meshkeep().await;
+        scene.settles(&cluster, "the first loading").await;
         if meshkeep_down {
-            stage.down().await;
+            scene.stop_meshkeep().await;
         }
         // pkg/clustermesh/kvstoremesh/remote_cluster.go: the config, the canaries, then each kind
         // by its prefix
@@ -318,129 +317,129 @@ async fn a_drain_is_no_deletion_until_the_clusters_file_goes_too() {
             writer.client.delete(format!("cilium/cache/{base}/c01/"), prefix()).await.unwrap();
         }
         if meshkeep_down {
-            stage.up().await;
-            stage.meshkeep().reaches("c01", "readingConfig").await;
+            scene.start_meshkeep().await;
+            scene.meshkeep().reaches("c01", "readingConfig").await;
         } else {
-            stage.meshkeep().reaches("c01", "sourceLost").await;
-            stage.holds(cluster.entries.len()).await;
+            scene.meshkeep().reaches("c01", "sourceLost").await;
+            scene.holds(cluster.entries.len()).await;
             outlast_any_hold().await;
-            stage.nothing_went(&cluster, "after a drain").await;
+            scene.nothing_was_removed(&cluster, "after a drain").await;
             // without a config nothing can be read: only the stored state counts now
-            stage.down().await;
-            stage.up().await;
-            stage.meshkeep().reaches("c01", "readingConfig").await;
-            stage.holds(cluster.entries.len()).await;
+            scene.stop_meshkeep().await;
+            scene.start_meshkeep().await;
+            scene.meshkeep().reaches("c01", "readingConfig").await;
+            scene.holds(cluster.entries.len()).await;
         }
-        serves(stage.meshkeep(), &Truth::of([&cluster]).expected(), "after a drain").await;
-        stage.home.remove_cluster("c01");
-        settles(stage.meshkeep(), &Truth::of([]).expected(), "the removal of its file").await;
+        serves(scene.meshkeep(), &Truth::of([&cluster]).expected(), "after a drain").await;
+        scene.home.remove_cluster("c01");
+        settles(scene.meshkeep(), &Truth::of([]).expected(), "the removal of its file").await;
     }
 }
 
 #[tokio::test]
 async fn a_single_key_on_a_lease_of_its_own_is_held_and_then_deleted() {
     for meshkeep_down in [false, true] {
-        let mut stage = Stage::new(&[]).await;
+        let mut scene = LossScene::new(&[]).await;
         let mut cluster = MeshCluster::generate(1, EVERY_KIND);
-        let mut writer = Writer::new(&stage.etcd).await;
-        writer.everything(&cluster).await;
+        let mut writer = Writer::new(&scene.etcd).await;
+        writer.put_everything(&cluster).await;
         let key = cluster.keys_of("nodes/v1")[0].clone();
         let own = writer.client.lease_grant(2, None).await.unwrap().id();
         writer.put(key.clone(), cluster.entries[&key].clone(), own).await;
-        stage.up().await;
-        stage.settles(&cluster, "the first loading").await;
+        scene.start_meshkeep().await;
+        scene.settles(&cluster, "the first loading").await;
         if meshkeep_down {
-            stage.down().await;
+            scene.stop_meshkeep().await;
         }
-        stage.is_lost(&key).await;
+        scene.is_lost(&key).await;
         if meshkeep_down {
-            stage.up().await;
+            scene.start_meshkeep().await;
         }
-        stage.holds(1).await;
+        scene.holds(1).await;
         let since = Instant::now();
-        stage.meshkeep().reaches("c01", "sourceLost").await;
-        serves(stage.meshkeep(), &Truth::of([&cluster]).expected(), "while it is held").await;
+        scene.meshkeep().reaches("c01", "sourceLost").await;
+        serves(scene.meshkeep(), &Truth::of([&cluster]).expected(), "while it is held").await;
         cluster.delete(&key);
-        settles(stage.meshkeep(), &Truth::of([&cluster]).expected(), "the end of the hold").await;
+        settles(scene.meshkeep(), &Truth::of([&cluster]).expected(), "the end of the hold").await;
         assert!(since.elapsed() > HOLD - Duration::from_secs(1), "held for {:?} only", since.elapsed());
-        stage.meshkeep().reaches("c01", "live").await;
+        scene.meshkeep().reaches("c01", "live").await;
     }
 }
 
 #[tokio::test]
-async fn what_a_kvstoremesh_does_not_put_again_goes() {
+async fn keys_that_a_restarted_kvstoremesh_does_not_put_are_deleted() {
     for meshkeep_down in [false, true] {
-        let mut stage = Stage::new(&[]).await;
+        let mut scene = LossScene::new(&[]).await;
         let mut cluster = MeshCluster::generate(1, THOUSAND);
-        let mut writer = Writer::new(&stage.etcd).await;
-        writer.everything(&cluster).await;
-        stage.up().await;
-        stage.settles(&cluster, "the first loading").await;
+        let mut writer = Writer::new(&scene.etcd).await;
+        writer.put_everything(&cluster).await;
+        scene.start_meshkeep().await;
+        scene.settles(&cluster, "the first loading").await;
         if meshkeep_down {
-            stage.down().await;
+            scene.stop_meshkeep().await;
         }
-        let gone = cluster.keys_of("ip/v1")[..10].to_vec();
-        gone.iter().for_each(|key| cluster.delete(key));
+        let forgotten = cluster.keys_of("ip/v1")[..10].to_vec();
+        forgotten.iter().for_each(|key| cluster.delete(key));
         // a new process: it has new leases, and the old ones expire later
-        let mut successor = Writer::new(&stage.etcd).await;
-        successor.everything(&cluster).await;
+        let mut successor = Writer::new(&scene.etcd).await;
+        successor.put_everything(&cluster).await;
         writer.renewals.shutdown().await;
-        stage.is_lost(&gone[9]).await;
+        scene.is_lost(&forgotten[9]).await;
         if meshkeep_down {
-            stage.up().await;
+            scene.start_meshkeep().await;
         }
-        settles(stage.meshkeep(), &Truth::of([&cluster]).expected(), "the restart of the KVStoreMesh").await;
-        stage.meshkeep().reaches("c01", "live").await;
+        settles(scene.meshkeep(), &Truth::of([&cluster]).expected(), "the restart of the KVStoreMesh").await;
+        scene.meshkeep().reaches("c01", "live").await;
         if !meshkeep_down {
-            let reported = stage.follower().now().changes_since(stage.seen);
-            assert_eq!(reported, gone.iter().map(|key| (key.clone(), 1)).collect(), "nothing but the ten");
+            let reported = scene.follower().now().changes_since(scene.seen);
+            assert_eq!(reported, forgotten.iter().map(|key| (key.clone(), 1)).collect(), "only the ten keys");
         }
     }
 }
 
 #[tokio::test]
-async fn an_agent_of_a_direct_peer_that_dies_takes_its_keys_with_it_at_once() {
+async fn keys_of_a_dead_agent_of_a_direct_peer_are_deleted_at_once() {
     for meshkeep_down in [false, true] {
-        let mut stage = Stage::new(&[]).await;
+        let mut scene = LossScene::new(&[]).await;
         let mut cluster = MeshCluster::generate(1, EVERY_KIND);
-        publish(&stage.etcd, Form::State, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
-        let mut agent = Writer::new(&stage.etcd).await;
+        publish(&scene.etcd, Form::State, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
+        let mut agent = Writer::new(&scene.etcd).await;
         let own = agent.client.lease_grant(2, None).await.unwrap().id();
         let keys = [cluster.keys_of("nodes/v1")[0].clone(), cluster.keys_of("ip/v1")[0].clone()];
         for key in &keys {
             agent.put(source_key(Form::State, "c01", key), cluster.entries[key].clone(), own).await;
         }
-        stage.up().await;
-        stage.settles(&cluster, "the first loading").await;
+        scene.start_meshkeep().await;
+        scene.settles(&cluster, "the first loading").await;
         if meshkeep_down {
-            stage.down().await;
+            scene.stop_meshkeep().await;
         }
-        stage.is_lost(&source_key(Form::State, "c01", &keys[0])).await;
+        scene.is_lost(&source_key(Form::State, "c01", &keys[0])).await;
         let since = Instant::now();
         if meshkeep_down {
-            stage.up().await;
+            scene.start_meshkeep().await;
         }
         keys.iter().for_each(|key| cluster.delete(key));
-        settles(stage.meshkeep(), &Truth::of([&cluster]).expected(), "the death of an agent").await;
+        settles(scene.meshkeep(), &Truth::of([&cluster]).expected(), "the death of an agent").await;
         assert!(meshkeep_down || since.elapsed() < DELETED_WITHIN, "{:?}", since.elapsed());
-        stage.meshkeep().reaches("c01", "live").await;
+        scene.meshkeep().reaches("c01", "live").await;
     }
 }
 
 #[tokio::test]
-async fn a_real_deletion_deletes_within_a_second() {
+async fn a_real_deletion_is_applied_within_a_second() {
     for form in [Form::State, Form::Cache] {
-        let mut stage = Stage::new(&[]).await;
+        let mut scene = LossScene::new(&[]).await;
         let cluster = MeshCluster::generate(1, EVERY_KIND);
-        publish(&stage.etcd, form, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
-        stage.up().await;
-        stage.settles(&cluster, "the first loading").await;
+        publish(&scene.etcd, form, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
+        scene.start_meshkeep().await;
+        scene.settles(&cluster, "the first loading").await;
         for base in BASES {
             let key = cluster.keys_of(base)[0].clone();
-            stage.etcd.delete(source_key(form, "c01", &key)).await;
+            scene.etcd.delete(source_key(form, "c01", &key)).await;
             let since = Instant::now();
-            let follower = stage.follower();
-            eventually("the deletion", || async { follower.now().changes_since(stage.seen).contains_key(&key).then_some(()) }).await;
+            let follower = scene.follower();
+            eventually("the deletion", || async { follower.now().changes_since(scene.seen).contains_key(&key).then_some(()) }).await;
             assert!(since.elapsed() < DELETED_WITHIN, "{key} after {:?}", since.elapsed());
         }
     }
@@ -448,81 +447,81 @@ async fn a_real_deletion_deletes_within_a_second() {
 
 /// For any peer, deletes are not applied while its config or the kind's canary is missing.
 #[tokio::test]
-async fn a_direct_peer_without_its_config_or_canaries_deletes_nothing() {
+async fn deletes_are_held_while_config_or_canaries_are_missing() {
     for lost in ["cilium/cluster-config/c01", "cilium/synced/c01/cilium/state/nodes/v1"] {
-        let mut stage = Stage::new(&[]).await;
+        let mut scene = LossScene::new(&[]).await;
         let mut cluster = MeshCluster::generate(1, EVERY_KIND);
-        publish(&stage.etcd, Form::State, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
-        stage.up().await;
-        stage.settles(&cluster, "the first loading").await;
-        stage.etcd.delete(lost).await;
-        stage.meshkeep().reaches("c01", "sourceLost").await;
+        publish(&scene.etcd, Form::State, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
+        scene.start_meshkeep().await;
+        scene.settles(&cluster, "the first loading").await;
+        scene.etcd.delete(lost).await;
+        scene.meshkeep().reaches("c01", "sourceLost").await;
         let key = cluster.keys_of("nodes/v1")[0].clone();
-        stage.etcd.delete(source_key(Form::State, "c01", &key)).await;
-        stage.holds(1).await;
+        scene.etcd.delete(source_key(Form::State, "c01", &key)).await;
+        scene.holds(1).await;
         cluster.add_endpoints(3);
         let mut at_source = cluster.clone();
         at_source.delete(&key);
-        put_entries(&stage.etcd, Form::State, &at_source).await;
-        settles(stage.meshkeep(), &Truth::of([&cluster]).expected(), "what else changes").await;
-        // back for a third of a lease's life, which is a few seconds here
-        let mut writer = Writer::new(&stage.etcd).await;
-        let lease = writer.lease(LIFE_S).await;
-        writer.config(&cluster, Form::State, lease).await;
-        writer.canaries(&cluster, Form::State, lease).await;
-        settles(stage.meshkeep(), &Truth::of([&at_source]).expected(), "the return of config and canary").await;
-        stage.meshkeep().reaches("c01", "live").await;
+        put_entries(&scene.etcd, Form::State, &at_source).await;
+        settles(scene.meshkeep(), &Truth::of([&cluster]).expected(), "other changes").await;
+        // config and canary must exist for a third of a lease's TTL, which is a few seconds here
+        let mut writer = Writer::new(&scene.etcd).await;
+        let lease = writer.grant_lease(LEASE_TTL_S).await;
+        writer.put_config(&cluster, Form::State, lease).await;
+        writer.put_canaries(&cluster, Form::State, lease).await;
+        settles(scene.meshkeep(), &Truth::of([&at_source]).expected(), "the return of config and canary").await;
+        scene.meshkeep().reaches("c01", "live").await;
     }
 }
 
 /// A hold continues over reconnects: each connection finds the same keys lost, but does not start
 /// their hold again.
 #[tokio::test]
-async fn what_is_held_goes_in_time_however_often_the_connection_breaks() {
-    let mut stage = Stage::new(&["--cache-ttl=3s"]).await;
+async fn reconnects_do_not_extend_a_hold() {
+    let mut scene = LossScene::new(&["--cache-ttl=3s"]).await;
     let cluster = MeshCluster::generate(1, EVERY_KIND);
-    let mut writer = Writer::new(&stage.etcd).await;
-    let (signs, short) = (writer.lease(LIFE_S).await, writer.client.lease_grant(2, None).await.unwrap().id());
-    writer.config(&cluster, Form::Cache, signs).await;
-    writer.entries(&cluster, &[short]).await;
-    writer.canaries(&cluster, Form::Cache, signs).await;
-    stage.up().await;
-    stage.settles(&cluster, "the first loading").await;
+    let mut writer = Writer::new(&scene.etcd).await;
+    let (long_lease, short_lease) = (writer.grant_lease(LEASE_TTL_S).await, writer.client.lease_grant(2, None).await.unwrap().id());
+    writer.put_config(&cluster, Form::Cache, long_lease).await;
+    writer.put_entries(&cluster, &[short_lease]).await;
+    writer.put_canaries(&cluster, Form::Cache, long_lease).await;
+    scene.start_meshkeep().await;
+    scene.settles(&cluster, "the first loading").await;
     // config and canaries expired with their writer, so the hold has no other end
     writer.renewals.shutdown().await;
-    stage.is_lost("cilium/cache/").await;
-    stage.holds(cluster.entries.len()).await;
-    let (mut rounds, begun) = (0, Instant::now());
-    while stage.meshkeep().get("/v1/services").await["items"] != serde_json::json!([]) {
+    scene.is_lost("cilium/cache/").await;
+    scene.holds(cluster.entries.len()).await;
+    let (mut rounds, started) = (0, Instant::now());
+    while scene.meshkeep().get("/v1/services").await["items"] != serde_json::json!([]) {
         rounds += 1;
-        assert!(begun.elapsed() < HOLD * 5, "the time of the hold begins again with each connection");
-        stage.home.write_cluster("c01", &format!("{}# {rounds}\n", stage.etcd.client_file_yaml()));
-        let again = || async { (stage.meshkeep().log_lines_with(&["changed: reconnecting"]) >= rounds).then_some(()) };
+        assert!(started.elapsed() < HOLD * 5, "the time of the hold begins again with each connection");
+        scene.home.write_cluster("c01", &format!("{}# {rounds}\n", scene.etcd.client_file_yaml()));
+        let again = || async { (scene.meshkeep().log_lines_with(&["changed: reconnecting"]) >= rounds).then_some(()) };
         eventually("a new connection", again).await;
-        stage.meshkeep().reaches("c01", "sourceLost").await;
+        scene.meshkeep().reaches("c01", "sourceLost").await;
     }
 }
 
 #[tokio::test]
-async fn a_kind_that_a_cluster_does_not_have_any_more_keeps_it_from_nothing() {
-    let mut stage = Stage::new(&[]).await;
+async fn a_cluster_becomes_live_without_a_kind_that_it_dropped() {
+    let mut scene = LossScene::new(&[]).await;
     let cluster = MeshCluster::generate(1, SMALL);
-    let mut writer = Writer::new(&stage.etcd).await;
-    writer.everything(&cluster).await;
+    let mut writer = Writer::new(&scene.etcd).await;
+    writer.put_everything(&cluster).await;
     let services = cluster.keys_of("services/v1");
     let own = writer.client.lease_grant(2, None).await.unwrap().id();
     for key in &services {
         writer.put(key.clone(), cluster.entries[key].clone(), own).await;
     }
-    stage.up().await;
-    stage.settles(&cluster, "the first loading").await;
-    stage.holds(services.len()).await;
-    stage.down().await;
+    scene.start_meshkeep().await;
+    scene.settles(&cluster, "the first loading").await;
+    scene.holds(services.len()).await;
+    scene.stop_meshkeep().await;
     let config = r#"{"id":1,"capabilities":{"syncedCanaries":true,"cached":true,"maxConnectedClusters":255,"endpointSlicesExportMode":"endpointslices-only"}}"#;
-    let lease = writer.lease(LIFE_S).await;
+    let lease = writer.grant_lease(LEASE_TTL_S).await;
     writer.put("cilium/cluster-config/c01".to_owned(), config.into(), lease).await;
     writer.put("cilium/synced/c01/cilium/cache/endpointslices/v1".to_owned(), b"now".to_vec(), lease).await;
-    stage.up().await;
-    stage.meshkeep().reaches("c01", "live").await;
-    stage.holds(0).await;
+    scene.start_meshkeep().await;
+    scene.meshkeep().reaches("c01", "live").await;
+    scene.holds(0).await;
 }

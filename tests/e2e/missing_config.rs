@@ -30,7 +30,7 @@ async fn etcd_of(cluster: &MeshCluster) -> Etcd {
 }
 
 /// Starts a sidecar with one client file.
-async fn reading(name: &str, file: &str) -> (Home, Meshkeep) {
+async fn start_sidecar(name: &str, file: &str) -> (Home, Meshkeep) {
     let mut home = Home::new().with_flags(&QUICK);
     home.write_cluster(name, file);
     let meshkeep = home.start().await;
@@ -38,7 +38,7 @@ async fn reading(name: &str, file: &str) -> (Home, Meshkeep) {
 }
 
 /// Waits until the finding about a cluster without a config contains a text.
-async fn finds(meshkeep: &Meshkeep, name: &str, text: &str) -> Value {
+async fn wait_for_finding(meshkeep: &Meshkeep, name: &str, text: &str) -> Value {
     eventually(&format!("a finding about {name} that says {text:?}"), || async {
         let found = meshkeep.get(&format!("/v1/problems?kind=clusterConfigMissing&cluster={name}")).await["items"][0].clone();
         found["detail"].as_str().is_some_and(|detail| detail.contains(text)).then_some(found)
@@ -46,8 +46,8 @@ async fn finds(meshkeep: &Meshkeep, name: &str, text: &str) -> Value {
     .await
 }
 
-/// Waits until a cluster has been in `readingConfig` without interruption for longer than two
-/// connections last.
+/// Waits until a cluster has been in `readingConfig` without interruption for 2.5 s: longer than
+/// two connections last, and more than twice the time after which a legacy cluster is read.
 async fn stays_without_config(meshkeep: &Meshkeep, name: &str) {
     let outlasts = || async {
         let found = meshkeep.cluster(name).await;
@@ -61,11 +61,11 @@ async fn has_no_entries(meshkeep: &Meshkeep) {
 }
 
 #[tokio::test]
-async fn an_etcd_of_another_cluster_is_not_served_under_the_name_of_the_file() {
+async fn another_clusters_etcd_is_not_served_under_the_files_name() {
     let (paris, rome) = (cluster("paris", 1), cluster("rome", 2));
     let (wrong, right) = (etcd_of(&paris).await, etcd_of(&rome).await);
-    let (home, meshkeep) = reading("rome", &wrong.client_file_yaml()).await;
-    let found = finds(&meshkeep, "rome", "this etcd belongs to cluster paris, not rome").await;
+    let (home, meshkeep) = start_sidecar("rome", &wrong.client_file_yaml()).await;
+    let found = wait_for_finding(&meshkeep, "rome", "this etcd belongs to cluster paris, not rome").await;
     assert_eq!((&found["severity"], &found["clusters"]), (&json!("critical"), &json!(["rome"])), "{found}");
     stays_without_config(&meshkeep, "rome").await;
     has_no_entries(&meshkeep).await;
@@ -78,11 +78,11 @@ async fn an_etcd_of_another_cluster_is_not_served_under_the_name_of_the_file() {
 }
 
 #[tokio::test]
-async fn an_etcd_of_a_kvstoremesh_names_the_clusters_that_it_has_until_the_config_comes() {
+async fn a_missing_config_is_reported_with_the_etcds_clusters() {
     let etcd = Etcd::start().await;
     publish(&etcd, Form::Cache, &[cluster("paris", 1), cluster("oslo", 3)], STAMP).await;
-    let (_home, meshkeep) = reading("rome", &etcd.client_file_yaml()).await;
-    finds(&meshkeep, "rome", "no config of rome; it has oslo, paris").await;
+    let (_home, meshkeep) = start_sidecar("rome", &etcd.client_file_yaml()).await;
+    wait_for_finding(&meshkeep, "rome", "this etcd has no config of rome, only of oslo, paris").await;
     stays_without_config(&meshkeep, "rome").await;
     has_no_entries(&meshkeep).await;
     let rome = cluster("rome", 2);
@@ -95,7 +95,7 @@ async fn an_etcd_of_a_kvstoremesh_names_the_clusters_that_it_has_until_the_confi
 
 /// The role `remote` may read only one config and the nodes. The role `local` may list all configs.
 #[tokio::test]
-async fn users_and_roles_as_cilium_makes_them_are_enough_to_name_whose_etcd_it_is() {
+async fn ciliums_users_and_roles_are_enough_to_name_the_cluster() {
     let etcd = Etcd::builder().tls(Tls::Mutual).start().await;
     let paris = cluster("paris", 1);
     publish(&etcd, Form::State, std::slice::from_ref(&paris), STAMP).await;
@@ -107,8 +107,9 @@ async fn users_and_roles_as_cilium_makes_them_are_enough_to_name_whose_etcd_it_i
     home.write_cluster("paris", &etcd.client_file_of("remote"));
     let meshkeep = home.start().await;
     settles(&meshkeep, &Truth::of([&paris]).expected(), "loading as a remote").await;
-    finds(&meshkeep, "rome", "this etcd belongs to cluster paris, not rome (permission denied on cilium/cluster-config/rome)").await;
-    finds(&meshkeep, "bonn", "no config of bonn; it has oslo, paris").await;
+    wait_for_finding(&meshkeep, "rome", "this etcd belongs to cluster paris, not rome (permission denied on cilium/cluster-config/rome)")
+        .await;
+    wait_for_finding(&meshkeep, "bonn", "this etcd has no config of bonn, only of oslo, paris").await;
     for name in ["rome", "bonn"] {
         stays_without_config(&meshkeep, name).await;
     }
@@ -116,13 +117,13 @@ async fn users_and_roles_as_cilium_makes_them_are_enough_to_name_whose_etcd_it_i
 }
 
 #[tokio::test]
-async fn a_config_that_may_not_be_read_is_read_as_soon_as_it_may() {
+async fn a_config_is_read_as_soon_as_permission_is_granted() {
     let paris = cluster("paris", 1);
     let mut etcd = etcd_of(&paris).await;
     etcd.enable_auth("mesh", "mesh-password").await;
     etcd.restrict_to_remote("rome").await;
-    let (_home, meshkeep) = reading("paris", &etcd.client_file_yaml()).await;
-    let found = finds(&meshkeep, "paris", "permission denied on cilium/cluster-config/paris").await;
+    let (_home, meshkeep) = start_sidecar("paris", &etcd.client_file_yaml()).await;
+    let found = wait_for_finding(&meshkeep, "paris", "permission denied on cilium/cluster-config/paris").await;
     assert_eq!(found["severity"], "critical", "{found}");
     stays_without_config(&meshkeep, "paris").await;
     has_no_entries(&meshkeep).await;
@@ -142,7 +143,7 @@ async fn a_cluster_without_a_config_is_read_if_a_setting_names_it() {
     let mut home = Home::new().with_flags(&QUICK);
     home.write_cluster("paris", &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    meshkeep.says_of("paris", "lastError", "although this etcd has nodes of paris").await;
+    meshkeep.wait_for_field("paris", "lastError", "although this etcd has nodes of paris").await;
     stays_without_config(&meshkeep, "paris").await;
     has_no_entries(&meshkeep).await;
     meshkeep.stop().await;
@@ -150,7 +151,7 @@ async fn a_cluster_without_a_config_is_read_if_a_setting_names_it() {
     let meshkeep = home.start().await;
     meshkeep.reaches("paris", "live").await;
     let mut truth = Truth::of([&paris]);
-    truth.name_cluster("paris", 0);
+    truth.set_cluster_id("paris", 0);
     settles(&meshkeep, &truth.expected(), "the wait for a config").await;
 }
 
@@ -161,7 +162,7 @@ async fn stored_as_rome(meshkeep: &Meshkeep) -> bool {
 }
 
 #[tokio::test]
-async fn what_was_stored_without_a_config_goes_once_another_clusters_config_has_stood_for_the_whole_wait() {
+async fn entries_under_a_wrong_name_are_removed_after_the_whole_wait() {
     const WAIT: Duration = Duration::from_secs(8);
     let paris = cluster("paris", 1);
     let etcd = etcd_of(&paris).await;
@@ -175,7 +176,7 @@ async fn what_was_stored_without_a_config_goes_once_another_clusters_config_has_
     let mut home = Home::new().with_flags(&[&data_directory, "--legacy-wait=8s"]);
     home.write_cluster("rome", &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    finds(&meshkeep, "rome", "this etcd belongs to cluster paris, not rome").await;
+    wait_for_finding(&meshkeep, "rome", "this etcd belongs to cluster paris, not rome").await;
     tokio::time::sleep(WAIT / 4).await;
     // an interruption: the wait starts again
     etcd.delete("cilium/cluster-config/paris").await;
@@ -187,30 +188,30 @@ async fn what_was_stored_without_a_config_goes_once_another_clusters_config_has_
     assert_eq!(meshkeep.phase("rome").await, "readingConfig");
     meshkeep.stop().await;
     let meshkeep = home.start().await;
-    finds(&meshkeep, "rome", "this etcd belongs to cluster paris, not rome").await;
+    wait_for_finding(&meshkeep, "rome", "this etcd belongs to cluster paris, not rome").await;
     has_no_entries(&meshkeep).await;
 }
 
 /// A restarted KVStoreMesh writes the configs of its clusters one after another.
 #[tokio::test]
-async fn what_was_read_under_a_config_stays_in_an_etcd_that_comes_back_with_another_clusters_config_first() {
+async fn entries_stay_while_only_another_clusters_config_is_back() {
     let mut etcd = Etcd::start().await;
     let (paris, rome) = (cluster("paris", 1), cluster("rome", 2));
     publish(&etcd, Form::Cache, &[paris.clone(), rome.clone()], STAMP).await;
-    let (mut home, meshkeep) = reading("rome", &etcd.client_file_yaml()).await;
+    let (mut home, meshkeep) = start_sidecar("rome", &etcd.client_file_yaml()).await;
     let expected = Truth::of([&rome]).expected();
     settles(&meshkeep, &expected, "the first loading").await;
     meshkeep.reaches("rome", "live").await;
     etcd.wipe();
     etcd.restart().await;
     publish(&etcd, Form::Cache, std::slice::from_ref(&paris), STAMP).await;
-    meshkeep.says_of("rome", "lastError", "this etcd belongs to cluster paris, not rome").await;
+    meshkeep.wait_for_field("rome", "lastError", "this etcd belongs to cluster paris, not rome").await;
     stays_without_config(&meshkeep, "rome").await;
-    serves(&meshkeep, &expected, "while the etcd has paris's config alone").await;
+    serves(&meshkeep, &expected, "while the etcd has only paris's config").await;
     meshkeep.kill();
     let meshkeep = home.start().await;
     stays_without_config(&meshkeep, "rome").await;
-    serves(&meshkeep, &expected, "after a restart, while the etcd has paris's config alone").await;
+    serves(&meshkeep, &expected, "after a restart, while the etcd has only paris's config").await;
     publish(&etcd, Form::Cache, std::slice::from_ref(&rome), STAMP).await;
     meshkeep.reaches("rome", "live").await;
     serves(&meshkeep, &expected, "the return of rome's config").await;

@@ -10,7 +10,7 @@ use crate::harness::scene::Scene;
 /// config, the canaries and every lease still exist. The cluster wants this deletion, so nothing is
 /// held.
 #[tokio::test]
-async fn a_namespace_that_is_taken_out_of_the_mesh_goes_at_once_and_nothing_is_held() {
+async fn a_namespace_removed_from_the_mesh_is_deleted_at_once() {
     for binary in etcd_binaries() {
         let mut scene = Scene::start(&binary, 1, 1, SMALL).await;
         scene.settles("a start").await;

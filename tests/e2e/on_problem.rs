@@ -26,14 +26,14 @@ const NOWHERE: &str = "endpoints:
 - http://127.0.0.1:1
 ";
 
-/// Requests so far: the status of the answer, the head, the body and when it came.
-type Posted = Arc<Mutex<Vec<(u16, String, Value, Instant)>>>;
+/// Requests so far: the status of the answer, the head, the body and the time of arrival.
+type RecordedPosts = Arc<Mutex<Vec<(u16, String, Value, Instant)>>>;
 
 /// An HTTP receiver that answers every request with the current status.
 pub(super) struct Receiver {
     port: u16,
     status: Arc<AtomicU16>,
-    posts: Posted,
+    posts: RecordedPosts,
     accepting: JoinSet<()>,
 }
 
@@ -48,7 +48,7 @@ impl Receiver {
         self.port
     }
 
-    fn answers(&self, status: u16) {
+    fn set_status(&self, status: u16) {
         self.status.store(status, Ordering::Relaxed);
     }
 
@@ -61,7 +61,7 @@ impl Receiver {
         (_, self.accepting) = accept(self.port, &self.status, &self.posts).await;
     }
 
-    /// Returns the requests so far: status, event and name of the finding.
+    /// Returns the requests so far: the status, and the event with the id of its finding.
     pub(super) fn received(&self) -> Vec<(u16, String)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let posts = self.posts.lock().unwrap();
@@ -78,7 +78,7 @@ impl Receiver {
     }
 }
 
-async fn accept(port: u16, status: &Arc<AtomicU16>, posts: &Posted) -> (u16, JoinSet<()>) {
+async fn accept(port: u16, status: &Arc<AtomicU16>, posts: &RecordedPosts) -> (u16, JoinSet<()>) {
     let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let (status, posts) = (Arc::clone(status), Arc::clone(posts));
@@ -93,7 +93,7 @@ async fn accept(port: u16, status: &Arc<AtomicU16>, posts: &Posted) -> (u16, Joi
 }
 
 /// Reads one request, records it, and answers.
-async fn answer(mut socket: TcpStream, status: Arc<AtomicU16>, posts: Posted) {
+async fn answer(mut socket: TcpStream, status: Arc<AtomicU16>, posts: RecordedPosts) {
     let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
     let (head, body) = loop {
         let length = socket.read(&mut buffer).await.unwrap_or(0);
@@ -125,7 +125,7 @@ async fn posting_to(receiver: &Receiver) -> (Home, Meshkeep) {
 }
 
 #[tokio::test]
-async fn each_finding_that_appears_or_goes_is_posted_once() {
+async fn each_new_or_resolved_finding_is_posted_once() {
     let receiver = Receiver::start().await;
     let (home, meshkeep) = posting_to(&receiver).await;
     home.write_cluster("paris", NOWHERE);
@@ -151,25 +151,25 @@ async fn each_finding_that_appears_or_goes_is_posted_once() {
 /// A finding that is resolved before it was delivered is omitted. All others are delivered as soon
 /// as the receiver works.
 #[tokio::test]
-async fn a_receiver_that_fails_is_tried_again_and_one_that_refuses_is_not() {
+async fn failed_posts_are_retried_and_refused_posts_are_not() {
     let receiver = Receiver::start().await;
-    receiver.answers(503);
+    receiver.set_status(503);
     let (home, meshkeep) = posting_to(&receiver).await;
     home.write_cluster("paris", NOWHERE);
     receiver.has_received(503, "appeared clusterUnreachable/paris").await;
     home.remove_cluster("paris");
     home.write_cluster("tokyo", NOWHERE);
     receiver.has_received(503, "appeared clusterUnreachable/tokyo").await;
-    receiver.answers(204);
+    receiver.set_status(204);
     receiver.has_received(204, "appeared clusterUnreachable/tokyo").await;
     assert!(!receiver.received().contains(&(204, "appeared clusterUnreachable/paris".to_owned())), "{:?}", receiver.received());
     // a redirect is not followed, because it would send a finding elsewhere
     for (status, cluster) in [(400, "oslo"), (307, "rome")] {
-        receiver.answers(status);
+        receiver.set_status(status);
         home.write_cluster(cluster, NOWHERE);
         receiver.has_received(status, &format!("appeared clusterUnreachable/{cluster}")).await;
     }
-    receiver.answers(204);
+    receiver.set_status(204);
     home.write_cluster("lima", NOWHERE);
     receiver.has_received(204, "appeared clusterUnreachable/lima").await;
     for cluster in ["oslo", "rome"] {
@@ -180,9 +180,9 @@ async fn a_receiver_that_fails_is_tried_again_and_one_that_refuses_is_not() {
 }
 
 #[tokio::test]
-async fn a_receiver_that_says_when_to_try_again_gets_nothing_before() {
+async fn no_post_is_sent_before_retry_after_has_passed() {
     let receiver = Receiver::start().await;
-    receiver.answers(TOO_MANY);
+    receiver.set_status(TOO_MANY);
     let (home, _meshkeep) = posting_to(&receiver).await;
     home.write_cluster("paris", NOWHERE);
     let times: Vec<Instant> = eventually("a second post", || async {
@@ -196,21 +196,21 @@ async fn a_receiver_that_says_when_to_try_again_gets_nothing_before() {
 
 /// Nothing waits for a receiver: neither requests, nor the mirror, nor the shutdown.
 #[tokio::test]
-async fn a_silent_receiver_and_one_that_is_started_anew_stop_nothing() {
+async fn a_silent_or_restarted_receiver_blocks_nothing() {
     let mut receiver = Receiver::start().await;
-    receiver.answers(SILENT);
+    receiver.set_status(SILENT);
     let (home, meshkeep) = posting_to(&receiver).await;
     home.write_cluster("paris", NOWHERE);
     receiver.has_received(SILENT, "appeared clusterUnreachable/paris").await;
     home.write_cluster("tokyo", NOWHERE);
     let problems = || async { meshkeep.get("/v1/problems?kind=clusterUnreachable").await["items"].as_array().unwrap().len() };
     eventually("both to be listed while the receiver sleeps", || async { (problems().await == 2).then_some(()) }).await;
-    let begun = Instant::now();
+    let started = Instant::now();
     meshkeep.get("/v1/status").await;
-    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
 
     receiver.stop().await;
-    receiver.answers(204);
+    receiver.set_status(204);
     eventually("a post to fail", || async {
         let metrics = meshkeep.text("/metrics").await;
         (!metrics.contains("meshkeep_problem_posts_total{outcome=\"failed\"} 0")).then_some(())
@@ -220,7 +220,7 @@ async fn a_silent_receiver_and_one_that_is_started_anew_stop_nothing() {
     for cluster in ["paris", "tokyo"] {
         receiver.has_received(204, &format!("appeared clusterUnreachable/{cluster}")).await;
     }
-    receiver.answers(SILENT);
+    receiver.set_status(SILENT);
     home.remove_cluster("paris");
     receiver.has_received(SILENT, "gone clusterUnreachable/paris").await;
     let ended = meshkeep.stop().await;
@@ -228,7 +228,7 @@ async fn a_silent_receiver_and_one_that_is_started_anew_stop_nothing() {
 }
 
 #[tokio::test]
-async fn a_url_that_cannot_be_used_is_refused_without_being_shown() {
+async fn an_invalid_url_is_refused_without_being_logged() {
     for url in ["hunter2", "ftp://hunter2@a", "http://[/hunter2", "https://bob:hunter2@/x"] {
         let ended = Home::new().with_flags(&[&format!("--on-problem={url}")]).run_to_the_end().await;
         assert!(matches!(ended.status.code(), Some(1 | 2)), "{url}: {}", ended.log);

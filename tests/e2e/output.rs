@@ -47,7 +47,7 @@ fn serve(directory: &std::path::Path, output: Stdio, error: Stdio) -> (Child, St
 }
 
 /// Repeats a request until it is answered. The process must not end meanwhile.
-async fn answered(child: &mut Child, url: &str) -> String {
+async fn wait_for_answer(child: &mut Child, url: &str) -> String {
     let what = format!("an answer of {url}");
     let child = std::cell::RefCell::new(child);
     eventually(&what, || async {
@@ -58,7 +58,7 @@ async fn answered(child: &mut Child, url: &str) -> String {
     .await
 }
 
-async fn end(child: &mut Child) -> ExitStatus {
+async fn terminate(child: &mut Child) -> ExitStatus {
     assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
     let child = std::cell::RefCell::new(child);
     eventually("the end", || async { child.borrow_mut().try_wait().unwrap() }).await
@@ -70,31 +70,31 @@ fn lost_lines(metrics: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn a_full_disk_or_a_closed_pipe_behind_the_output_stops_nothing_and_lost_lines_are_counted() {
+async fn unwritable_output_blocks_nothing_and_lost_lines_are_counted() {
     for sink in [full, closed] {
         let directory = tempfile::tempdir().unwrap();
         let (mut child, url) = serve(directory.path(), sink(), sink());
-        answered(&mut child, &format!("{url}/readyz")).await;
-        assert!(lost_lines(&answered(&mut child, &format!("{url}/metrics")).await) > 0);
-        assert_eq!(end(&mut child).await.code(), Some(0));
+        wait_for_answer(&mut child, &format!("{url}/readyz")).await;
+        assert!(lost_lines(&wait_for_answer(&mut child, &format!("{url}/metrics")).await) > 0);
+        assert_eq!(terminate(&mut child).await.code(), Some(0));
     }
 }
 
 /// A reader of the log stops reading. Its pipe has a capacity of 64 KiB, and the requests write
 /// several times as much to the log.
 #[tokio::test]
-async fn a_reader_of_the_log_that_sleeps_stops_nothing() {
+async fn a_log_reader_that_stops_reading_blocks_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let (_reader, error) = unread();
     let (mut child, url) = serve(directory.path(), Stdio::null(), error);
     for _ in 0..400 {
-        answered(&mut child, &format!("{url}/v1/status")).await;
+        wait_for_answer(&mut child, &format!("{url}/v1/status")).await;
     }
-    assert_eq!(end(&mut child).await.code(), Some(0));
+    assert_eq!(terminate(&mut child).await.code(), Some(0));
 }
 
 #[test]
-fn commands_end_in_order_whatever_becomes_of_their_output() {
+fn commands_end_properly_when_output_cannot_be_written() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().display().to_string();
     for part in ["store", "log"] {
@@ -117,10 +117,10 @@ fn commands_end_in_order_whatever_becomes_of_their_output() {
     for (arguments, when_full) in cases {
         for (output, code) in [(closed(), 0), (full(), when_full)] {
             let ended = meshkeep().args(arguments).stdout(output).stderr(Stdio::piped()).output().unwrap();
-            let said = String::from_utf8_lossy(&ended.stderr);
-            assert_eq!(ended.status.code(), Some(code), "{arguments:?}: {said}");
-            assert!(!said.contains("panicked"), "{arguments:?}: {said}");
-            assert_eq!(said.contains("cannot write to standard output"), code == 1, "{arguments:?}: {said}");
+            let errors = String::from_utf8_lossy(&ended.stderr);
+            assert_eq!(ended.status.code(), Some(code), "{arguments:?}: {errors}");
+            assert!(!errors.contains("panicked"), "{arguments:?}: {errors}");
+            assert_eq!(errors.contains("cannot write to standard output"), code == 1, "{arguments:?}: {errors}");
         }
     }
     // the same for error output

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::harness::certificates::Authority;
-use crate::harness::etcd::take_port;
+use crate::harness::etcd::unused_port;
 use crate::harness::{PATIENCE, eventually};
 
 /// User id that the Containerfile sets.
@@ -49,7 +49,7 @@ impl Pod {
             pod.stage(&path);
         }
         for library in libraries(Path::new(env!("CARGO_BIN_EXE_meshkeep"))) {
-            fs::copy(&library, pod.place(library.to_str().unwrap())).unwrap();
+            fs::copy(&library, pod.host_path(library.to_str().unwrap())).unwrap();
         }
         // mounted by a kubelet
         pod.mount("/var/lib/cilium/clustermesh/nowhere", "endpoints:\n- http://127.0.0.1:1\n");
@@ -58,38 +58,38 @@ impl Pod {
 
     /// Copies one file as the Containerfile does.
     fn stage(&self, path: &str) {
-        let place = self.place(path);
+        let target = self.host_path(path);
         match path {
-            "/meshkeep" => fs::hard_link(env!("CARGO_BIN_EXE_meshkeep"), place).unwrap(),
-            "/etc/ssl/certs/ca-certificates.crt" => drop(fs::copy(path, place).unwrap()),
-            "/etc/passwd" => fs::write(place, format!("meshkeep:x:{USER}:{USER}::/:/sbin/nologin\n")).unwrap(),
-            "/etc/nsswitch.conf" => fs::write(place, "hosts: files dns\n").unwrap(),
+            "/meshkeep" => fs::hard_link(env!("CARGO_BIN_EXE_meshkeep"), target).unwrap(),
+            "/etc/ssl/certs/ca-certificates.crt" => drop(fs::copy(path, target).unwrap()),
+            "/etc/passwd" => fs::write(target, format!("meshkeep:x:{USER}:{USER}::/:/sbin/nologin\n")).unwrap(),
+            "/etc/nsswitch.conf" => fs::write(target, "hosts: files dns\n").unwrap(),
             "/tmp" => {
-                fs::create_dir(&place).unwrap();
-                fs::set_permissions(place, fs::Permissions::from_mode(0o1777)).unwrap();
+                fs::create_dir(&target).unwrap();
+                fs::set_permissions(target, fs::Permissions::from_mode(0o1777)).unwrap();
             }
             "/var/lib/meshkeep" => {
-                fs::create_dir(&place).unwrap();
+                fs::create_dir(&target).unwrap();
                 if is_root() {
-                    chown(place, Some(USER), Some(USER)).unwrap();
+                    chown(target, Some(USER), Some(USER)).unwrap();
                 }
             }
-            other => panic!("the Containerfile stages {other}, of which this test knows nothing"),
+            other => panic!("the Containerfile stages {other}, which this test does not support"),
         }
     }
 
     /// Returns the path of a pod's file on this machine, and creates its parent directories.
-    fn place(&self, path: &str) -> PathBuf {
-        let place = self.root.path().join(path.trim_start_matches('/'));
-        fs::create_dir_all(place.parent().unwrap()).unwrap();
-        place
+    fn host_path(&self, path: &str) -> PathBuf {
+        let target = self.root.path().join(path.trim_start_matches('/'));
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        target
     }
 
     /// Writes a file that any user in the pod may read.
     fn mount(&self, path: &str, text: impl AsRef<[u8]>) {
-        let place = self.place(path);
-        fs::write(&place, text).unwrap();
-        fs::set_permissions(place, fs::Permissions::from_mode(0o644)).unwrap();
+        let target = self.host_path(path);
+        fs::write(&target, text).unwrap();
+        fs::set_permissions(target, fs::Permissions::from_mode(0o644)).unwrap();
     }
 
     /// Returns a process of the pod: the binary in its root, with the pod's environment, as its
@@ -127,7 +127,7 @@ impl Pod {
 
     /// Runs the startup probe until it succeeds.
     async fn is_up(&self, arguments: &[&str]) {
-        eventually("the startup probe to say yes", || {
+        eventually("the startup probe to succeed", || {
             std::future::ready((self.exit_code_and_text(arguments) == (0, String::new())).then_some(()))
         })
         .await;
@@ -135,7 +135,7 @@ impl Pod {
 
     /// Waits until a probe for all clusters names the unreachable one, which shows that the
     /// directory was read.
-    async fn tells_of_its_cluster(&self, arguments: &[&str]) {
+    async fn reports_its_cluster(&self, arguments: &[&str]) {
         let asked = [arguments, &["--synced"]].concat();
         let is_shown = || {
             let (code, text) = self.exit_code_and_text(&asked);
@@ -163,7 +163,7 @@ impl Drop for Pod {
     fn drop(&mut self) {
         let log = self.root.path().with_extension("log");
         if let Some(mut sidecar) = self.sidecar.take() {
-            // a failure cannot be handled here, and a panic in `drop` would hide the test's own
+            // a failure cannot be handled here, and a panic in `drop` would hide the test's panic
             let _ = sidecar.kill();
             let _ = sidecar.wait();
         }
@@ -193,8 +193,8 @@ fn libraries(binary: &Path) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn startup_readiness_and_liveness_are_answered_by_the_binary_alone() {
-    let port = take_port();
+async fn the_binary_alone_answers_all_probes() {
+    let port = unused_port();
     let (listen, server) = (format!("127.0.0.1:{port}"), format!("http://127.0.0.1:{port}"));
     let mut pod = Pod::new(&[("MESHKEEP_LISTEN", &listen), ("MESHKEEP_SERVER", &server)]);
     let (code, text) = pod.exit_code_and_text(&[]);
@@ -203,7 +203,7 @@ async fn startup_readiness_and_liveness_are_answered_by_the_binary_alone() {
     pod.is_up(&[]).await;
     assert_eq!(pod.exit_code_and_text(&["--live"]), (0, String::new()));
     // ready means that lookups are answered; an unreachable cluster does not matter
-    pod.tells_of_its_cluster(&[]).await;
+    pod.reports_its_cluster(&[]).await;
 
     // a process that hangs is detected by the probe's timeout
     pod.signal("STOP");
@@ -218,11 +218,11 @@ async fn startup_readiness_and_liveness_are_answered_by_the_binary_alone() {
 }
 
 #[tokio::test]
-async fn probes_are_answered_over_a_socket_tls_and_the_address_of_their_own() {
+async fn probes_work_over_a_socket_tls_and_the_health_address() {
     let directory = tempfile::tempdir().unwrap();
     let (authority, other) = (Authority::new(directory.path(), "ca"), Authority::new(directory.path(), "other"));
     let pair = authority.server("server", &["127.0.0.1"]);
-    let (tls, health) = (format!("127.0.0.1:{}", take_port()), format!("127.0.0.1:{}", take_port()));
+    let (tls, health) = (format!("127.0.0.1:{}", unused_port()), format!("127.0.0.1:{}", unused_port()));
     let mut pod = Pod::new(&[]);
     for (path, file) in [
         ("/etc/meshkeep/tls.crt", pair.certificate.as_path()),
@@ -237,7 +237,7 @@ async fn probes_are_answered_over_a_socket_tls_and_the_address_of_their_own() {
     pod.start(&[&keys[..], &["--listen", &tls, "--listen", "unix:///tmp/meshkeep.sock", "--health-listen", &health]].concat());
     let (socket, tls, health) = ("unix:///tmp/meshkeep.sock", format!("https://{tls}"), format!("http://{health}"));
     pod.is_up(&["--server", socket]).await;
-    // probes need no token, because a kubelet has none, but they need the authority to trust
+    // probes need no token, because a kubelet has none, but over TLS they need a trusted authority
     for server in [&["--server", socket][..], &["--server", &tls, "--ca-file", "/etc/meshkeep/ca.crt"], &["--server", &health]] {
         for probe in [&[][..], &["--live"]] {
             assert_eq!(pod.exit_code_and_text(&[server, probe].concat()), (0, String::new()), "{server:?} {probe:?}");
@@ -252,7 +252,7 @@ async fn probes_are_answered_over_a_socket_tls_and_the_address_of_their_own() {
     }
     let with_token = ["--server", &tls, "--ca-file", "/etc/meshkeep/ca.crt", "--token-file", "/etc/meshkeep/token"];
     assert_eq!(pod.exit_code_and_text(&with_token), (0, String::new()));
-    pod.tells_of_its_cluster(&with_token).await;
+    pod.reports_its_cluster(&with_token).await;
     for untrusted in [&["--server", &tls][..], &["--server", &tls, "--ca-file", "/etc/meshkeep/other.crt"]] {
         let (code, text) = pod.exit_code_and_text(untrusted);
         assert!(code == 3 && text.contains("certificate"), "{untrusted:?}: {code} {text}");
@@ -267,13 +267,13 @@ async fn probes_are_answered_over_a_socket_tls_and_the_address_of_their_own() {
 /// A volume as a kubelet mounts it with `fsGroup`: owned by root and writable for its group. Also
 /// with another user id, as `runAsUser` sets it.
 #[tokio::test]
-async fn a_volume_of_a_group_is_enough_for_a_user_of_any_number() {
+async fn a_group_writable_volume_is_enough_for_any_user_id() {
     // without root privileges there are no other users
     if !is_root() {
         return;
     }
     let mut pod = Pod::new(&[]);
-    let volume = pod.place("/var/lib/volume/data").parent().unwrap().to_owned();
+    let volume = pod.host_path("/var/lib/volume/data").parent().unwrap().to_owned();
     chown(&volume, Some(0), Some(GROUP)).unwrap();
     fs::set_permissions(&volume, fs::Permissions::from_mode(0o2775)).unwrap();
     let listen = ["--listen", "unix:///tmp/meshkeep.sock", "--data-dir", "/var/lib/volume"];
@@ -282,14 +282,14 @@ async fn a_volume_of_a_group_is_enough_for_a_user_of_any_number() {
         pod.user = [format!("--userspec={user}:{user}"), format!("--groups={GROUP}")];
         pod.start(&listen);
         pod.is_up(&socket).await;
-        pod.tells_of_its_cluster(&socket).await;
+        pod.reports_its_cluster(&socket).await;
         assert_eq!(pod.stop().await, Some(0));
         let owners: BTreeSet<u32> = fs::read_dir(&volume).unwrap().map(|entry| entry.unwrap().metadata().unwrap().uid()).collect();
         assert_eq!(owners, BTreeSet::from([user]));
         for entry in fs::read_dir(&volume).unwrap() {
             let path = entry.unwrap().path();
-            // a kubelet gives existing files to the group; another user of the group has the
-            // owner's access
+            // a kubelet gives existing files to the group, so that another user of the group has
+            // the owner's access; here that user becomes the owner
             let given = Command::new("chown").arg("-R").arg(format!("{}:{GROUP}", USER + 1)).arg(path).status().unwrap();
             assert!(given.success());
         }
@@ -305,7 +305,7 @@ async fn a_volume_of_a_group_is_enough_for_a_user_of_any_number() {
 /// The files that the build stage copies are enough for cargo, and contain everything that the code
 /// includes.
 #[test]
-fn the_build_of_the_image_has_all_that_it_needs() {
+fn the_image_build_has_every_file_that_it_needs() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let text = fs::read_to_string(root.join("Containerfile")).unwrap();
     for line in [format!("USER {USER}:{USER}"), r#"ENTRYPOINT ["/meshkeep"]"#.to_owned(), r#"CMD ["serve"]"#.to_owned()] {

@@ -6,18 +6,18 @@ use crate::harness::etcd::etcd_binaries;
 use crate::harness::mesh::SMALL;
 use crate::harness::meshkeep::http;
 use crate::harness::scene::Scene;
-use crate::harness::stream::{Followed, Follower};
+use crate::harness::stream::{Follower, FollowerState};
 
 const UNREACHABLE: &str = "problem/clusterUnreachable/c01";
 
 /// Opens a stream that continues from a position.
-async fn resumed(scene: &Scene, query: &str, position: &str) -> Follower {
+async fn resume(scene: &Scene, query: &str, position: &str) -> Follower {
     let request = http().get(format!("{}/v1/events?{query}", scene.meshkeep().url()));
     Follower::of(request.header("last-event-id", position).send().await.unwrap())
 }
 
 /// Returns the `upsert` and `delete` events about the unreachable cluster, from an index on.
-fn reported(followed: &Followed, from: usize) -> Vec<&str> {
+fn reported(followed: &FollowerState, from: usize) -> Vec<&str> {
     followed.events[from..].iter().filter(|event| event.data["key"] == UNREACHABLE).map(|event| event.name.as_str()).collect()
 }
 
@@ -32,7 +32,7 @@ async fn is_reported(follower: &Follower, name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_cluster_out_of_reach_is_told_to_who_asks_also_over_a_return_and_a_kill() {
+async fn findings_are_streamed_over_a_recovery_and_a_kill() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
     scene.settles("the first loading").await;
     let follower = Follower::open(scene.meshkeep(), "kind=problem&snapshot=true").await;
@@ -41,11 +41,11 @@ async fn a_cluster_out_of_reach_is_told_to_who_asks_also_over_a_return_and_a_kil
     assert_eq!(reported(&follower.now(), 0), Vec::<&str>::new());
 
     scene.remotes[0].proxy.cut().await;
-    let came = is_reported(&follower, "upsert").await;
+    let appeared = is_reported(&follower, "upsert").await;
     let listed = scene.meshkeep().get("/v1/problems?kind=clusterUnreachable").await;
-    assert_eq!((&came["object"]["id"], &came["object"]["since"]), (&listed["items"][0]["id"], &listed["items"][0]["since"]));
+    assert_eq!((&appeared["object"]["id"], &appeared["object"]["since"]), (&listed["items"][0]["id"], &listed["items"][0]["since"]));
     let broken = follower.now().position.clone().unwrap();
-    let again = resumed(&scene, "kind=problem", &healthy).await;
+    let again = resume(&scene, "kind=problem", &healthy).await;
     again.synced_after(0).await;
     assert_eq!(again.now().objects.get(UNREACHABLE), follower.now().objects.get(UNREACHABLE));
 
@@ -54,7 +54,7 @@ async fn a_cluster_out_of_reach_is_told_to_who_asks_also_over_a_return_and_a_kil
     scene.settles("the return").await;
     // a follower that was disconnected meanwhile, or never connected, ends with the same state
     for position in [&healthy, &broken] {
-        let again = resumed(&scene, "kind=problem", position).await;
+        let again = resume(&scene, "kind=problem", position).await;
         again.synced_after(0).await;
         assert_eq!(reported(&again.now(), 0), ["delete"]);
         assert_eq!(again.now().named("reset", 0).count(), 0);
@@ -67,7 +67,7 @@ async fn a_cluster_out_of_reach_is_told_to_who_asks_also_over_a_return_and_a_kil
     other.synced_after(0).await;
     assert_eq!(reported(&other.now(), 0), Vec::<&str>::new());
     // an unfiltered stream from the first position on, which replays everything
-    let replay = resumed(&scene, "", &healthy).await;
+    let replay = resume(&scene, "", &healthy).await;
     replay.synced_after(0).await;
     for followed in [scene.follower().now(), replay.now()] {
         assert!(followed.events.iter().all(|event| event.data["kind"] != "problem"), "{:?}", followed.events);
@@ -75,12 +75,12 @@ async fn a_cluster_out_of_reach_is_told_to_who_asks_also_over_a_return_and_a_kil
 
     scene.kill_meshkeep();
     scene.start_meshkeep().await;
-    let again = resumed(&scene, "kind=problem", &position).await;
+    let again = resume(&scene, "kind=problem", &position).await;
     is_reported(&again, "upsert").await;
     let reasons: Vec<Value> = again.now().named("reset", 0).map(|reset| reset.data["reason"].clone()).collect();
     assert_eq!(reasons, ["foreignEpoch"]);
     // the position still works for followers of other kinds
-    let others = resumed(&scene, "kind=node", &position).await;
+    let others = resume(&scene, "kind=node", &position).await;
     others.synced_after(0).await;
     assert_eq!(others.now().named("reset", 0).count(), 0);
 }

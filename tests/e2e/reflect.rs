@@ -25,11 +25,15 @@ async fn canaries_came_last(target: &Etcd) {
     let reply = target.client().await.get("cilium/", Some(GetOptions::new().with_prefix())).await.unwrap();
     let mut count = 0;
     for canary in reply.kvs() {
-        let Some(of) = canary.key_str().unwrap().strip_prefix("cilium/synced/") else { continue };
-        let (cluster, base) = of.split_once('/').unwrap();
-        let entries = reply.kvs().iter().filter(|found| found.key().starts_with(format!("{base}/{cluster}/").as_bytes()));
+        let Some(path) = canary.key_str().unwrap().strip_prefix("cilium/synced/") else { continue };
+        let (cluster, base) = path.split_once('/').unwrap();
+        let entries = reply.kvs().iter().filter(|kv| kv.key().starts_with(format!("{base}/{cluster}/").as_bytes()));
         let youngest = entries.map(etcd_client::KeyValue::create_revision).max().unwrap_or_default();
-        assert!(youngest < canary.create_revision(), "{of} of revision {} stands for {youngest}", canary.create_revision());
+        assert!(
+            youngest < canary.create_revision(),
+            "canary {path} has revision {}, but one of its entries has {youngest}",
+            canary.create_revision()
+        );
         count += 1;
     }
     assert!(count > 0);
@@ -46,7 +50,7 @@ fn home(target: &Etcd, remotes: &[&Remote]) -> Home {
 }
 
 #[tokio::test]
-async fn the_target_holds_what_the_sources_do_and_is_refilled_from_disk_when_it_is_lost() {
+async fn the_target_equals_the_sources_and_is_refilled_after_a_loss() {
     for binary in etcd_binaries() {
         let mut target = Etcd::builder().binary(&binary).start().await;
         let mut direct = Remote::start(&binary, Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
@@ -80,16 +84,17 @@ async fn the_target_holds_what_the_sources_do_and_is_refilled_from_disk_when_it_
         direct.etcd.kill();
         target.wipe();
         target.restart().await;
-        let mut left = truth(&direct);
-        left.remove("cilium/foreign");
-        becomes(&target.client().await, &left, "the loss of the target").await;
+        let mut refilled = truth(&direct);
+        refilled.remove("cilium/foreign");
+        becomes(&target.client().await, &refilled, "the loss of the target").await;
         canaries_came_last(&target).await;
         meshkeep.stop().await;
-        assert_eq!(contents(&target.client().await).await, left, "a stop takes nothing away");
+        assert_eq!(contents(&target.client().await).await, refilled, "a stop removes nothing");
     }
 }
 
-/// As a restored backup has them: equal, and nothing would remove them once nobody writes any more.
+/// A restored backup has keys with the right values but without leases. Nothing would remove them
+/// after the last writer has ended.
 #[tokio::test]
 async fn keys_of_the_target_without_a_lease_get_one() {
     let target = Etcd::start().await;
@@ -111,7 +116,7 @@ async fn keys_of_the_target_without_a_lease_get_one() {
 /// A canary waits for its entries, because a reader that finds a canary treats missing entries as
 /// deleted.
 #[tokio::test]
-async fn a_canary_waits_until_all_that_it_stands_for_is_written() {
+async fn a_canary_waits_until_all_of_its_entries_are_written() {
     let mut target = Etcd::start().await;
     target.enable_auth("writer", "secret").await;
     // everything except ip entries can be written
@@ -137,7 +142,7 @@ async fn a_canary_waits_until_all_that_it_stands_for_is_written() {
 }
 
 #[tokio::test]
-async fn of_two_one_writes_and_the_other_takes_over_without_writing_anything_anew() {
+async fn a_second_process_takes_over_without_rewriting_keys() {
     let target = Etcd::start().await;
     let mut remote = Remote::start(&etcd_binaries()[0], Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
     let (mut first_home, mut second_home) = (home(&target, &[&remote]), home(&target, &[&remote]));
@@ -151,12 +156,12 @@ async fn of_two_one_writes_and_the_other_takes_over_without_writing_anything_ane
     becomes(&target.client().await, &expected(&remote.clusters), "the death of the leader").await;
     let mut after = revisions(&target.client().await).await;
     after.retain(|key, _| before.contains_key(key));
-    assert_eq!(after, before, "what stood is not written again: its leases are renewed");
+    assert_eq!(after, before, "existing keys are not written again: their leases are renewed");
     second.stop().await;
 }
 
 #[tokio::test]
-async fn while_its_source_is_not_there_a_new_leader_leaves_a_whole_copy_alone() {
+async fn a_new_leader_without_a_source_leaves_the_target_alone() {
     let target = Etcd::start().await;
     let mut remote = Remote::start(&etcd_binaries()[0], Form::State, vec![MeshCluster::generate(1, SMALL)]).await;
     let mut stale_home = home(&target, &[&remote]);
@@ -177,20 +182,20 @@ async fn while_its_source_is_not_there_a_new_leader_leaves_a_whole_copy_alone() 
     current.kill();
     remote.etcd.kill();
     let stale = stale_home.start().await;
-    let key = "cilium/kvstoremesh-lock/";
-    let locked = async || target.client().await.get(key, Some(GetOptions::new().with_prefix())).await.unwrap().kvs().to_vec();
-    let holder = locked().await.first().map(|found| found.lease());
+    let lock_prefix = "cilium/kvstoremesh-lock/";
+    let locks = async || target.client().await.get(lock_prefix, Some(GetOptions::new().with_prefix())).await.unwrap().kvs().to_vec();
+    let holder = locks().await.first().map(|kv| kv.lease());
     crate::harness::eventually("the stale one leads", async || {
-        let holders = locked().await;
+        let holders = locks().await;
         (holders.len() == 1 && Some(holders[0].lease()) != holder).then_some(())
     })
     .await;
     let before = revisions(&target.client().await).await;
-    // harm would be done within a few ticks
+    // a wrong write would happen within a few ticks
     let since = Instant::now();
-    crate::harness::eventually("some time", async || (since.elapsed() > Duration::from_secs(2)).then_some(())).await;
+    crate::harness::eventually("two seconds", async || (since.elapsed() > Duration::from_secs(2)).then_some(())).await;
     assert_eq!(revisions(&target.client().await).await, before);
-    // and when the source is back, it continues
+    // once the source is back, the leader continues
     remote.etcd.restart().await;
     remote.change(|cluster| cluster.add_endpoints(1)).await;
     becomes(&target.client().await, &expected(&remote.clusters), "the return of the source").await;
@@ -199,7 +204,7 @@ async fn while_its_source_is_not_there_a_new_leader_leaves_a_whole_copy_alone() 
 
 /// Reflects the clusters `c01` and `c02` and removes the file of `c02`. Returns once the config of
 /// `c02`, and nothing else, is deleted in the target.
-async fn one_of_two_is_being_withdrawn() -> (Etcd, Remote, Home, Meshkeep) {
+async fn withdraw_one_of_two_clusters() -> (Etcd, Remote, Home, Meshkeep) {
     let target = Etcd::start().await;
     let clusters = vec![MeshCluster::generate(1, SMALL), MeshCluster::generate(2, SMALL)];
     let remote = Remote::start(&etcd_binaries()[0], Form::Cache, clusters).await;
@@ -214,9 +219,9 @@ async fn one_of_two_is_being_withdrawn() -> (Etcd, Remote, Home, Meshkeep) {
 }
 
 #[tokio::test]
-async fn a_removed_cluster_is_withdrawn_its_config_first() {
-    let (target, remote, home, meshkeep) = one_of_two_is_being_withdrawn().await;
-    becomes(&target.client().await, &expected(&remote.clusters[..1]), "the grace").await;
+async fn a_removed_cluster_is_withdrawn_starting_with_its_config() {
+    let (target, remote, home, meshkeep) = withdraw_one_of_two_clusters().await;
+    becomes(&target.client().await, &expected(&remote.clusters[..1]), "the grace period").await;
     // the file is added again
     home.write_cluster("c02", &remote.client_file());
     becomes(&target.client().await, &expected(&remote.clusters), "its return").await;
@@ -224,16 +229,16 @@ async fn a_removed_cluster_is_withdrawn_its_config_first() {
 }
 
 #[tokio::test]
-async fn what_a_leader_began_to_withdraw_goes_also_where_it_has_to_lead_anew() {
-    let (target, remote, _home, meshkeep) = one_of_two_is_being_withdrawn().await;
+async fn a_withdrawal_continues_in_the_next_leader_term() {
+    let (target, remote, _home, meshkeep) = withdraw_one_of_two_clusters().await;
     let lock = target.client().await.get("cilium/kvstoremesh-lock/", Some(GetOptions::new().with_prefix())).await.unwrap();
     target.client().await.lease_revoke(lock.kvs()[0].lease()).await.unwrap();
-    becomes(&target.client().await, &expected(&remote.clusters[..1]), "the grace, in another term").await;
+    becomes(&target.client().await, &expected(&remote.clusters[..1]), "the grace period, in another term").await;
     meshkeep.stop().await;
 }
 
 #[test]
-fn without_a_target_it_is_used_wrongly() {
+fn reflect_without_a_target_is_a_usage_error() {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_meshkeep")).arg("reflect").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(String::from_utf8_lossy(&output.stderr), "error: --to is missing: it is the client file of the etcd to write into\n");

@@ -13,7 +13,7 @@ use crate::harness::eventually;
 use crate::harness::mesh::{Form, MeshCluster, SMALL, publish, put_config, put_entries, put_heartbeat, put_leased, rewrite, source_key};
 use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::proxy::Proxy;
-use crate::harness::read_only::ReadOnly;
+use crate::harness::read_only::ReadOnlyServer;
 use crate::harness::scene::{serves, settles};
 use crate::harness::truth::Truth;
 
@@ -22,7 +22,7 @@ use crate::harness::truth::Truth;
 const QUICK_LEGACY: [&str; 3] = ["--legacy-clusters=c01", "--legacy-wait=1s", "--legacy-quiet=1s"];
 
 /// Starts an etcd and publishes one cluster in it.
-async fn filled(builder: EtcdBuilder) -> (Etcd, MeshCluster) {
+async fn start_filled(builder: EtcdBuilder) -> (Etcd, MeshCluster) {
     let etcd = builder.start().await;
     let cluster = MeshCluster::generate(1, SMALL);
     publish(&etcd, Form::State, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
@@ -42,16 +42,16 @@ async fn mirror(etcd: &Etcd, cluster: &MeshCluster) -> (Home, Meshkeep) {
 async fn a_remote_is_mirrored_over_tls_with_and_without_a_client_certificate() {
     for binary in etcd_binaries() {
         for tls in [Tls::Server, Tls::Mutual] {
-            let (etcd, cluster) = filled(Etcd::builder().binary(&binary).tls(tls)).await;
+            let (etcd, cluster) = start_filled(Etcd::builder().binary(&binary).tls(tls)).await;
             mirror(&etcd, &cluster).await;
         }
     }
 }
 
 #[tokio::test]
-async fn changes_keep_coming_past_the_life_of_the_authentication_token() {
+async fn changes_arrive_after_the_authentication_token_has_expired() {
     for binary in etcd_binaries() {
-        let (mut etcd, mut cluster) = filled(Etcd::builder().binary(&binary).auth_token_ttl_s(5)).await;
+        let (mut etcd, mut cluster) = start_filled(Etcd::builder().binary(&binary).auth_token_ttl_s(5)).await;
         etcd.enable_auth("mesh", "mesh-password").await;
         let (_home, meshkeep) = mirror(&etcd, &cluster).await;
         let key = cluster.keys_of("nodes/v1")[0].clone();
@@ -71,20 +71,20 @@ async fn changes_keep_coming_past_the_life_of_the_authentication_token() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_an_error_that_does_not_tell_it() {
-    let (mut etcd, cluster) = filled(Etcd::builder()).await;
+async fn a_wrong_password_is_an_error_that_does_not_reveal_it() {
+    let (mut etcd, cluster) = start_filled(Etcd::builder()).await;
     etcd.enable_auth("mesh", "mesh-password").await;
     let mut home = Home::new();
     home.write_cluster(&cluster.name, &etcd.client_file_yaml().replace("mesh-password", "not-the-password"));
     let meshkeep = home.start().await;
-    let state = meshkeep.says_of(&cluster.name, "lastError", "authentication").await;
+    let state = meshkeep.wait_for_field(&cluster.name, "lastError", "authentication").await;
     assert!(!state.to_string().contains("not-the-password"), "{state}");
     assert!(!meshkeep.log().contains("not-the-password"), "a password in the log");
 }
 
 #[tokio::test]
-async fn what_ciliums_role_for_remotes_allows_is_enough() {
-    let (mut etcd, cluster) = filled(Etcd::builder()).await;
+async fn the_permissions_of_ciliums_role_remote_are_enough() {
+    let (mut etcd, cluster) = start_filled(Etcd::builder()).await;
     etcd.put("cilium/state/frobs/v1/a", "1").await;
     etcd.put("cilium/cache/frobs/v1/a", "1").await;
     etcd.enable_auth("mesh", "mesh-password").await;
@@ -94,21 +94,21 @@ async fn what_ciliums_role_for_remotes_allows_is_enough() {
     let meshkeep = home.start().await;
     settles(&meshkeep, &Truth::of([&cluster]).expected(), "loading as a remote").await;
     meshkeep.reaches(&cluster.name, "live").await;
-    let state = meshkeep.says_of(&cluster.name, "unknownPrefixes", "frobs").await;
+    let state = meshkeep.wait_for_field(&cluster.name, "unknownPrefixes", "frobs").await;
     // prefixes that the user may not read are not counted, and that is no failure
     assert_eq!((&state["unknownKeys"], &state["failures"]), (&json!({ "cilium/state/frobs/v1/": 1 }), &json!(0)));
 }
 
 #[tokio::test]
-async fn a_missing_certificate_is_waited_for_and_named() {
-    let (etcd, cluster) = filled(Etcd::builder().tls(Tls::Mutual)).await;
+async fn meshkeep_waits_for_a_missing_certificate_and_names_it() {
+    let (etcd, cluster) = start_filled(Etcd::builder().tls(Tls::Mutual)).await;
     let late = etcd.directory().join("late.crt");
     let yaml = etcd.client_file_yaml().replace(&etcd.client_pair().certificate.display().to_string(), &late.display().to_string());
     let mut home = Home::new();
     home.write_cluster(&cluster.name, &yaml);
     let meshkeep = home.start().await;
     meshkeep.reaches(&cluster.name, "waitingForFiles").await;
-    meshkeep.says_of(&cluster.name, "lastError", "late.crt").await;
+    meshkeep.wait_for_field(&cluster.name, "lastError", "late.crt").await;
     fs::copy(&etcd.client_pair().certificate, &late).unwrap();
     settles(&meshkeep, &Truth::of([&cluster]).expected(), "the arrival of the certificate").await;
     meshkeep.reaches(&cluster.name, "live").await;
@@ -117,17 +117,17 @@ async fn a_missing_certificate_is_waited_for_and_named() {
 /// Rotated certificates are used from the next connection on, although the client file stays the
 /// same (docs/develop/protocol.md, trap 17).
 #[tokio::test]
-async fn rotated_certificates_disturb_no_connection_and_count_from_the_next() {
-    let (mut etcd, mut cluster) = filled(Etcd::builder().tls(Tls::Mutual)).await;
+async fn rotated_certificates_are_used_from_the_next_connection_on() {
+    let (mut etcd, mut cluster) = start_filled(Etcd::builder().tls(Tls::Mutual)).await;
     let own = etcd.authority().client("sidecar");
     let mut home = Home::new();
     home.write_cluster(&cluster.name, &etcd.client_file_yaml().replace("client-meshkeep", "client-sidecar"));
     let meshkeep = home.start().await;
     settles(&meshkeep, &Truth::of([&cluster]).expected(), "the first loading").await;
     meshkeep.reaches(&cluster.name, "live").await;
-    let stranger = Authority::new(&etcd.directory().join("stranger"), "ca").client_until("sidecar", 2050);
-    fs::copy(&stranger.certificate, &own.certificate).unwrap();
-    fs::copy(&stranger.key, &own.key).unwrap();
+    let other = Authority::new(&etcd.directory().join("stranger"), "ca").client_until("sidecar", 2050);
+    fs::copy(&other.certificate, &own.certificate).unwrap();
+    fs::copy(&other.key, &own.key).unwrap();
     cluster.add_endpoints(3);
     put_entries(&etcd, Form::State, &cluster).await;
     settles(&meshkeep, &Truth::of([&cluster]).expected(), "a rotation").await;
@@ -135,18 +135,18 @@ async fn rotated_certificates_disturb_no_connection_and_count_from_the_next() {
     assert_eq!((&state["phase"], &state["failures"]), (&json!("live"), &json!(0)), "{state}");
     etcd.stop().await;
     etcd.restart().await;
-    meshkeep.says_of(&cluster.name, "certificateExpiry", "2050-01-01").await;
-    serves(&meshkeep, &Truth::of([&cluster]).expected(), "while the certificate is a stranger's").await;
+    meshkeep.wait_for_field(&cluster.name, "certificateExpiry", "2050-01-01").await;
+    serves(&meshkeep, &Truth::of([&cluster]).expected(), "while the certificate is another authority's").await;
     etcd.authority().client("sidecar");
     meshkeep.reaches(&cluster.name, "live").await;
-    meshkeep.says_of(&cluster.name, "certificateExpiry", "2100-01-01").await;
+    meshkeep.wait_for_field(&cluster.name, "certificateExpiry", "2100-01-01").await;
     serves(&meshkeep, &Truth::of([&cluster]).expected(), "the right certificate").await;
 }
 
 /// Returns the expected state of a cluster without a cluster config, whose id is unknown.
 fn legacy_truth(cluster: &MeshCluster) -> Truth {
     let mut truth = Truth::of([cluster]);
-    truth.name_cluster(&cluster.name, 0);
+    truth.set_cluster_id(&cluster.name, 0);
     truth
 }
 
@@ -166,7 +166,7 @@ async fn a_cluster_that_never_had_a_config_is_read_without_one_after_a_wait() {
 /// A cluster with an invalid config is not read. `--legacy-clusters` does not apply to it, because
 /// it has a config.
 #[tokio::test]
-async fn a_cluster_whose_config_cannot_be_used_is_not_read_without_it() {
+async fn a_cluster_with_an_invalid_config_is_not_read() {
     let etcd = Etcd::start().await;
     let cluster = MeshCluster::generate(1, SMALL);
     put_heartbeat(&etcd).await;
@@ -175,18 +175,18 @@ async fn a_cluster_whose_config_cannot_be_used_is_not_read_without_it() {
     let mut home = Home::new().with_flags(&QUICK_LEGACY);
     home.write_cluster(&cluster.name, &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    meshkeep.says_of(&cluster.name, "lastError", "cilium/cluster-config/c01 could not be used for 1s").await;
+    meshkeep.wait_for_field(&cluster.name, "lastError", "cilium/cluster-config/c01 could not be used for 1s").await;
     assert_eq!(meshkeep.get("/v1/status").await["counts"]["entries"], json!(0));
     let refused = meshkeep.get("/v1/rejected").await["items"][0].clone();
     assert_eq!((&refused["key"], &refused["kind"]), (&json!("cilium/cluster-config/c01"), &json!("cluster")), "{refused}");
     assert_eq!((&refused["value"], &refused["servesEarlierValue"]), (&json!("ew=="), &json!(false)), "{refused}");
     etcd.delete("cilium/cluster-config/c01").await;
-    settles(&meshkeep, &legacy_truth(&cluster).expected(), "the end of such a config").await;
+    settles(&meshkeep, &legacy_truth(&cluster).expected(), "the deletion of the config").await;
     assert_eq!(meshkeep.get("/v1/rejected").await["items"], json!([]));
 }
 
 #[tokio::test]
-async fn a_legacy_cluster_that_was_wiped_is_pruned_after_a_heartbeat_and_a_quiet_while() {
+async fn a_wiped_legacy_cluster_is_pruned_after_a_quiet_time() {
     let mut etcd = Etcd::start().await;
     let mut cluster = MeshCluster::generate(1, SMALL);
     put_heartbeat(&etcd).await;
@@ -208,7 +208,7 @@ async fn a_legacy_cluster_that_was_wiped_is_pruned_after_a_heartbeat_and_a_quiet
 
 #[tokio::test]
 async fn a_cluster_that_lost_its_config_is_not_read_without_one() {
-    let (etcd, mut cluster) = filled(Etcd::builder()).await;
+    let (etcd, mut cluster) = start_filled(Etcd::builder()).await;
     let mut home = Home::new().with_flags(&QUICK_LEGACY);
     home.write_cluster(&cluster.name, &etcd.client_file_yaml());
     let meshkeep = home.start().await;
@@ -230,13 +230,13 @@ async fn a_cluster_that_lost_its_config_is_not_read_without_one() {
         serves(&meshkeep, &before, "without the config that it had").await;
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    meshkeep.says_of(&cluster.name, "lastError", &format!("cilium/cluster-config/{}", cluster.name)).await;
+    meshkeep.wait_for_field(&cluster.name, "lastError", &format!("cilium/cluster-config/{}", cluster.name)).await;
     put_config(&etcd, Form::State, &cluster).await;
     settles(&meshkeep, &Truth::of([&cluster]).expected(), "the return of the config").await;
 }
 
 #[tokio::test]
-async fn a_config_that_cannot_be_right_is_refused_and_nothing_is_read() {
+async fn an_invalid_config_is_refused_and_nothing_is_read() {
     let etcd = Etcd::start().await;
     let cluster = MeshCluster::generate(1, SMALL);
     publish(&etcd, Form::State, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
@@ -245,21 +245,21 @@ async fn a_config_that_cannot_be_right_is_refused_and_nothing_is_read() {
     let mut home = Home::new();
     home.write_cluster(&cluster.name, &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    meshkeep.says_of(&cluster.name, "lastError", "256").await;
+    meshkeep.wait_for_field(&cluster.name, "lastError", "256").await;
     assert_eq!(meshkeep.get("/v1/status").await["counts"]["entries"], json!(0));
     put_config(&etcd, Form::State, &cluster).await;
-    settles(&meshkeep, &Truth::of([&cluster]).expected(), "the config being right").await;
+    settles(&meshkeep, &Truth::of([&cluster]).expected(), "the correction of the config").await;
 }
 
 #[tokio::test]
-async fn a_cluster_that_lacks_a_canary_names_its_key_and_kind_until_it_is_there() {
-    let (etcd, cluster) = filled(Etcd::builder()).await;
+async fn a_missing_canary_is_reported_with_its_key_and_kind() {
+    let (etcd, cluster) = start_filled(Etcd::builder()).await;
     let canary = format!("cilium/synced/{}/cilium/state/services/v1", cluster.name);
     etcd.delete(canary.as_str()).await;
     let mut home = Home::new();
     home.write_cluster(&cluster.name, &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    let state = meshkeep.says_of(&cluster.name, "lastError", &format!("{canary} (service)")).await;
+    let state = meshkeep.wait_for_field(&cluster.name, "lastError", &format!("{canary} (service)")).await;
     assert_eq!(state["phase"], "waitingForCanary", "{state}");
     etcd.put(canary.as_str(), "2026-01-12T09:31:07Z").await;
     meshkeep.reaches(&cluster.name, "live").await;
@@ -269,22 +269,22 @@ async fn a_cluster_that_lacks_a_canary_names_its_key_and_kind_until_it_is_there(
 /// Cilium's documentation mentions three missed heartbeats. Its code, and therefore meshkeep, gives
 /// up after the first.
 #[tokio::test]
-async fn the_first_missed_heartbeat_ends_a_connection_and_nothing_goes() {
-    let (etcd, cluster) = filled(Etcd::builder()).await;
+async fn the_first_missed_heartbeat_ends_only_the_connection() {
+    let (etcd, cluster) = start_filled(Etcd::builder()).await;
     let mut home = Home::new().with_flags(&["--heartbeat-silence=3s"]);
     home.write_cluster(&cluster.name, &etcd.client_file_yaml());
     let meshkeep = home.start().await;
     let expected = Truth::of([&cluster]).expected();
     settles(&meshkeep, &expected, "the first loading").await;
-    meshkeep.says_of(&cluster.name, "lastError", "no heartbeat for 3s").await;
+    meshkeep.wait_for_field(&cluster.name, "lastError", "no heartbeat for 3s").await;
     serves(&meshkeep, &expected, "without a heartbeat").await;
 }
 
 /// A missing heartbeat is reported over reconnects. The etcd answers all the time, and each new
 /// connection finds the old heartbeat.
 #[tokio::test]
-async fn a_writer_that_puts_no_heartbeat_is_told_over_reconnects_until_it_puts_one() {
-    let (etcd, cluster) = filled(Etcd::builder()).await;
+async fn a_missing_heartbeat_is_reported_over_reconnects() {
+    let (etcd, cluster) = start_filled(Etcd::builder()).await;
     let name = cluster.name.as_str();
     let mut home =
         Home::new().with_flags(&["--heartbeat-silence=2s", "--heartbeat-silence-critical=6s", "--backoff-min=50ms", "--backoff-max=100ms"]);
@@ -313,11 +313,10 @@ async fn a_writer_that_puts_no_heartbeat_is_told_over_reconnects_until_it_puts_o
     eventually("the end of the finding", is_over).await;
 }
 
-/// Events in a stream of findings while the proxy forwards the answers to progress requests,
-/// withholds them, and forwards them again.
+/// The proxy first withholds the answers to progress requests, and then forwards them.
 #[tokio::test]
-async fn a_source_behind_a_proxy_that_keeps_answers_about_progress_is_told_until_it_answers() {
-    let (etcd, cluster) = filled(Etcd::builder().binary(&etcd_binaries()[0])).await;
+async fn withheld_progress_answers_are_reported_until_they_arrive() {
+    let (etcd, cluster) = start_filled(Etcd::builder().binary(&etcd_binaries()[0])).await;
     let proxy = Proxy::withholding_progress(etcd.port()).await;
     let mut home = Home::new().with_flags(&["--progress-interval=100ms"]);
     home.write_cluster(&cluster.name, &etcd.client_file_yaml().replace(&format!(":{}", etcd.port()), &format!(":{}", proxy.port())));
@@ -328,22 +327,22 @@ async fn a_source_behind_a_proxy_that_keeps_answers_about_progress_is_told_until
         problems["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     eventually("the finding", || async { (reported().await == ["progressUnanswered/c01"]).then_some(()) }).await;
-    proxy.pass_on_progress();
+    proxy.forward_progress();
     eventually("the end of the finding", || async { reported().await.is_empty().then_some(()) }).await;
     meshkeep.reaches(&cluster.name, "live").await;
 }
 
-/// Servers that only offer `Range` and `Watch` are enough, like for Cilium's readers
-/// (docs/develop/protocol.md §9.1). Each delete checks that cluster config and canary exist. For a
-/// KVStoreMesh it also checks leases, and over a second connection that the history is the stored
-/// one.
+/// Servers that only offer `Range` and `Watch` are enough, as they are for Cilium's readers
+/// (docs/develop/protocol.md §9.1). Before each delete, meshkeep checks that cluster config and
+/// canary exist. For a KVStoreMesh it also checks leases and, over a second connection, that the
+/// history is the stored one.
 #[tokio::test]
-async fn deletes_of_a_server_that_offers_range_and_watch_alone_are_applied_over_one_connection() {
+async fn deletes_of_a_server_with_only_range_and_watch_are_applied() {
     for (form, refusal) in [(Form::State, tonic::Code::Unimplemented), (Form::Cache, tonic::Code::PermissionDenied)] {
         let etcd = Etcd::start().await;
         let mut cluster = MeshCluster::generate(1, SMALL);
         publish(&etcd, form, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
-        let server = ReadOnly::before(&etcd, refusal).await;
+        let server = ReadOnlyServer::before(&etcd, refusal).await;
         let mut home = Home::new();
         home.write_cluster(&cluster.name, &server.client_file());
         for start in ["the first start", "a second start"] {

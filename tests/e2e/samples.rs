@@ -50,7 +50,7 @@ async fn load(binary: &Path, name: &str) -> Etcd {
 fn truth() -> Truth {
     let mut truth = Truth::default();
     for (name, id) in CLUSTERS {
-        truth.name_cluster(name, id);
+        truth.set_cluster_id(name, id);
     }
     let kinds =
         ["endpointslices", "identities", "ip", "nodes", "serviceexports", "services"].map(|kind| format!("cilium/cache/{kind}/v1/"));
@@ -113,7 +113,7 @@ async fn lookup(meshkeep: &Meshkeep, ip: &str) -> Value {
 }
 
 #[tokio::test]
-async fn an_address_is_answered_by_its_longest_prefix_with_the_labels_of_its_identity() {
+async fn a_lookup_returns_the_longest_prefix_with_identity_labels() {
     let (_etcds, _home, meshkeep) = in_state_form(&etcd_binaries()[0], &[]).await;
     let cart = json!({
         "k8s:app": "cart",
@@ -145,7 +145,7 @@ async fn a_remotes_host_is_a_remote_node() {
 }
 
 #[tokio::test]
-async fn single_things_are_found_and_missing_ones_are_404() {
+async fn single_objects_are_found_and_missing_ones_are_404() {
     let (_etcds, _home, meshkeep) = in_state_form(&etcd_binaries()[0], &[]).await;
     for (path, field, value) in [
         ("/v1/nodes/paris/paris-worker-1", "bootID", json!("570d3fd1-93db-4862-ba99-6a3c2c10c311")),
@@ -186,13 +186,13 @@ async fn single_things_are_found_and_missing_ones_are_404() {
     assert_eq!(meshkeep.ask("/v1/nodes?colour=red").await.0, 400);
 }
 
-/// Returns the number of items of a list of paris and tokyo.
+/// Returns the number of items in a list.
 async fn count(meshkeep: &Meshkeep, path: &str) -> usize {
     meshkeep.get(path).await["items"].as_array().unwrap().len()
 }
 
 #[tokio::test]
-async fn exports_and_slices_are_filtered_and_come_and_go_with_what_the_config_says() {
+async fn exports_and_slices_are_filtered_and_follow_the_config() {
     let (etcds, _home, meshkeep) = in_state_form(&etcd_binaries()[0], &[]).await;
     for (query, exports, slices) in [
         ("", 1, 1),
@@ -215,8 +215,8 @@ async fn exports_and_slices_are_filtered_and_come_and_go_with_what_the_config_sa
     assert_eq!((&read["exports"], &read["slices"]), (&json!(["paris/shop/cart"]), &json!(["tokyo/shop/cart-kvlm2"])));
     let (paris, tokyo) = (&etcds[0], &etcds[1]);
     let cart = meshkeep.get("/v1/global-services/shop/cart").await;
-    let sliced = |backend: &Value| format!("{} {} {}", backend["cluster"], backend["ip"], backend["endpointSlices"]).replace('"', "");
-    let backends: Vec<String> = cart["backends"].as_array().unwrap().iter().map(sliced).collect();
+    let describe = |backend: &Value| format!("{} {} {}", backend["cluster"], backend["ip"], backend["endpointSlices"]).replace('"', "");
+    let backends: Vec<String> = cart["backends"].as_array().unwrap().iter().map(describe).collect();
     assert_eq!(backends, ["paris 10.1.1.21 null", "paris 10.1.2.21 null", "tokyo 10.2.1.21 [cart-kvlm2]", "tokyo 10.2.2.21 [cart-kvlm2]",]);
     assert_eq!((&cart["exports"]["clusters"], &cart["conflicts"]), (&json!(["paris"]), &Value::Null));
     // an invalid slice does not replace the valid one
@@ -225,21 +225,21 @@ async fn exports_and_slices_are_filtered_and_come_and_go_with_what_the_config_sa
     eventually("the slice to be rejected", || async { (count(&meshkeep, "/v1/rejected").await == 1).then_some(()) }).await;
     assert_eq!(count(&meshkeep, "/v1/endpoint-slices").await, 1);
     tokyo.delete(slice).await;
-    eventually("the slice to go", || async { (count(&meshkeep, "/v1/endpoint-slices").await == 0).then_some(()) }).await;
+    eventually("the slice to be removed", || async { (count(&meshkeep, "/v1/endpoint-slices").await == 0).then_some(()) }).await;
     // paris disables its exports
     paris.put("cilium/cluster-config/paris", r#"{"id":1,"capabilities":{"syncedCanaries":true,"maxConnectedClusters":255}}"#).await;
-    eventually("the exports to go", || async { (count(&meshkeep, "/v1/service-exports").await == 0).then_some(()) }).await;
+    eventually("the exports to be removed", || async { (count(&meshkeep, "/v1/service-exports").await == 0).then_some(()) }).await;
     meshkeep.reaches("paris", "live").await;
     // enabled again, and its canary still exists
     let config = r#"{"id":1,"capabilities":{"syncedCanaries":true,"maxConnectedClusters":255,"serviceExportsEnabled":true}}"#;
     paris.put("cilium/cluster-config/paris", config).await;
-    eventually("the exports to come", || async { (count(&meshkeep, "/v1/service-exports").await == 1).then_some(()) }).await;
+    eventually("the exports to be added", || async { (count(&meshkeep, "/v1/service-exports").await == 1).then_some(()) }).await;
     meshkeep.reaches("paris", "live").await;
     // tokyo says "off" and does not have to write the canary, so nothing waits for it
     tokyo.delete("cilium/synced/tokyo/cilium/state/serviceexports/v1").await;
     let config =
         r#"{"id":2,"capabilities":{"syncedCanaries":true,"serviceExportsEnabled":false,"endpointSlicesExportMode":"endpointslices-only"}}"#;
     tokyo.put("cilium/cluster-config/tokyo", config).await;
-    eventually("the services to go", || async { (count(&meshkeep, "/v1/services?cluster=tokyo").await == 0).then_some(()) }).await;
+    eventually("the services to be removed", || async { (count(&meshkeep, "/v1/services?cluster=tokyo").await == 0).then_some(()) }).await;
     meshkeep.reaches("tokyo", "live").await;
 }

@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 use super::bundle::{bundle, files_of};
 use super::on_problem::Receiver;
 use crate::harness::certificates::Authority;
-use crate::harness::etcd::{Etcd, take_port};
+use crate::harness::etcd::{Etcd, unused_port};
 use crate::harness::eventually;
 use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, publish};
 use crate::harness::meshkeep::{Home, Meshkeep, http};
 
-/// Text that every secret of these tests contains, and nothing else.
+/// Text that every secret of these tests contains, and no other text.
 const SECRET: &str = "hunter2";
 
 /// Bearer token in the token file.
@@ -26,14 +26,14 @@ const TOKEN: &str = "hunter2-bearer";
 /// [`SECRET`] as `{:?}` prints its bytes.
 const SECRET_BYTES: &str = "104, 117, 110, 116, 101, 114, 50";
 
-/// [`SECRET`] in base64, at each of the three offsets in a group.
+/// [`SECRET`] in base64, at each of the three offsets in a group of three bytes.
 const SECRET_BASE64: [&str; 3] = ["aHVudGVyM", "h1bnRlcj", "odW50ZXIy"];
 
 fn assert_clean(what: &str, text: &str) {
     for secret in [SECRET, SECRET_BYTES].iter().chain(&SECRET_BASE64) {
-        if let Some(at) = text.find(secret) {
-            let from = text.floor_char_boundary(at.saturating_sub(300));
-            panic!("{what} holds a secret: …{}", &text[from..text.ceil_char_boundary(at + 100)]);
+        if let Some(position) = text.find(secret) {
+            let from = text.floor_char_boundary(position.saturating_sub(300));
+            panic!("{what} holds a secret: …{}", &text[from..text.ceil_char_boundary(position + 100)]);
         }
     }
 }
@@ -65,13 +65,14 @@ fn cluster_files(etcd: &Etcd, authority: &Authority) -> Vec<(&'static str, Strin
     ]
 }
 
-struct Asker {
+struct CheckedClient {
     url: String,
     client: reqwest::Client,
 }
 
-impl Asker {
+impl CheckedClient {
     fn new(meshkeep: &Meshkeep) -> Self {
+        // installs the TLS provider
         http();
         let builder = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).danger_accept_invalid_certs(true);
         Self { url: meshkeep.url().to_owned(), client: builder.build().unwrap() }
@@ -109,11 +110,11 @@ impl Asker {
         let document = self.json("/openapi.json").await;
         let mut paths = vec!["/".to_owned(), "/openapi-3.0.json".to_owned(), "/nowhere".to_owned()];
         for path in document["paths"].as_object().unwrap().keys().filter(|path| *path != "/v1/events") {
-            let one = path.replace("{ip}", "10.1.0.1").replace("{id}", "2").replace("{prefix}", "10.1.0.1");
-            let one = one.replace("{namespace}", "a").replace("{name}", "b").replace("{key}", "c");
-            match one.contains("{cluster}") {
-                true => paths.extend(clusters.iter().map(|cluster| one.replace("{cluster}", cluster))),
-                false => paths.push(one),
+            let example = path.replace("{ip}", "10.1.0.1").replace("{id}", "2").replace("{prefix}", "10.1.0.1");
+            let example = example.replace("{namespace}", "a").replace("{name}", "b").replace("{key}", "c");
+            match example.contains("{cluster}") {
+                true => paths.extend(clusters.iter().map(|cluster| example.replace("{cluster}", cluster))),
+                false => paths.push(example),
             }
         }
         paths.extend(["/readyz?verbose&synced", "/v1/ipcache/lookup?ip=10.1.0.1"].map(str::to_owned));
@@ -134,7 +135,7 @@ fn shared(path: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn secrets_are_in_no_answer_and_no_line_of_the_log() {
+async fn no_answer_and_no_line_of_the_log_contains_a_secret() {
     let mut etcd = Etcd::builder().start().await;
     publish(&etcd, Form::State, &[MeshCluster::generate(1, EVERY_KIND)], "2026-01-12T09:31:07Z").await;
     etcd.enable_auth("hunter2-user", "hunter2-password").await;
@@ -151,38 +152,38 @@ async fn secrets_are_in_no_answer_and_no_line_of_the_log() {
     let (certificate, key) = (format!("--tls-cert={}", ours.certificate.display()), format!("--tls-key={}", ours.key.display()));
     let mut home = Home::new()
         .with_flags(&[&token, &config, &certificate, &key, &on_problem, "--log-level=trace"])
-        .behind_shell("umask 000; export RUST_LOG=trace ETCD_PASSWORD=hunter2-environment MESHKEEP_NO_OPTION=hunter2-option");
+        .after_shell_commands("umask 000; export RUST_LOG=trace ETCD_PASSWORD=hunter2-environment MESHKEEP_NO_OPTION=hunter2-option");
     for (name, text, _) in &files {
         home.write_cluster(name, text);
     }
     let meshkeep = home.start().await;
-    let asker = Asker::new(&meshkeep);
+    let client = CheckedClient::new(&meshkeep);
     let names: Vec<&str> = files.iter().map(|(name, ..)| *name).collect();
     for (name, _, phase) in &files {
         eventually(&format!("{name} in phase {phase}"), || async {
-            let state = asker.json(&format!("/v1/clusters/{name}")).await;
+            let state = client.json(&format!("/v1/clusters/{name}")).await;
             let reported = *phase == "live" || !state["lastError"].is_null();
             (state["phase"] == json!(phase) && reported).then_some(())
         })
         .await;
     }
-    for path in asker.every_path(&names).await {
-        asker.read(&path, TOKEN).await;
-        asker.read(&path, "hunter2-wrong").await;
+    for path in client.every_path(&names).await {
+        client.read(&path, TOKEN).await;
+        client.read(&path, "hunter2-wrong").await;
         let separator = if path.contains('?') { '&' } else { '?' };
-        asker.read(&format!("{path}{separator}token=hunter2-query"), TOKEN).await;
+        client.read(&format!("{path}{separator}token=hunter2-query"), TOKEN).await;
     }
     for path in ["/v1/events?snapshot=true", "/v1/events?snapshot=true&token=hunter2-query"] {
         let text = if path.contains("token") { "badParameter" } else { "event: synced" };
-        asker.read_stream_until(path, text).await;
+        client.read_stream_until(path, text).await;
     }
-    let unpacked = bundle(
+    let output = bundle(
         meshkeep.url(),
         directory.path(),
         &["--output=-", "--token-file", &file("token"), "--ca-file", authority.certificate().to_str().unwrap()],
     );
-    assert_clean("the bundle's log", &String::from_utf8_lossy(&unpacked.stderr));
-    let unpacked = files_of(&unpacked.stdout);
+    assert_clean("the bundle's log", &String::from_utf8_lossy(&output.stderr));
+    let unpacked = files_of(&output.stdout);
     assert!(unpacked.len() >= 10 && unpacked["meshkeep-bundle/config.json"].contains("REDACTED"), "{:?}", unpacked.keys());
     for (name, text) in unpacked {
         assert_clean(&name, &text);
@@ -190,9 +191,9 @@ async fn secrets_are_in_no_answer_and_no_line_of_the_log() {
     // otherwise the log contains nothing about posts
     eventually("a finding to be posted", async || receiver.received().iter().any(|(status, _)| *status == 204).then_some(())).await;
     let ended = meshkeep.stop().await;
-    assert!(ended.log.contains("TRACE"), "or the test shows nothing");
+    assert!(ended.log.contains("TRACE"), "the log must have its finest level");
     assert_clean("the log", &ended.log);
-    // both halves of the private key in use
+    // a line of the private key that is in use
     let private_key = fs::read_to_string(&ours.key).unwrap();
     let line = private_key.lines().nth(1).unwrap();
     assert!(!ended.log.contains(line), "the TLS key is in the log");
@@ -201,7 +202,7 @@ async fn secrets_are_in_no_answer_and_no_line_of_the_log() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_used_at_the_start_is_told_without_its_content() {
+async fn unusable_files_are_reported_without_their_content() {
     let directory = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {
         let path = directory.path().join(name);
@@ -228,8 +229,8 @@ async fn what_cannot_be_used_at_the_start_is_told_without_its_content() {
 
 /// Restricts a data directory that an earlier version, or another umask, left open to all users.
 #[tokio::test]
-async fn what_others_could_read_of_the_data_directory_is_taken_from_them() {
-    let mut home = Home::new().behind_shell("umask 000");
+async fn a_data_directory_open_to_other_users_is_restricted() {
+    let mut home = Home::new().after_shell_commands("umask 000");
     home.start().await.stop().await;
     let data = home.data_directory();
     let loose = ["", "lock", "reserve", "store", "store/db", "store/format"].map(|name| data.join(name));
@@ -243,12 +244,12 @@ async fn what_others_could_read_of_the_data_directory_is_taken_from_them() {
     let meshkeep = home.start().await;
     fs::remove_file(data.join("link")).unwrap();
     assert_eq!(shared_with_others(&data), Vec::<String>::new());
-    assert_eq!(fs::metadata(&elsewhere).unwrap().mode() & 0o777, 0o644, "what a link leads to is none of ours");
+    assert_eq!(fs::metadata(&elsewhere).unwrap().mode() & 0o777, 0o644, "the target of a link is not changed");
     drop(meshkeep);
 }
 
 /// Every command that sends requests to a server, with arguments that make it do so.
-const ASKING: [(&str, &[&str]); 9] = [
+const QUERY_COMMANDS: [(&str, &[&str]); 9] = [
     ("bundle", &["--output", "-"]),
     ("config", &[]),
     ("explain", &["10.1.0.1"]),
@@ -266,14 +267,14 @@ fn help(arguments: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn secrets_in_the_url_of_a_server_are_in_no_output() {
+async fn secrets_in_the_url_of_a_server_are_not_printed() {
     // the list above is complete
     let commands = help(&[]);
     let names = commands.split("Commands:").nth(1).unwrap().split("\n\n").next().unwrap().lines();
     let names = names.filter_map(|line| line.strip_prefix("  ")?.split(' ').next()).filter(|name| !name.is_empty() && *name != "help");
-    let asking: Vec<&str> = names.filter(|name| help(&[name]).contains("--server <URL>")).collect();
-    let mut known = ASKING.map(|(name, _)| name).to_vec();
-    let mut listed = asking.clone();
+    let with_server: Vec<&str> = names.filter(|name| help(&[name]).contains("--server <URL>")).collect();
+    let mut known = QUERY_COMMANDS.map(|(name, _)| name).to_vec();
+    let mut listed = with_server.clone();
     known.sort_unstable();
     listed.sort_unstable();
     assert_eq!(listed, known);
@@ -285,16 +286,16 @@ async fn secrets_in_the_url_of_a_server_are_in_no_output() {
     let guarded = home.start().await;
     let mut open = Home::new();
     let open = open.start().await;
-    let behind = |meshkeep: &Meshkeep| meshkeep.url().trim_start_matches("http://").to_owned();
+    let address_of = |meshkeep: &Meshkeep| meshkeep.url().trim_start_matches("http://").to_owned();
     let credentials = "hunter2-bob:hunter2-pw";
     let urls = [
         // a port without a server, a server that requires a token, a server that answers
-        format!("http://{credentials}@127.0.0.1:{}/hunter2?key=hunter2#hunter2", take_port()),
-        format!("http://{credentials}@{}", behind(&guarded)),
-        format!("http://{credentials}@{}/hunter2?key=hunter2", behind(&open)),
+        format!("http://{credentials}@127.0.0.1:{}/hunter2?key=hunter2#hunter2", unused_port()),
+        format!("http://{credentials}@{}", address_of(&guarded)),
+        format!("http://{credentials}@{}/hunter2?key=hunter2", address_of(&open)),
         // an unknown host, a server without TLS, and invalid URLs
         format!("http://{credentials}@nowhere.invalid:1"),
-        format!("https://{credentials}@{}", behind(&open)),
+        format!("https://{credentials}@{}", address_of(&open)),
         format!("http://{credentials}@127.0.0.1:hunter2"),
         format!("ftp://{credentials}@127.0.0.1:1/"),
         format!("{credentials}@127.0.0.1:1"),
@@ -319,7 +320,7 @@ async fn secrets_in_the_url_of_a_server_are_in_no_output() {
     };
     for (number, url) in urls.iter().enumerate() {
         for by_environment in [false, true].into_iter().filter(|by_environment| !by_environment || number == 0) {
-            let asked = ASKING.map(|(name, arguments)| ask(url.clone(), by_environment, name, arguments));
+            let asked = QUERY_COMMANDS.map(|(name, arguments)| ask(url.clone(), by_environment, name, arguments));
             futures_util::future::join_all(asked).await;
         }
     }

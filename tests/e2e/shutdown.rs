@@ -53,7 +53,7 @@ async fn sigterm_ends_every_stream_with_a_bookmark_and_the_process_with_0() {
 }
 
 #[tokio::test]
-async fn sigterm_while_remotes_do_not_answer_is_as_quick() {
+async fn sigterm_is_as_quick_while_remotes_do_not_answer() {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     scene.home.write_cluster("silent", &format!("endpoints:\n- http://{}\n", silent.local_addr().unwrap()));
@@ -66,12 +66,12 @@ async fn sigterm_while_remotes_do_not_answer_is_as_quick() {
 }
 
 #[tokio::test]
-async fn sighup_rereads_and_never_ends() {
+async fn sighup_reloads_files_and_does_not_end_the_process() {
     let mut home = Home::new();
-    let beginning = home.begin().await;
-    beginning.signal("HUP");
-    eventually("SIGHUP to be heard at the start", || async { (beginning.log_lines_with(&["SIGHUP"]) == 1).then_some(()) }).await;
-    let ended = beginning.stop().await;
+    let starting = home.begin().await;
+    starting.signal("HUP");
+    eventually("SIGHUP to be handled during the start", || async { (starting.log_lines_with(&["SIGHUP"]) == 1).then_some(()) }).await;
+    let ended = starting.stop().await;
     assert_eq!(ended.status.code(), Some(0), "{}", ended.log);
 
     let token = home.config_directory().with_file_name("token");
@@ -95,22 +95,22 @@ async fn sighup_rereads_and_never_ends() {
 async fn sighup_reads_the_config_directory_at_once() {
     // the name of a thread is a file that can be written and whose metadata never change
     // (proc_pid_comm(5)): a check of metadata does not find the new contents
-    let (reported, comm) = std::sync::mpsc::sync_channel(1);
-    let (keep, kept) = std::sync::mpsc::sync_channel::<()>(1);
+    let (path_sender, path_receiver) = std::sync::mpsc::sync_channel(1);
+    let (stop_sender, stop_receiver) = std::sync::mpsc::sync_channel::<()>(1);
     let thread = std::thread::Builder::new().name("nothing".into()).spawn(move || {
-        reported.send(std::fs::read_link("/proc/thread-self").unwrap()).unwrap();
-        let _ = kept.recv();
+        path_sender.send(std::fs::read_link("/proc/thread-self").unwrap()).unwrap();
+        let _ = stop_receiver.recv();
     });
-    let comm = std::path::Path::new("/proc").join(comm.recv().unwrap()).join("comm");
+    let comm = std::path::Path::new("/proc").join(path_receiver.recv().unwrap()).join("comm");
     let mut home = Home::new().with_flags(&["--config-rescan-interval=1h"]);
     std::os::unix::fs::symlink(&comm, home.config_directory().join("c01")).unwrap();
     let meshkeep = home.start().await;
-    eventually("the first look", || async { (meshkeep.log_lines_with(&["watching the config directory"]) == 1).then_some(()) }).await;
+    eventually("the first scan", || async { (meshkeep.log_lines_with(&["watching the config directory"]) == 1).then_some(()) }).await;
     std::fs::write(&comm, "endpoints: x").unwrap();
     assert_eq!(meshkeep.phase("c01").await, "");
     meshkeep.signal("HUP");
     eventually("the cluster", || async { (!meshkeep.phase("c01").await.is_empty()).then_some(()) }).await;
-    drop(keep);
+    drop(stop_sender);
     thread.unwrap().join().unwrap();
 }
 
@@ -142,7 +142,7 @@ async fn sigterm_as_soon_as_it_listens_ends_with_0_and_removes_the_socket() {
 #[tokio::test]
 async fn sigterm_while_the_store_is_locked_ends_with_0_and_removes_the_socket() {
     let mut holder = Home::new();
-    let held = holder.start().await;
+    let holder_process = holder.start().await;
     let (home, socket) = home_with_socket();
     let mut home = home.with_flags(&[&format!("--data-dir={}", holder.data_directory().display())]);
     let waiting = home.begin().await;
@@ -150,7 +150,7 @@ async fn sigterm_while_the_store_is_locked_ends_with_0_and_removes_the_socket() 
     let ended = waiting.stop().await;
     assert_eq!((ended.status.code(), socket.exists()), (Some(0), false), "{}", ended.log);
     assert!(ended.after < SHUTDOWN, "{:?}", ended.after);
-    assert_eq!(held.stop().await.status.code(), Some(0));
+    assert_eq!(holder_process.stop().await.status.code(), Some(0));
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use crate::harness::eventually;
 use crate::harness::meshkeep::Home;
 
 #[tokio::test]
-async fn whoever_waits_for_the_data_directory_says_for_whom_and_answers_probes() {
+async fn a_waiting_process_names_the_holder_and_answers_probes() {
     let mut home = Home::new();
     let first = home.start().await;
     let data = home.data_directory().display().to_string();
@@ -33,7 +33,7 @@ async fn whoever_waits_for_the_data_directory_says_for_whom_and_answers_probes()
 }
 
 #[tokio::test]
-async fn a_link_in_the_place_of_the_lock_is_refused_and_what_is_odd_in_the_log_is_not() {
+async fn a_symlinked_lock_is_refused_and_odd_log_files_are_not() {
     let mut home = Home::new();
     let data = home.data_directory();
     fs::create_dir_all(data.join("log")).unwrap();
@@ -78,7 +78,7 @@ fn settings_are_checked_without_a_start() {
         code == 0 && complaints.contains("MESHKEEP_TOKNE_FILE") && complaints.contains("0.0.0.0:0 can read everything"),
         "{complaints}"
     );
-    assert!(complaints.lines().all(|line| line.starts_with("warning: ")), "what stops nothing is no error: {complaints}");
+    assert!(complaints.lines().all(|line| line.starts_with("warning: ")), "a warning is not an error: {complaints}");
     let (code, _, complaints) = check(&directory, Some("MESHKEEP_PORT_9870_TCP_ADDR"), &[]);
     assert_eq!((code, complaints.as_str()), (0, ""), "a service link of Kubernetes");
     let (code, _, complaints) = check(&directory, None, &["--token-file=/no/such/token"]);
@@ -104,7 +104,7 @@ fn an_empty_data_directory_is_not_called_damaged() {
 }
 
 #[tokio::test]
-async fn the_settings_in_force_are_told_without_secrets_and_probes_have_an_address_of_their_own() {
+async fn settings_are_shown_without_secrets_and_probes_have_a_port() {
     let home = Home::new();
     let token = home.data_directory().with_file_name("token");
     fs::write(&token, "sesame-open\n").unwrap();
@@ -136,7 +136,7 @@ async fn the_settings_in_force_are_told_without_secrets_and_probes_have_an_addre
 }
 
 #[tokio::test]
-async fn the_log_has_one_line_for_a_change_of_phase_and_tells_again_what_stays_broken() {
+async fn phase_changes_are_logged_once_and_failures_again() {
     let mut home = Home::new().with_flags(&["--remind-interval=300ms", "--config-rescan-interval=100ms", "--backoff-min=30s"]);
     // a port without a server
     home.write_cluster("paris", "endpoints:\n- http://127.0.0.1:1\n");

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::harness::etcd::{Etcd, etcd_binaries};
-use crate::harness::hanging::{Hanging, HangingDirectory};
+use crate::harness::hanging::{HangMode, HangingDirectory};
 use crate::harness::mesh::SMALL;
 use crate::harness::meshkeep::Home;
 use crate::harness::scene::Scene;
@@ -40,9 +40,9 @@ impl Running {
     }
 
     /// Waits until the program catches SIGTERM, which it does before it reads its arguments or any
-    /// file. An earlier signal would end a process that has not started yet; on a busy machine that
-    /// takes long.
-    fn begun(&self) {
+    /// file. An earlier signal would end the process before the program has started, which takes
+    /// long on a busy machine.
+    fn wait_for_handler(&self) {
         let status = format!("/proc/{}/status", self.0.id());
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -51,7 +51,7 @@ impl Running {
             if u64::from_str_radix(caught.trim(), 16).unwrap() & SIGTERM != 0 {
                 return;
             }
-            assert!(Instant::now() < deadline, "the program does not begin");
+            assert!(Instant::now() < deadline, "the program does not catch SIGTERM");
             std::thread::yield_now();
         }
     }
@@ -110,7 +110,7 @@ async fn sigterm_at_any_moment_of_a_start_ends_with_0() {
         // the sidecar's start takes longest, so it gets half of the attempts
         let command = &commands[[0, 0, 0, 1, 2, 3][number % 6]];
         let running = Running::start(command);
-        running.begun();
+        running.wait_for_handler();
         let moment = Duration::from_micros(random.random_range(0..u64::try_from(START.as_micros()).unwrap()));
         tokio::time::sleep(moment).await;
         running.signal(Signal::TERM);
@@ -123,7 +123,7 @@ async fn sigterm_at_any_moment_of_a_start_ends_with_0() {
 }
 
 #[tokio::test]
-async fn a_start_that_cannot_read_a_file_to_its_end_ends_with_0() {
+async fn a_start_that_hangs_in_a_read_ends_with_0() {
     if !HangingDirectory::is_possible() {
         return;
     }
@@ -137,10 +137,10 @@ async fn a_start_that_cannot_read_a_file_to_its_end_ends_with_0() {
     };
     let (settings, token, to) = (file("settings", "log-level: info\n"), file("token", "secret\n"), file("to", &etcd.client_file_yaml()));
     let more = file("more.yaml", "cluster: {name: vms, id: 77}\n");
-    let with = |command: &[String], more: &[&str]| [command, &more.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>()].concat();
+    let with = |command: &[String], extra: &[&str]| [command, &extra.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>()].concat();
     let mut reflect_elsewhere = reflect.clone();
     *reflect_elsewhere.last_mut().unwrap() = to;
-    hanging.hang(Hanging::Killable).await;
+    hanging.hang(HangMode::Killable).await;
     for command in [
         with(&serve, &["--config", &settings]),
         with(&serve, &["--token-file", &token]),
@@ -149,8 +149,8 @@ async fn a_start_that_cannot_read_a_file_to_its_end_ends_with_0() {
         with(&announce, &[&more]),
     ] {
         let running = Running::start(&command);
-        running.begun();
-        hanging.is_waited_for(Hanging::Killable).await;
+        running.wait_for_handler();
+        hanging.wait_for_hanging_call(HangMode::Killable).await;
         let signalled = Instant::now();
         running.signal(Signal::TERM);
         let (status, text) = running.end().await;
@@ -159,8 +159,8 @@ async fn a_start_that_cannot_read_a_file_to_its_end_ends_with_0() {
     }
     // a check that was interrupted must not report success
     let running = Running::start(&with(&serve, &["--check-config", "--token-file", &token]));
-    running.begun();
-    hanging.is_waited_for(Hanging::Killable).await;
+    running.wait_for_handler();
+    hanging.wait_for_hanging_call(HangMode::Killable).await;
     running.signal(Signal::TERM);
     assert_eq!(running.end().await.0.signal(), Some(15));
 }
@@ -174,17 +174,17 @@ async fn scene_with_hanging_directory() -> (Scene, HangingDirectory) {
     (scene, directory)
 }
 
-/// Makes a change, and waits until it is announced and a write to the directory hangs. Another write
-/// than that of the change may hang first.
-async fn change_that_is_not_synced(scene: &mut Scene, directory: &HangingDirectory, hanging: Hanging) {
+/// Makes a change, and waits until it is announced and a write to the directory hangs. The write
+/// that hangs may be another one than that of the change.
+async fn make_unsynced_change(scene: &mut Scene, directory: &HangingDirectory, hanging: HangMode) {
     let seen = scene.seen();
     scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
     eventually("the event of the change", || async { (scene.seen() > seen).then_some(()) }).await;
-    directory.is_waited_for(hanging).await;
+    directory.wait_for_hanging_call(hanging).await;
 }
 
 /// Asserts that the log of an ended process reports the changes that were not synced.
-fn says_what_was_not_synced(log: &str) {
+fn assert_reports_unsynced_changes(log: &str) {
     let last: Vec<&str> = log.lines().rev().take(2).collect();
     assert!(last[0].contains("it waits in an uninterruptible write to the data directory"), "{log}");
     assert!(last[1].contains("is not finished on the data directory"), "{log}");
@@ -193,61 +193,61 @@ fn says_what_was_not_synced(log: &str) {
 }
 
 #[tokio::test]
-async fn a_data_directory_that_hangs_keeps_no_shutdown_and_the_log_says_what_was_not_synced() {
+async fn a_data_directory_that_hangs_does_not_delay_a_shutdown() {
     if !HangingDirectory::is_possible() {
         return;
     }
     let (mut scene, directory) = scene_with_hanging_directory().await;
-    directory.hang(Hanging::Killable).await;
-    change_that_is_not_synced(&mut scene, &directory, Hanging::Killable).await;
+    directory.hang(HangMode::Killable).await;
+    make_unsynced_change(&mut scene, &directory, HangMode::Killable).await;
     scene.follower = None;
     let ended = scene.meshkeep.take().unwrap().stop().await;
     assert_eq!(ended.status.code(), Some(0), "{}", ended.log);
     assert!(ended.after < SHUTDOWN, "{:?}:\n{}", ended.after, ended.log);
-    says_what_was_not_synced(&ended.log);
+    assert_reports_unsynced_changes(&ended.log);
 
     // changes that were not synced are read again
-    directory.go_on(Hanging::Killable);
+    directory.resume_calls(HangMode::Killable);
     scene.start_meshkeep().await;
     scene.settles("a directory that hung").await;
 }
 
 #[tokio::test]
-async fn a_process_that_the_kernel_holds_in_a_write_has_said_so() {
+async fn a_process_blocked_in_a_write_logs_that_first() {
     if !HangingDirectory::is_possible() {
         return;
     }
     let (mut scene, directory) = scene_with_hanging_directory().await;
-    directory.hang(Hanging::Uninterruptible).await;
-    change_that_is_not_synced(&mut scene, &directory, Hanging::Uninterruptible).await;
+    directory.hang(HangMode::Uninterruptible).await;
+    make_unsynced_change(&mut scene, &directory, HangMode::Uninterruptible).await;
     scene.follower = None;
     let meshkeep = scene.meshkeep.take().unwrap();
     let (id, signalled) = (meshkeep.id(), Instant::now());
     meshkeep.terminate();
-    eventually("the end of all threads but one that is held", || async {
+    eventually("the end of all threads except the blocked one", || async {
         let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
         // the first thread has ended, but the process still exists
         stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z')).then_some(())
     })
     .await;
     assert!(signalled.elapsed() < SHUTDOWN, "{:?}", signalled.elapsed());
-    says_what_was_not_synced(&meshkeep.log());
-    directory.go_on(Hanging::Uninterruptible);
+    assert_reports_unsynced_changes(&meshkeep.log());
+    directory.resume_calls(HangMode::Uninterruptible);
     let ended = meshkeep.end().await;
     assert_eq!(ended.status.code(), Some(0), "{}", ended.log);
 }
 
 #[tokio::test]
-async fn a_start_on_a_data_directory_that_hangs_ends_with_0() {
+async fn a_start_with_a_hanging_data_directory_ends_with_0() {
     if !HangingDirectory::is_possible() {
         return;
     }
     let mut home = Home::new();
     let directory = HangingDirectory::at(&home.data_directory()).await;
-    directory.hang(Hanging::Killable).await;
-    let beginning = home.begin().await;
-    directory.is_waited_for(Hanging::Killable).await;
-    let ended = beginning.stop().await;
+    directory.hang(HangMode::Killable).await;
+    let starting = home.begin().await;
+    directory.wait_for_hanging_call(HangMode::Killable).await;
+    let ended = starting.stop().await;
     assert_eq!(ended.status.code(), Some(0), "{}", ended.log);
     assert!(ended.after < SHUTDOWN, "{:?}", ended.after);
     assert!(ended.log.contains("shutting down before the store was loaded"), "{}", ended.log);

@@ -14,7 +14,7 @@ fn lines(output: &Output) -> Vec<String> {
 }
 
 /// Returns a data directory with the small store of layout 3: 16 entries.
-fn stored() -> tempfile::TempDir {
+fn data_directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for part in ["store", "log"] {
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations/0003-one-log").join(part);
@@ -29,8 +29,8 @@ fn stored() -> tempfile::TempDir {
 }
 
 #[test]
-fn a_whole_store_is_verified_shown_and_exported() {
-    let directory = stored();
+fn an_intact_store_is_verified_inspected_and_exported() {
+    let directory = data_directory();
     let verified = run("verify", directory.path());
     assert_eq!((verified.status.code(), lines(&verified)), (Some(0), vec!["intact: 16 entries, up to group 1".to_owned()]));
     let shown = run("inspect", directory.path());
@@ -46,15 +46,15 @@ fn a_whole_store_is_verified_shown_and_exported() {
 }
 
 #[test]
-fn a_damaged_store_and_one_that_is_not_there_are_told_by_the_exit_code() {
-    let directory = stored();
-    let log = directory.path().join("store/db");
-    let whole = fs::read(&log).unwrap();
-    fs::write(&log, &whole[..whole.len() / 2]).unwrap();
+fn verify_fails_for_a_damaged_and_for_a_missing_store() {
+    let directory = data_directory();
+    let database = directory.path().join("store/db");
+    let whole = fs::read(&database).unwrap();
+    fs::write(&database, &whole[..whole.len() / 2]).unwrap();
     let verified = run("verify", directory.path());
     assert_eq!((verified.status.code(), lines(&verified)), (Some(1), Vec::new()));
-    let said = String::from_utf8_lossy(&verified.stderr);
-    assert!(said.contains("meshkeep lists all clusters again"), "{said}");
+    let error = String::from_utf8_lossy(&verified.stderr);
+    assert!(error.contains("meshkeep lists all clusters again"), "{error}");
     let empty = tempfile::tempdir().unwrap();
     assert_eq!(run("verify", empty.path()).status.code(), Some(1));
 }

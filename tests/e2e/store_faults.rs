@@ -20,7 +20,7 @@ use crate::harness::truth::served;
 const MEDIUM: Shape = Shape { nodes: 20, identities: 100, endpoints: 500, services: 20, exports: 0 };
 
 #[tokio::test]
-async fn killed_again_and_again_under_churn_it_always_reaches_the_truth() {
+async fn repeated_kills_under_churn_always_lead_to_the_truth() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, MEDIUM).await;
     scene.settles("the first loading").await;
     let mut random = StdRng::seed_from_u64(23);
@@ -55,16 +55,16 @@ async fn killed_again_and_again_under_churn_it_always_reaches_the_truth() {
 
 /// Returns every file below a directory, largest first.
 fn files(directory: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut open = vec![directory.to_owned()];
-    while let Some(directory) = open.pop() {
+    let mut paths = Vec::new();
+    let mut pending = vec![directory.to_owned()];
+    while let Some(directory) = pending.pop() {
         for entry in fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
-            if path.is_dir() { open.push(path) } else { found.push(path) }
+            if path.is_dir() { pending.push(path) } else { paths.push(path) }
         }
     }
-    found.sort_by_key(|path| std::cmp::Reverse(fs::metadata(path).unwrap().len()));
-    found
+    paths.sort_by_key(|path| std::cmp::Reverse(fs::metadata(path).unwrap().len()));
+    paths
 }
 
 /// Damage to a store.
@@ -97,8 +97,8 @@ impl Damage {
             Self::Flipped => files.iter().for_each(|file| {
                 rewrite(file, &mut |bytes| {
                     for _ in 0..bytes.len().div_ceil(4096) {
-                        let at = random.random_range(0..bytes.len());
-                        bytes[at] ^= 1 << random.random_range(0..8);
+                        let position = random.random_range(0..bytes.len());
+                        bytes[position] ^= 1 << random.random_range(0..8);
                     }
                 });
             }),
@@ -109,12 +109,13 @@ impl Damage {
 }
 
 #[tokio::test]
-async fn a_damaged_store_costs_a_resync_and_never_serves_what_was_not_put() {
+async fn a_damaged_store_never_serves_a_value_that_was_not_put() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, MEDIUM).await;
     // keys whose deletion only the damaged log had may exist again until the next list
     let mut gone = BTreeMap::new();
-    let of_engine = [Damage::Truncated, Damage::Zeroed, Damage::Flipped, Damage::Noise, Damage::Missing].map(|damage| ("store", damage));
-    for (directory, damage) in of_engine.into_iter().chain([("log", Damage::Truncated), ("log", Damage::Noise)]) {
+    let engine_damage =
+        [Damage::Truncated, Damage::Zeroed, Damage::Flipped, Damage::Noise, Damage::Missing].map(|damage| ("store", damage));
+    for (directory, damage) in engine_damage.into_iter().chain([("log", Damage::Truncated), ("log", Damage::Noise)]) {
         scene.settles(&format!("the loading before {damage:?}")).await;
         scene.kill_meshkeep();
         for remote in &mut scene.remotes {
@@ -141,7 +142,7 @@ async fn a_damaged_store_costs_a_resync_and_never_serves_what_was_not_put() {
 }
 
 #[tokio::test]
-async fn a_store_that_was_restored_from_an_older_copy_reaches_the_truth() {
+async fn a_store_restored_from_an_older_copy_reaches_the_truth() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
     scene.settles("the first loading").await;
     scene.kill_meshkeep();
@@ -158,7 +159,7 @@ async fn a_store_that_was_restored_from_an_older_copy_reaches_the_truth() {
             })
             .await;
     }
-    scene.settles("changes behind the copy").await;
+    scene.settles("changes after the copy").await;
     scene.kill_meshkeep();
     fs::remove_dir_all(&store).unwrap();
     fs::rename(&copy, &store).unwrap();
@@ -168,7 +169,7 @@ async fn a_store_that_was_restored_from_an_older_copy_reaches_the_truth() {
 
 /// Detects engine files that are older than the log. sled opens them without an error.
 #[tokio::test]
-async fn a_store_that_went_back_is_told_and_not_called_healthy() {
+async fn a_store_that_went_back_is_reported_and_not_healthy() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
     scene.settles("the first loading").await;
     assert_eq!(scene.meshkeep().get("/v1/status").await["store"]["state"], "healthy");
@@ -178,7 +179,7 @@ async fn a_store_that_went_back_is_told_and_not_called_healthy() {
     copy_directory(&store, &copy);
     scene.start_meshkeep().await;
     scene.remotes[0].change(|cluster| cluster.add_endpoints(5)).await;
-    scene.settles("changes behind the copy").await;
+    scene.settles("changes after the copy").await;
     scene.stop_meshkeep().await;
     fs::remove_dir_all(&store).unwrap();
     fs::rename(&copy, &store).unwrap();
@@ -186,7 +187,7 @@ async fn a_store_that_went_back_is_told_and_not_called_healthy() {
     scene.settles("a store that went back").await;
     let status = scene.meshkeep().get("/v1/status").await["store"].clone();
     assert_eq!(status["state"], "lost", "{status}");
-    assert!(status["losses"].to_string().contains("it went back from group"), "{status}");
+    assert!(status["losses"].to_string().contains("its chunks are older than its log"), "{status}");
     let text = async |path: &str| http().get(format!("{}{path}", scene.meshkeep().url())).send().await.unwrap().text().await.unwrap();
     let ready = text("/readyz?verbose").await;
     assert!(ready.contains("[!]storing: the store has lost data: ") && ready.contains("readyz check passed"), "{ready}");
@@ -222,7 +223,7 @@ async fn losses_are_reported(scene: &Scene, words: &[&str]) {
 }
 
 #[tokio::test]
-async fn a_store_that_is_set_aside_is_a_finding_with_the_path() {
+async fn a_store_set_aside_is_reported_with_its_path() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
     scene.settles("the first loading").await;
     scene.stop_meshkeep().await;
@@ -248,7 +249,7 @@ fn verify(scene: &Scene) -> (Option<i32>, String) {
 }
 
 #[tokio::test]
-async fn a_flipped_bit_in_the_log_costs_one_frame_and_is_reported_until_the_next_start() {
+async fn a_flipped_bit_in_the_log_costs_one_frame_and_is_reported() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
     scene.settles("the first loading").await;
     for _ in 0..20 {
@@ -268,14 +269,14 @@ async fn a_flipped_bit_in_the_log_costs_one_frame_and_is_reported_until_the_next
     scene.remotes[0].proxy.cut().await;
     scene.start_meshkeep().await;
     let restored = served(scene.meshkeep()).await;
-    assert!(restored.raw.iter().all(|(key, value)| truth.raw.get(key) == Some(value)), "what was never put");
+    assert!(restored.raw.iter().all(|(key, value)| truth.raw.get(key) == Some(value)), "a restored value was never put");
     let missing: Vec<&String> = truth.raw.keys().filter(|key| !restored.raw.contains_key(*key)).collect();
     assert!(missing.len() <= 3, "{missing:?}");
     losses_are_reported(&scene, &["its log is damaged, and changes of group"]).await;
     let sources = scene.meshkeep().get("/v1/nodes").await["meta"]["sources"].clone();
     assert!(!sources.to_string().contains("\"live\""), "nothing is confirmed: {sources}");
     scene.remotes[0].proxy.restore().await;
-    scene.settles("the list behind the damage").await;
+    scene.settles("the list after the damage").await;
     scene.stop_meshkeep().await;
     assert_eq!(verify(&scene).0, Some(0));
     scene.start_meshkeep().await;
@@ -295,7 +296,7 @@ const WITHOUT_ROOTS_RIGHTS: &str = r#"[ "$(id -u)" != 0 ] || exec setpriv --boun
 async fn a_log_file_that_may_not_be_read_is_reported_as_a_loss() {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
     let home = std::mem::replace(&mut scene.home, Home::new());
-    scene.home = home.behind_shell(WITHOUT_ROOTS_RIGHTS);
+    scene.home = home.after_shell_commands(WITHOUT_ROOTS_RIGHTS);
     scene.start_meshkeep().await;
     scene.settles("the first loading").await;
     scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
@@ -306,7 +307,7 @@ async fn a_log_file_that_may_not_be_read_is_reported_as_a_loss() {
     scene.start_meshkeep().await;
     let name = newest.file_name().unwrap().to_str().unwrap();
     losses_are_reported(&scene, &[&format!("file {name} of its log cannot be read")]).await;
-    scene.settles("the list behind the loss").await;
+    scene.settles("the list after the loss").await;
 }
 
 fn copy_directory(from: &Path, to: &Path) {

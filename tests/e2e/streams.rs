@@ -12,7 +12,7 @@ use crate::harness::scene::Scene;
 use crate::harness::stream::Follower;
 use crate::harness::truth::changes_between;
 
-async fn settled() -> Scene {
+async fn settled_scene() -> Scene {
     let scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
     scene.settles("the first loading").await;
     scene
@@ -20,7 +20,7 @@ async fn settled() -> Scene {
 
 #[tokio::test]
 async fn a_snapshot_begins_with_a_reset_and_ends_with_synced() {
-    let scene = settled().await;
+    let scene = settled_scene().await;
     let follower = Follower::open(scene.meshkeep(), "snapshot=true").await;
     follower.synced_after(0).await;
     let followed = follower.now();
@@ -35,7 +35,7 @@ async fn a_snapshot_begins_with_a_reset_and_ends_with_synced() {
 
 #[tokio::test]
 async fn live_changes_and_deletes_follow_a_snapshot_one_event_each() {
-    let mut scene = settled().await;
+    let mut scene = settled_scene().await;
     let follower = Follower::open(scene.meshkeep(), "snapshot=true").await;
     follower.synced_after(0).await;
     let seen = follower.now().events.len();
@@ -56,8 +56,8 @@ async fn live_changes_and_deletes_follow_a_snapshot_one_event_each() {
 }
 
 #[tokio::test]
-async fn a_stream_without_a_snapshot_tells_only_what_happens_from_now_on() {
-    let mut scene = settled().await;
+async fn a_stream_without_a_snapshot_has_only_later_changes() {
+    let mut scene = settled_scene().await;
     let follower = Follower::open(scene.meshkeep(), "").await;
     let key = scene.remotes[0].clusters[0].keys_of("identities/v1")[0].clone();
     scene.remotes[0].change(|cluster| cluster.change(&key)).await;
@@ -69,7 +69,7 @@ async fn a_stream_without_a_snapshot_tells_only_what_happens_from_now_on() {
 
 #[tokio::test]
 async fn filters_by_cluster_and_kind_let_nothing_else_through() {
-    let mut scene = settled().await;
+    let mut scene = settled_scene().await;
     let follower = Follower::open(scene.meshkeep(), "snapshot=true&cluster=c02&kind=node&kind=service").await;
     follower.synced_after(0).await;
     let wanted = |scene: &Scene| {
@@ -95,8 +95,8 @@ async fn filters_by_cluster_and_kind_let_nothing_else_through() {
 }
 
 #[tokio::test]
-async fn equal_bytes_under_a_new_lease_are_no_event() {
-    let mut scene = settled().await;
+async fn equal_bytes_with_a_new_lease_cause_no_event() {
+    let mut scene = settled_scene().await;
     let follower = Follower::open(scene.meshkeep(), "").await;
     let cluster = scene.remotes[0].clusters[0].clone();
     put_leased(&scene.remotes[0].etcd, cluster.entries.iter().map(|(key, value)| (source_key(Form::State, "c01", key), value.clone())))
@@ -104,7 +104,7 @@ async fn equal_bytes_under_a_new_lease_are_no_event() {
     // a real change after them shows that they were processed
     let key = cluster.keys_of("nodes/v1")[1].clone();
     scene.remotes[0].change(|cluster| cluster.change(&key)).await;
-    follower.wait("the change behind them", |followed| followed.named("upsert", 0).next().map(|_| ())).await;
+    follower.wait("the change after them", |followed| followed.named("upsert", 0).next().map(|_| ())).await;
     // each kind has its own watch: wait until each has shown a change
     let others: Vec<String> = ["ip/v1", "identities/v1", "services/v1"].iter().map(|base| cluster.keys_of(base)[0].clone()).collect();
     scene.remotes[0].change(|cluster| others.iter().for_each(|key| cluster.change(key))).await;
@@ -119,8 +119,8 @@ async fn equal_bytes_under_a_new_lease_are_no_event() {
 }
 
 #[tokio::test]
-async fn a_position_is_continued_from_also_after_a_kill_and_one_of_nobody_is_a_reset() {
-    let mut scene = settled().await;
+async fn a_position_survives_a_kill_and_a_foreign_one_is_a_reset() {
+    let mut scene = settled_scene().await;
     let position = scene.meshkeep().get("/v1/nodes?limit=1").await["meta"]["position"].as_str().unwrap().to_owned();
     let before = scene.truth().expected().objects;
     let mut random = scene.random.clone();
@@ -164,14 +164,14 @@ async fn a_position_is_continued_from_also_after_a_kill_and_one_of_nobody_is_a_r
 }
 
 #[tokio::test]
-async fn a_reader_that_falls_behind_ends_with_the_truth() {
-    let mut scene = settled().await;
+async fn a_reader_that_falls_behind_reaches_the_truth() {
+    let mut scene = settled_scene().await;
     let port = scene.meshkeep().url().rsplit(':').next().unwrap().parse().unwrap();
     let proxy = Proxy::to(port).await;
     let slow = Follower::open_at(&format!("http://127.0.0.1:{}", proxy.port()), "snapshot=true").await;
     slow.synced_after(0).await;
     proxy.allow_bytes(0);
-    // 12 MB of changes: more than all buffers on the way can take, and most keys many times
+    // 12 MB of changes, more than all buffers on the way can hold; most keys change many times
     for round in 0..40 {
         let mut random = StdRng::seed_from_u64(round);
         let remote = &mut scene.remotes[0];
@@ -194,7 +194,7 @@ async fn a_reader_that_falls_behind_ends_with_the_truth() {
 
 /// Returns the phases of a cluster that a follower received since an index, with `deleted` for its
 /// removal.
-fn reported_of(follower: &Follower, cluster: &str, from: usize) -> Vec<String> {
+fn phases_of(follower: &Follower, cluster: &str, from: usize) -> Vec<String> {
     let key = format!("cilium/cluster-config/{cluster}");
     let followed = follower.now();
     let about = followed.events[from..].iter().filter(|event| event.data["key"] == *key);
@@ -207,11 +207,11 @@ fn reported_of(follower: &Follower, cluster: &str, from: usize) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn clusters_are_told_of_over_an_outage_a_crash_and_their_removal_meanwhile() {
-    let mut scene = settled().await;
+async fn cluster_events_cover_an_outage_a_crash_and_a_removal() {
+    let mut scene = settled_scene().await;
     let follower = Follower::open(scene.meshkeep(), "snapshot=true").await;
     follower.synced_after(0).await;
-    assert_eq!((reported_of(&follower, "c01", 0), reported_of(&follower, "c02", 0)), (vec!["live".to_owned()], vec!["live".to_owned()]));
+    assert_eq!((phases_of(&follower, "c01", 0), phases_of(&follower, "c02", 0)), (vec!["live".to_owned()], vec!["live".to_owned()]));
     let seen = follower.now().events.len();
     let changes = |follower: &Follower| follower.now().changes_since(seen);
     scene.remotes[0].proxy.cut().await;
@@ -225,22 +225,22 @@ async fn clusters_are_told_of_over_an_outage_a_crash_and_their_removal_meanwhile
         .wait("the return", |followed| followed.named("cluster", seen).any(|event| event.data["object"]["phase"] == "live").then_some(()))
         .await;
     assert_eq!(changes(&follower), [].into(), "an outage changes no object");
-    assert_eq!(reported_of(&follower, "c02", seen), Vec::<String>::new(), "nor another cluster");
+    assert_eq!(phases_of(&follower, "c02", seen), Vec::<String>::new(), "an outage does not affect another cluster");
 
     let position = follower.now().position.clone().unwrap();
     scene.kill_meshkeep();
     scene.home.remove_cluster("c02");
     scene.start_meshkeep().await;
     let again = Follower::open(scene.meshkeep(), &format!("after={position}")).await;
-    let gone = |event: &crate::harness::stream::Event| event.data["key"] == "cilium/cluster-config/c02" && event.name == "delete";
-    again.wait("the removed cluster", |followed| followed.events.iter().any(gone).then_some(())).await;
+    let is_removal = |event: &crate::harness::stream::Event| event.data["key"] == "cilium/cluster-config/c02" && event.name == "delete";
+    again.wait("the removed cluster", |followed| followed.events.iter().any(is_removal).then_some(())).await;
     again
         .wait("the one that stayed", |followed| {
             followed.named("cluster", 0).any(|event| event.data["object"]["phase"] == "live").then_some(())
         })
         .await;
     assert_eq!(again.now().named("reset", 0).count(), 0, "positions survive a kill");
-    let reported = reported_of(&again, "c02", 0);
+    let reported = phases_of(&again, "c02", 0);
     assert_eq!(reported.last().map(String::as_str), Some("delete: clusterRemoved"), "{reported:?}");
     assert_eq!(again.now().named("upsert", 0).count(), 0, "c01 did not change");
 }

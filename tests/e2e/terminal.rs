@@ -18,7 +18,7 @@ use crate::harness::scene::Scene;
 const COLOUR: &str = "\u{1b}[";
 
 /// Sequence that clears the progress line.
-const WIPE: &str = "\r\u{1b}[K";
+const CLEAR_LINE: &str = "\r\u{1b}[K";
 
 /// A terminal with one command in it, ended when it is dropped.
 struct Terminal {
@@ -33,7 +33,7 @@ impl Terminal {
         let directory = tempfile::tempdir().unwrap();
         let screen = fs::File::create(directory.path().join("screen")).unwrap();
         let line = format!("stty cols {columns} rows 24; meshkeep() {{ {} \"$@\"; }}; {line}", env!("CARGO_BIN_EXE_meshkeep"));
-        // `script` creates the terminal, copies its output, and exits with the command's exit code
+        // `script` creates the terminal, copies its output, and exits with the command's exit code.
         // A background job of a shell without job control ignores SIGINT and SIGQUIT, and its
         // children inherit that. `env` restores the default.
         let mut script = Command::new("env");
@@ -55,7 +55,7 @@ impl Terminal {
     }
 
     fn types(&mut self, keys: &str) {
-        // it may have ended
+        // the command may have ended
         let _ = self.script.stdin.as_mut().unwrap().write_all(keys.as_bytes());
     }
 
@@ -68,7 +68,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // it may have ended
+        // the command may have ended
         let _ = self.script.kill();
         let _ = self.script.wait();
     }
@@ -83,7 +83,7 @@ fn widest(screen: &str) -> usize {
 }
 
 #[tokio::test]
-async fn tables_fit_a_terminal_and_colours_are_for_a_person_alone() {
+async fn tables_fit_a_terminal_and_only_terminals_get_colours() {
     let (_etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
     let server = running.url();
     let (code, narrow) = run(60, &format!("meshkeep get ipcache --server {server}")).await;
@@ -114,19 +114,19 @@ async fn tables_fit_a_terminal_and_colours_are_for_a_person_alone() {
 }
 
 #[tokio::test]
-async fn a_watch_is_ended_with_ctrl_c_and_leaves_the_terminal_alone() {
+async fn ctrl_c_ends_a_watch() {
     let (etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
     let mut terminal = Terminal::open(120, &format!("meshkeep watch --kind service --server {}", running.url()));
-    let watches = "meshkeep_streams{encoding=\"ndjson\"} 1";
-    eventually(watches, || async { running.text("/metrics").await.contains(watches).then_some(()) }).await;
+    let one_stream = "meshkeep_streams{encoding=\"ndjson\"} 1";
+    eventually(one_stream, || async { running.text("/metrics").await.contains(one_stream).then_some(()) }).await;
     etcds[0].delete("cilium/state/services/v1/paris/shop/cart").await;
     terminal.shows("service shop/cart deleted").await;
     // `script` itself may outlive its command; on a busy machine it once lost the key, so it is
     // pressed again, as a person would
-    let gone = "meshkeep_streams{encoding=\"ndjson\"} 0";
-    eventually(gone, || {
+    let no_stream = "meshkeep_streams{encoding=\"ndjson\"} 0";
+    eventually(no_stream, || {
         terminal.types("\u{3}");
-        async { running.text("/metrics").await.contains(gone).then_some(()) }
+        async { running.text("/metrics").await.contains(no_stream).then_some(()) }
     })
     .await;
     let screen = terminal.screen();
@@ -134,25 +134,25 @@ async fn a_watch_is_ended_with_ctrl_c_and_leaves_the_terminal_alone() {
 }
 
 #[tokio::test]
-async fn what_takes_longer_says_so_on_one_line_which_is_gone_in_the_end() {
+async fn a_long_wait_shows_a_progress_line_and_clears_it() {
     let mut home = Home::new();
     home.write_cluster("paris", "endpoints:\n- http://127.0.0.1:1\n");
     let running = home.start().await;
     let (code, screen) = run(60, &format!("meshkeep status --wait --timeout 2s --server {}", running.url())).await;
     assert_eq!(code, Some(1), "{screen:?}");
-    let shown: Vec<&str> = screen.split(WIPE).collect();
+    let shown: Vec<&str> = screen.split(CLEAR_LINE).collect();
     assert!(shown.len() > 2 && shown[1].starts_with("0 of 1 clusters are live; paris is "), "{screen:?}");
     for line in &shown[1..shown.len() - 1] {
         assert!(line.chars().count() < 60 && !line.contains('\n'), "{line:?}");
     }
-    assert!(shown.last().unwrap().starts_with("meshkeep "), "the table begins on a line that is wiped: {screen:?}");
+    assert!(shown.last().unwrap().starts_with("meshkeep "), "the table begins on a cleared line: {screen:?}");
     let (_, screen) = run(60, &format!("meshkeep status --server {}", running.url())).await;
-    assert!(!screen.contains(WIPE), "what is over at once needs no line: {screen:?}");
+    assert!(!screen.contains(CLEAR_LINE), "a quick command shows no progress line: {screen:?}");
 }
 
 /// An export shows its progress while the reader of its output stops reading.
 #[tokio::test]
-async fn an_export_that_waits_for_its_reader_says_how_far_it_is() {
+async fn an_export_that_waits_for_its_reader_shows_its_progress() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, FULL).await;
     scene.settles("the first loading").await;
     scene.stop_meshkeep().await;
@@ -162,7 +162,7 @@ async fn an_export_that_waits_for_its_reader_says_how_far_it_is() {
     let data = scene.home.data_directory();
     let line = |gate: &Path| format!("meshkeep store export --data-dir {} | {{ read go <{}; wc -l; }}", data.display(), gate.display());
     let terminal = Terminal::open(80, &line(&gate));
-    terminal.shows(&format!("{WIPE}printed ")).await;
+    terminal.shows(&format!("{CLEAR_LINE}printed ")).await;
     fs::write(&gate, "go\n").unwrap();
     let (code, screen) = terminal.ends().await;
     assert_eq!(code, Some(0), "{screen:?}");

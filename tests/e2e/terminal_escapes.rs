@@ -1,5 +1,5 @@
-//! Texts from an etcd that a terminal acts on. Commands that read an etcd escape them in tables,
-//! JSON and errors.
+//! Texts from an etcd that contain characters on which a terminal acts. Commands that read an etcd
+//! escape them in tables, JSON and errors.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::harness::etcd::Etcd;
 use crate::harness::eventually;
-use crate::harness::hostile::{HOSTILE_TEXT, Hostile, Mode, is_tame};
+use crate::harness::hostile::{HOSTILE_TEXT, HostileEtcd, Mode, is_safe_to_display};
 
 /// Rest of the hostile text's first escape sequence, which is harmless and shows that the text was
 /// printed.
@@ -22,10 +22,10 @@ struct EscapeSetup(TempDir);
 
 impl EscapeSetup {
     fn new(client_file: &str) -> Self {
-        let place = Self(TempDir::new().unwrap());
-        fs::create_dir(place.path("clustermesh")).unwrap();
-        fs::write(place.path("clustermesh/paris"), client_file).unwrap();
-        place
+        let setup = Self(TempDir::new().unwrap());
+        fs::create_dir(setup.path("clustermesh")).unwrap();
+        fs::write(setup.path("clustermesh/paris"), client_file).unwrap();
+        setup
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -48,7 +48,7 @@ impl EscapeSetup {
         let mut command = self.command(arguments);
         let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
         for part in [&output.stdout, &output.stderr] {
-            assert_tame(arguments, part);
+            assert_safe_to_display(arguments, part);
         }
         let text = String::from_utf8_lossy(&[&*output.stdout, &*output.stderr].concat()).into_owned();
         (output, text)
@@ -69,9 +69,9 @@ impl EscapeSetup {
     }
 }
 
-fn assert_tame(what: &[&str], bytes: &[u8]) {
+fn assert_safe_to_display(what: &[&str], bytes: &[u8]) {
     let text = str::from_utf8(bytes).unwrap_or_else(|error| panic!("{what:?}: {error}"));
-    assert!(is_tame(text), "{what:?} prints what a terminal acts on: {text:?}");
+    assert!(is_safe_to_display(text), "{what:?} prints characters that a terminal acts on: {text:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -80,24 +80,24 @@ async fn keys_and_values_of_an_etcd_are_escaped_by_kvstore() {
     let key = format!("n/{HOSTILE_TEXT}");
     etcd.put(key.as_str(), HOSTILE_TEXT).await;
     etcd.put("n/raw", [0x1b_u8, 0x9b, 0xff]).await;
-    let place = EscapeSetup::new(&etcd.client_file_yaml());
-    let file = place.file();
+    let setup = EscapeSetup::new(&etcd.client_file_yaml());
+    let file = setup.file();
     for arguments in [&["get", key.as_str()][..], &["get", "--recursive", "n/"], &["list", "n/"], &["list", "--keys-only", "n/"]] {
-        place.shows(&[&["kvstore"], arguments, &["--etcd", &file]].concat()).await;
+        setup.shows(&[&["kvstore"], arguments, &["--etcd", &file]].concat()).await;
     }
-    let found = place.json(&["kvstore", "get", &key, "-o", "json", "--etcd", &file]).await;
+    let found = setup.json(&["kvstore", "get", &key, "-o", "json", "--etcd", &file]).await;
     assert_eq!((found["key"].as_str(), found["value"].as_str()), (Some(&*key), Some(HOSTILE_TEXT)));
-    let found = place.json(&["kvstore", "list", "n/", "-o", "json", "--etcd", &file]).await;
+    let found = setup.json(&["kvstore", "list", "n/", "-o", "json", "--etcd", &file]).await;
     assert_eq!((found[0]["key"].as_str(), found[1]["valueBase64"].as_str()), (Some(&*key), Some("G5v/")));
-    let keys = place.json(&["kvstore", "list", "n/", "--keys-only", "-o", "json", "--etcd", &file]).await;
+    let keys = setup.json(&["kvstore", "list", "n/", "--keys-only", "-o", "json", "--etcd", &file]).await;
     assert_eq!(keys[0].as_str(), Some(&*key));
     // also in errors, and in the output of a watch
-    place.shows(&["kvstore", "get", &format!("other/{HOSTILE_TEXT}"), "--etcd", &file]).await;
-    let mut watch = place.command(&["kvstore", "watch", "n/", "--etcd", &file]).stdout(Stdio::piped()).spawn().unwrap();
+    setup.shows(&["kvstore", "get", &format!("other/{HOSTILE_TEXT}"), "--etcd", &file]).await;
+    let mut watch = setup.command(&["kvstore", "watch", "n/", "--etcd", &file]).stdout(Stdio::piped()).spawn().unwrap();
     let line = BufReader::new(watch.stdout.take().unwrap()).lines().next().unwrap().unwrap();
     watch.kill().unwrap();
     watch.wait().unwrap();
-    assert_tame(&["kvstore", "watch"], line.as_bytes());
+    assert_safe_to_display(&["kvstore", "watch"], line.as_bytes());
     assert!(line.contains(SHOWN), "{line}");
 }
 
@@ -109,66 +109,65 @@ async fn labels_of_an_etcd_are_escaped_by_identity() {
     let label = format!("k8s:app={value};");
     etcd.put("cilium/state/identities/v1/id/70000", label.as_str()).await;
     etcd.put(format!("cilium/state/identities/v1/id/{HOSTILE_TEXT}"), "k8s:a=b;").await;
-    let place = EscapeSetup::new(&etcd.client_file_yaml());
-    let file = place.file();
-    place.shows(&["identity", "list", "--etcd", &file]).await;
-    place.shows(&["identity", "get", "70000", "--etcd", &file]).await;
-    let found = place.json(&["identity", "list", "-o", "json", "--etcd", &file]).await;
+    let setup = EscapeSetup::new(&etcd.client_file_yaml());
+    let file = setup.file();
+    setup.shows(&["identity", "list", "--etcd", &file]).await;
+    setup.shows(&["identity", "get", "70000", "--etcd", &file]).await;
+    let found = setup.json(&["identity", "list", "-o", "json", "--etcd", &file]).await;
     assert_eq!(found[0]["labels"]["k8s:app"].as_str(), Some(&*value), "{found}");
-    place.shows(&["identity", "release", &format!("k8s:b={value}"), "--etcd", &file]).await;
+    setup.shows(&["identity", "release", &format!("k8s:b={value}"), "--etcd", &file]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_doctor_reads_of_a_remote_is_escaped() {
+async fn texts_of_a_remote_are_escaped_by_doctor() {
     let etcd = Etcd::start().await;
     let config = serde_json::json!({ "id": 1, "capabilities": { "syncedCanaries": HOSTILE_TEXT } }).to_string();
     etcd.put("cilium/cluster-config/paris", config).await;
     etcd.put("cilium/.heartbeat", HOSTILE_TEXT).await;
-    let place = EscapeSetup::new(&etcd.client_file_yaml());
-    let (directory, data) = (place.path("clustermesh").display().to_string(), place.path("data").display().to_string());
+    let setup = EscapeSetup::new(&etcd.client_file_yaml());
+    let (directory, data) = (setup.path("clustermesh").display().to_string(), setup.path("data").display().to_string());
     let arguments = ["doctor", "--clustermesh-config", &directory, "--data-dir", &data, "--timeout", "2s"];
-    place.shows(&arguments).await;
-    place.json(&[&arguments[..], &["-o", "json"]].concat()).await;
+    setup.shows(&arguments).await;
+    setup.json(&[&arguments[..], &["-o", "json"]].concat()).await;
 }
 
-/// Error texts that come from a remote are escaped.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_error_text_of_a_remote_is_escaped() {
-    let hostile = Hostile::start(Mode::ErrorText).await;
-    let place = EscapeSetup::new(&hostile.client_file());
-    let file = place.file();
+    let hostile = HostileEtcd::start(Mode::ErrorText).await;
+    let setup = EscapeSetup::new(&hostile.client_file());
+    let file = setup.file();
     let asking = [&["kvstore", "get", "n"][..], &["kvstore", "list", "n", "-o", "json"], &["identity", "list", "--timeout", "2s"]];
     let asking = asking.map(|arguments| [arguments, &["--etcd", &file]].concat());
-    // each waits for the etcd for a while
-    futures_util::future::join_all(asking.iter().map(|arguments| place.run(arguments))).await;
-    let (directory, data) = (place.path("clustermesh").display().to_string(), place.path("data").display().to_string());
+    // in parallel, because each command waits for the etcd for a while
+    futures_util::future::join_all(asking.iter().map(|arguments| setup.run(arguments))).await;
+    let (directory, data) = (setup.path("clustermesh").display().to_string(), setup.path("data").display().to_string());
     for form in ["text", "json"] {
-        place.run(&["doctor", "--clustermesh-config", &directory, "--data-dir", &data, "--timeout", "2s", "-o", form]).await;
+        setup.run(&["doctor", "--clustermesh-config", &directory, "--data-dir", &data, "--timeout", "2s", "-o", form]).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_announce_finds_in_an_etcd_is_escaped_in_its_log() {
+async fn texts_of_an_etcd_are_escaped_in_the_log_of_announce() {
     let etcd = Etcd::start().await;
     etcd.put("cilium/state/identities/v1/id/70000", format!("k8s:app={HOSTILE_TEXT};")).await;
     etcd.put(format!("cilium/state/identities/v1/id/{HOSTILE_TEXT}"), "k8s:a=b;").await;
     etcd.put(format!("cilium/state/nodes/v1/vms/{HOSTILE_TEXT}"), HOSTILE_TEXT).await;
-    let place = EscapeSetup::new(&etcd.client_file_yaml());
-    let machines = place.path("vms.yaml");
+    let setup = EscapeSetup::new(&etcd.client_file_yaml());
+    let machines = setup.path("vms.yaml");
     let workload = "workloads:\n- {namespace: legacy, name: db, labels: {app: db}, ips: [192.168.7.20]}\n";
     fs::write(&machines, format!("cluster: {{name: vms, id: 77}}\n{workload}")).unwrap();
     for form in ["text", "json"] {
-        let log = place.path(form);
-        let mut command = place.command(&["announce", "--to", &place.file(), "--log-level", "debug", "--log-format", form]);
+        let log = setup.path(form);
+        let mut command = setup.command(&["announce", "--to", &setup.file(), "--log-level", "debug", "--log-format", form]);
         let mut announcer = command.arg(&machines).stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap()).spawn().unwrap();
-        let said = || fs::read_to_string(&log).unwrap_or_default();
+        let log_text = || fs::read_to_string(&log).unwrap_or_default();
         let is_reported =
-            || async { (said().contains("ignoring a key that is not an identity") && said().contains("announced")).then_some(()) };
+            || async { (log_text().contains("ignoring a key that is not an identity") && log_text().contains("announced")).then_some(()) };
         eventually("the announcer to read the etcd", is_reported).await;
         announcer.kill().unwrap();
         announcer.wait().unwrap();
-        assert_tame(&["announce", form], said().as_bytes());
-        assert!(said().contains(SHOWN), "{}", said());
+        assert_safe_to_display(&["announce", form], log_text().as_bytes());
+        assert!(log_text().contains(SHOWN), "{}", log_text());
     }
     // errors about a file quote the file
     fs::write(
@@ -179,5 +178,5 @@ async fn what_announce_finds_in_an_etcd_is_escaped_in_its_log() {
         ),
     )
     .unwrap();
-    place.shows(&["announce", "--dry-run", &machines.display().to_string()]).await;
+    setup.shows(&["announce", "--dry-run", &machines.display().to_string()]).await;
 }

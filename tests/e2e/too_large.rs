@@ -11,7 +11,7 @@ use crate::harness::eventually;
 use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, SMALL, publish, put_leased, rewrite};
 use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::scene::settles;
-use crate::harness::slices::write_large;
+use crate::harness::slices::encode_large_slice;
 use crate::harness::truth::Truth;
 
 const STAMP: &str = "2026-01-12T09:31:07Z";
@@ -21,13 +21,13 @@ async fn finding(meshkeep: &Meshkeep) -> Option<Value> {
     problems["items"].as_array().unwrap().iter().find(|finding| finding["kind"] == "clusterTooLarge").cloned()
 }
 
-/// Waits until the cluster is disconnected with the reason.
-async fn is_left_alone(meshkeep: &Meshkeep, flag: &str) {
+/// Waits until the cluster is disconnected because of the limit that this flag sets.
+async fn is_disconnected(meshkeep: &Meshkeep, flag: &str) {
     let backs_off = || async {
         let cluster = meshkeep.cluster("c02").await;
         (cluster["phase"] == "backingOff" && cluster["lastError"].as_str()?.contains(flag)).then_some(())
     };
-    eventually(&format!("the cluster to be left alone for {flag}"), backs_off).await;
+    eventually(&format!("the cluster to be disconnected for {flag}"), backs_off).await;
     let finding = finding(meshkeep).await.expect("must be reported");
     assert!(finding["id"] == "clusterTooLarge/c02" && finding["detail"].as_str().unwrap().contains(flag), "{finding}");
 }
@@ -40,7 +40,7 @@ async fn is_read_again(meshkeep: &Meshkeep) {
 /// A small cluster has 43 keys, and about 35 more are derived from its nodes. Another cluster runs
 /// next to it all the time.
 #[tokio::test]
-async fn a_cluster_with_too_many_keys_stays_as_it_was_until_it_has_fewer() {
+async fn a_cluster_with_too_many_keys_is_not_read_until_it_has_fewer() {
     let (honest_etcd, etcd) = tokio::join!(Etcd::start(), Etcd::start());
     let mut honest = MeshCluster::generate(1, SMALL);
     let before = MeshCluster::generate(2, SMALL);
@@ -53,25 +53,25 @@ async fn a_cluster_with_too_many_keys_stays_as_it_was_until_it_has_fewer() {
     home.write_cluster("c02", &etcd.client_file_yaml());
     let meshkeep = home.start().await;
     settles(&meshkeep, &Truth::of([&honest, &before]).expected(), "the first loading").await;
-    // while it is watched
+    // the cluster exceeds the limit while it is watched
     rewrite(&etcd, Form::State, &before, &grown).await;
-    is_left_alone(&meshkeep, "--cluster-max-keys").await;
-    let changed = {
+    is_disconnected(&meshkeep, "--cluster-max-keys").await;
+    let honest_before = {
         let before = honest.clone();
         honest.add_endpoints(3);
         before
     };
-    rewrite(&honest_etcd, Form::State, &changed, &honest).await;
+    rewrite(&honest_etcd, Form::State, &honest_before, &honest).await;
     settles(&meshkeep, &Truth::of([&honest, &before]).expected(), "a change of the other cluster").await;
     rewrite(&etcd, Form::State, &grown, &before).await;
     is_read_again(&meshkeep).await;
     settles(&meshkeep, &Truth::of([&honest, &before]).expected(), "its return").await;
-    // while it is listed, also by a process that has no state of it
+    // the cluster exceeds the limit while it is listed by a process without stored data
     rewrite(&etcd, Form::State, &before, &grown).await;
     meshkeep.stop().await;
     std::fs::remove_dir_all(home.data_directory()).unwrap();
     let meshkeep = home.start().await;
-    is_left_alone(&meshkeep, "--cluster-max-keys").await;
+    is_disconnected(&meshkeep, "--cluster-max-keys").await;
     rewrite(&etcd, Form::State, &grown, &before).await;
     is_read_again(&meshkeep).await;
     settles(&meshkeep, &Truth::of([&honest, &before]).expected(), "its first loading by another process").await;
@@ -80,7 +80,7 @@ async fn a_cluster_with_too_many_keys_stays_as_it_was_until_it_has_fewer() {
 /// The limit counts the bytes of existing keys, not of all puts: a thousand puts of one key count
 /// as one key.
 #[tokio::test]
-async fn a_cluster_with_too_many_bytes_is_left_alone_and_one_that_changes_all_the_time_is_not() {
+async fn existing_bytes_count_towards_the_limit_and_puts_do_not() {
     let etcd = Etcd::start().await;
     let before = MeshCluster::generate(2, SMALL);
     publish(&etcd, Form::State, std::slice::from_ref(&before), STAMP).await;
@@ -112,7 +112,7 @@ async fn a_cluster_with_too_many_bytes_is_left_alone_and_one_that_changes_all_th
     is_served(0, 20_099).await;
     assert_eq!((meshkeep.phase("c02").await, finding(&meshkeep).await), ("live".into(), None));
     put_leased(&etcd, (1..11).map(|number| service(number, 30_000))).await;
-    is_left_alone(&meshkeep, "--cluster-max-bytes").await;
+    is_disconnected(&meshkeep, "--cluster-max-bytes").await;
     put_leased(&etcd, (1..11).map(|number| service(number, 3_000))).await;
     is_read_again(&meshkeep).await;
     is_served(10, 3_000).await;
@@ -121,7 +121,7 @@ async fn a_cluster_with_too_many_bytes_is_left_alone_and_one_that_changes_all_th
 /// Derived entries count like mirrored ones: two keys with 400 pod CIDRs each are more than 800.
 /// They are added during a watch, then found by a list.
 #[tokio::test]
-async fn the_pod_cidrs_of_nodes_are_keys_as_any_other() {
+async fn the_pod_cidrs_of_nodes_count_as_keys() {
     let etcd = Etcd::start().await;
     let before = MeshCluster::generate(2, SMALL);
     publish(&etcd, Form::State, std::slice::from_ref(&before), STAMP).await;
@@ -147,22 +147,23 @@ async fn the_pod_cidrs_of_nodes_are_keys_as_any_other() {
     eventually("the second to be served", || async { (count().await == 403).then_some(()) }).await;
     assert_eq!(finding(&meshkeep).await, None);
     put_leased(&etcd, [node("two", 4, 400)]).await;
-    is_left_alone(&meshkeep, "--cluster-max-keys").await;
+    is_disconnected(&meshkeep, "--cluster-max-keys").await;
     assert_eq!(count().await, 403);
     put_leased(&etcd, [node("two", 4, 3)]).await;
     is_read_again(&meshkeep).await;
     put_leased(&etcd, [node("two", 4, 400)]).await;
-    is_left_alone(&meshkeep, "--cluster-max-keys").await;
+    is_disconnected(&meshkeep, "--cluster-max-keys").await;
     meshkeep.stop().await;
     std::fs::remove_dir_all(home.data_directory()).unwrap();
     let meshkeep = home.start().await;
-    is_left_alone(&meshkeep, "--cluster-max-keys").await;
+    is_disconnected(&meshkeep, "--cluster-max-keys").await;
 }
 
-/// A service that is too large to decode is left out of lists. Its four keys of some KB each
-/// decompress to 60 MiB, for which 300 MiB are reserved: more than `--decoded-max-bytes`.
+/// A service that is too large to decode stays in lists, which mark it as too large. Its four keys
+/// of some KB each decompress to 60 MiB, for which 300 MiB are reserved: more than
+/// `--decoded-max-bytes`.
 #[tokio::test]
-async fn a_service_that_is_too_large_to_decode_takes_no_other_from_the_list() {
+async fn a_service_too_large_to_decode_removes_nothing_from_a_list() {
     let (honest_etcd, etcd) = tokio::join!(Etcd::start(), Etcd::start());
     let (honest, hostile) = (MeshCluster::generate(1, EVERY_KIND), MeshCluster::generate(2, EVERY_KIND));
     publish(&honest_etcd, Form::State, std::slice::from_ref(&honest), STAMP).await;
@@ -183,7 +184,7 @@ async fn a_service_that_is_too_large_to_decode_takes_no_other_from_the_list() {
         &etcd,
         (0..4).map(|number| {
             let name = format!("{service}-large-{number}");
-            let value = write_large(service, "c02", 2, namespace, &name, 15 << 20);
+            let value = encode_large_slice(service, "c02", 2, namespace, &name, 15 << 20);
             (format!("cilium/state/endpointslices/v1/c02/{namespace}/{name}"), value)
         }),
     )

@@ -201,7 +201,7 @@ async fn origins(scene: &Scene) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_mesh_is_mirrored_through_everything_that_happens_to_it() {
+async fn a_mesh_is_mirrored_through_every_event() {
     let mut scene = Scene::start(&etcd_binaries()[0], 5, 5, FULL).await;
     scene.settles("the first loading").await;
     let counts = scene.meshkeep().get("/v1/status").await["counts"].clone();
@@ -210,7 +210,7 @@ async fn a_mesh_is_mirrored_through_everything_that_happens_to_it() {
     // every second node (its ingress address, or a second health address), and a second pod CIDR
     // for 13 of the 20 nodes of each cluster
     assert_eq!((counts["ipcache"].as_u64(), counts["services"].as_u64()), (Some(2500 + 200 * 5 + 100 + 130), Some(200)), "{counts}");
-    assert_eq!(counts["entries"].as_u64(), Some(3900), "what is derived is no mirrored key: {counts}");
+    assert_eq!(counts["entries"].as_u64(), Some(3900), "derived entries are not mirrored keys: {counts}");
     change_and_delete_one_percent(&mut scene).await;
     compact_while_cut_off(&mut scene).await;
     restart_etcd(&mut scene).await;
@@ -221,7 +221,7 @@ async fn a_mesh_is_mirrored_through_everything_that_happens_to_it() {
     kill_and_start_with_all_remotes_down(&mut scene).await;
 }
 
-async fn small(binary: &Path) -> Scene {
+async fn small_scene(binary: &Path) -> Scene {
     let scene = Scene::start(binary, 1, 2, SMALL).await;
     scene.settles("the first loading").await;
     scene
@@ -230,28 +230,28 @@ async fn small(binary: &Path) -> Scene {
 #[tokio::test]
 async fn changes_and_deletes_are_mirrored() {
     for binary in etcd_binaries() {
-        change_and_delete_one_percent(&mut small(&binary).await).await;
+        change_and_delete_one_percent(&mut small_scene(&binary).await).await;
     }
 }
 
 #[tokio::test]
-async fn a_compaction_while_cut_off_leads_to_the_truth() {
+async fn a_compaction_while_disconnected_leads_to_the_truth() {
     for binary in etcd_binaries() {
-        compact_while_cut_off(&mut small(&binary).await).await;
+        compact_while_cut_off(&mut small_scene(&binary).await).await;
     }
 }
 
 #[tokio::test]
-async fn a_restart_of_etcd_is_survived() {
+async fn a_restart_of_etcd_leads_to_the_truth() {
     for binary in etcd_binaries() {
-        restart_etcd(&mut small(&binary).await).await;
+        restart_etcd(&mut small_scene(&binary).await).await;
     }
 }
 
 #[tokio::test]
 async fn a_wiped_etcd_that_looks_the_same_is_not_mistaken_for_the_old_one() {
     for binary in etcd_binaries() {
-        let mut scene = small(&binary).await;
+        let mut scene = small_scene(&binary).await;
         wipe_and_recreate_etcd(&mut scene).await;
         reload_in_the_same_order_with_one_early_key_changed(&mut scene).await;
         reload_in_the_same_order_while_killed(&mut scene).await;
@@ -261,13 +261,13 @@ async fn a_wiped_etcd_that_looks_the_same_is_not_mistaken_for_the_old_one() {
 #[tokio::test]
 async fn a_wiped_etcd_prunes_nothing_until_it_is_filled() {
     for binary in etcd_binaries() {
-        recreate_etcd_empty_for_a_while(&mut small(&binary).await).await;
+        recreate_etcd_empty_for_a_while(&mut small_scene(&binary).await).await;
     }
 }
 
 #[tokio::test]
 async fn a_killed_sidecar_serves_at_once_without_remotes_and_catches_up_later() {
     for binary in etcd_binaries() {
-        kill_and_start_with_all_remotes_down(&mut small(&binary).await).await;
+        kill_and_start_with_all_remotes_down(&mut small_scene(&binary).await).await;
     }
 }

@@ -102,7 +102,7 @@ fn insert(bytes: &mut Vec<u8>, at: usize, piece: &[u8]) {
     drop(bytes.splice(at..at, piece.iter().copied()));
 }
 
-/// Returns values of 16 MiB: the beginning of a valid value, followed by one token repeatedly.
+/// Returns values of 16 MiB: the beginning of a valid value, followed by repetitions of one token.
 pub(super) fn huge(corpus: &[Vec<u8>]) -> impl Iterator<Item = Vec<u8>> + '_ {
     TOKENS.iter().enumerate().map(|(index, token)| {
         let good = corpus.get(index % corpus.len().max(1)).map_or(&[][..], Vec::as_slice);

@@ -86,11 +86,11 @@ pub(crate) struct Etcd {
 
 /// Returns every available etcd binary: the default one and, if they exist, 3.5 and 3.7.
 pub(crate) fn etcd_binaries() -> Vec<PathBuf> {
-    let newer = [("ETCD35_BIN", "etcd-3.5"), ("ETCD37_BIN", "etcd-3.7")].into_iter().filter_map(|(variable, directory)| {
-        let cached = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools").join(directory).join("etcd");
-        std::env::var_os(variable).map(PathBuf::from).or_else(|| cached.exists().then_some(cached))
+    let others = [("ETCD35_BIN", "etcd-3.5"), ("ETCD37_BIN", "etcd-3.7")].into_iter().filter_map(|(variable, directory)| {
+        let default_path = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools").join(directory).join("etcd");
+        std::env::var_os(variable).map(PathBuf::from).or_else(|| default_path.exists().then_some(default_path))
     });
-    std::iter::once(default_binary()).chain(newer).collect()
+    std::iter::once(default_binary()).chain(others).collect()
 }
 
 fn default_binary() -> PathBuf {
@@ -142,7 +142,7 @@ impl EtcdBuilder {
     pub(crate) async fn start(self) -> Etcd {
         let mut etcd = self.prepare();
         for _ in 0..START_ATTEMPTS_MAX {
-            (etcd.client_port, etcd.peer_port) = (take_port(), take_port());
+            (etcd.client_port, etcd.peer_port) = (unused_port(), unused_port());
             if etcd.try_start().await {
                 return etcd;
             }
@@ -220,7 +220,7 @@ impl Etcd {
 
     /// Returns the server's directory. Tests may write their own files there.
     pub(crate) fn directory(&self) -> &Path {
-        self.directory.as_ref().expect("must be there until dropped").path()
+        self.directory.as_ref().expect("the directory exists until drop").path()
     }
 
     /// Stops the server with SIGTERM and waits for its end.
@@ -306,8 +306,8 @@ impl Etcd {
     fn command(&self) -> Command {
         let mut command = Command::new(&self.builder.binary);
         let peer_url = self.peer_url();
-        let alone = ("test".to_owned(), format!("test={peer_url}"));
-        let (name, members) = self.builder.membership.as_ref().unwrap_or(&alone);
+        let single_member = ("test".to_owned(), format!("test={peer_url}"));
+        let (name, members) = self.builder.membership.as_ref().unwrap_or(&single_member);
         command
             .env("ETCD_UNSUPPORTED_ARCH", std::env::consts::ARCH)
             .arg(format!("--name={name}"))
@@ -454,7 +454,7 @@ impl Etcd {
 impl Drop for Etcd {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // a failure cannot be handled here, and a panic in `drop` would hide the test's own
+            // a failure cannot be handled here, and a panic in `drop` would hide the test's panic
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -474,11 +474,11 @@ fn signal(child: &Child, name: &str) {
 
 /// Returns a port that this process has not used before and that can be bound now. If another
 /// process binds it first, the start of the server fails and is tried again on other ports.
-pub(crate) fn take_port() -> u16 {
+pub(crate) fn unused_port() -> u16 {
     let mut guard = PORTS_TAKEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let taken = guard.get_or_insert_default();
     loop {
-        assert!(taken.len() < PORTS.len() / 2, "this process has had too many ports");
+        assert!(taken.len() < PORTS.len() / 2, "this process has used too many ports");
         let port = rand::random_range(PORTS);
         if !taken.contains(&port) && TcpListener::bind(("127.0.0.1", port)).is_ok() {
             taken.insert(port);

@@ -1,6 +1,6 @@
 //! A directory that can be made to hang, like a network share without its server. It consists of
-//! two bindfs (FUSE) on top of each other, each of which is a process that can be stopped. It needs
-//! root, `/dev/fuse` and Debian's bindfs.
+//! two bindfs mounts (FUSE), one on top of the other, and the process of each can be stopped. It
+//! needs root, `/dev/fuse` and Debian's bindfs.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -15,23 +15,23 @@ use super::eventually;
 /// Directory in which the kernel shows how many requests of a FUSE mount wait for an answer.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// A directory with two FUSE layers. The upper one is the directory that is used.
+/// A directory with two FUSE layers. Callers use the upper one.
 pub(crate) struct HangingDirectory {
     upper: Layer,
     lower: Layer,
-    _kept: TempDir,
+    _temporary: TempDir,
 }
 
 /// A running bindfs.
 struct Layer {
-    mounted: PathBuf,
+    mount_point: PathBuf,
     connection: PathBuf,
     daemon: Child,
 }
 
 /// The state in which a call to the directory hangs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hanging {
+pub(crate) enum HangMode {
     /// The file system has not accepted the call: ending the process ends the call.
     Killable,
     /// The file system has accepted the call: the kernel holds the process until the answer
@@ -40,52 +40,52 @@ pub(crate) enum Hanging {
 }
 
 impl HangingDirectory {
-    /// Returns whether this machine supports hanging directories. If it does not, the tests that
-    /// need one log that and end.
+    /// Returns whether this machine supports hanging directories. If it does not, logs the reason;
+    /// the tests that need one then end early.
     pub(crate) fn is_possible() -> bool {
         let is_possible = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists() && Path::new("/usr/bin/bindfs").exists();
         if !is_possible {
-            eprintln!("without directories that hang: they need root, /dev/fuse and Debian's bindfs");
+            eprintln!("tests with hanging directories are skipped: they need root, /dev/fuse and Debian's bindfs");
         }
         is_possible
     }
 
     /// Creates the directory, which must not exist yet.
     pub(crate) async fn at(directory: &Path) -> Self {
-        let kept = TempDir::new().unwrap();
-        let (bottom, middle) = (kept.path().join("bottom"), kept.path().join("middle"));
+        let temporary = TempDir::new().unwrap();
+        let (bottom, middle) = (temporary.path().join("bottom"), temporary.path().join("middle"));
         for path in [&bottom, &middle, &directory.to_path_buf()] {
             fs::create_dir(path).unwrap();
         }
         let lower = Layer::mount(&bottom, &middle).await;
         let upper = Layer::mount(&middle, directory).await;
-        Self { upper, lower, _kept: kept }
+        Self { upper, lower, _temporary: temporary }
     }
 
-    fn stopped(&self, hanging: Hanging) -> &Layer {
+    fn layer_to_stop(&self, hanging: HangMode) -> &Layer {
         match hanging {
-            Hanging::Killable => &self.upper,
-            Hanging::Uninterruptible => &self.lower,
+            HangMode::Killable => &self.upper,
+            HangMode::Uninterruptible => &self.lower,
         }
     }
 
     /// Makes every call hang. First waits for the calls in progress, such as the release of files
     /// that were just written.
-    pub(crate) async fn hang(&self, hanging: Hanging) {
-        let layer = self.stopped(hanging);
-        eventually("the end of the calls to the directory", || async { (layer.waiting() == "0").then_some(()) }).await;
+    pub(crate) async fn hang(&self, hanging: HangMode) {
+        let layer = self.layer_to_stop(hanging);
+        eventually("the end of the calls to the directory", || async { (layer.pending_requests() == "0").then_some(()) }).await;
         layer.signal(Signal::STOP);
     }
 
     /// Waits until another process's call hangs.
-    pub(crate) async fn is_waited_for(&self, hanging: Hanging) {
-        let layer = self.stopped(hanging);
-        eventually("a call to the directory that hangs", || async { (layer.waiting() != "0").then_some(()) }).await;
+    pub(crate) async fn wait_for_hanging_call(&self, hanging: HangMode) {
+        let layer = self.layer_to_stop(hanging);
+        eventually("a call to the directory that hangs", || async { (layer.pending_requests() != "0").then_some(()) }).await;
     }
 
     /// Lets calls return again.
-    pub(crate) fn go_on(&self, hanging: Hanging) {
-        self.stopped(hanging).signal(Signal::CONT);
+    pub(crate) fn resume_calls(&self, hanging: HangMode) {
+        self.layer_to_stop(hanging).signal(Signal::CONT);
     }
 }
 
@@ -95,7 +95,7 @@ impl Layer {
         command.args(["-f", "-o", "attr_timeout=0"]).args([from, to]).stdin(Stdio::null());
         let before = fs::metadata(to).unwrap().dev();
         let daemon = command.spawn().expect("tests with directories that hang need Debian's package bindfs");
-        let what = "a mount by FUSE, for which these tests need root and /dev/fuse";
+        let what = "a FUSE mount, which needs root and /dev/fuse";
         let device = eventually(what, || async { Some(fs::metadata(to).unwrap().dev()).filter(|device| *device != before) }).await;
         // file systems without a device have an anonymous device number with only a minor part
         // (fuse's Documentation/filesystems/fuse.rst)
@@ -104,12 +104,12 @@ impl Layer {
             // systemd mounts it; if another test was faster, it exists already
             let _ = Command::new("mount").args(["-t", "fusectl", "fusectl", CONNECTIONS]).stderr(Stdio::null()).status();
         }
-        assert!(connection.exists(), "{} is not there: these tests need root", connection.display());
-        Self { mounted: to.to_owned(), connection, daemon }
+        assert!(connection.exists(), "{} does not exist: these tests need root", connection.display());
+        Self { mount_point: to.to_owned(), connection, daemon }
     }
 
     /// Returns the number of requests that wait for an answer.
-    fn waiting(&self) -> String {
+    fn pending_requests(&self) -> String {
         fs::read_to_string(self.connection.join("waiting")).unwrap().trim().to_owned()
     }
 
@@ -125,6 +125,6 @@ impl Drop for Layer {
         // waiting calls with an error
         let _ = self.daemon.kill();
         let _ = self.daemon.wait();
-        let _ = Command::new("umount").arg("--lazy").arg(&self.mounted).status();
+        let _ = Command::new("umount").arg("--lazy").arg(&self.mount_point).status();
     }
 }

@@ -56,9 +56,9 @@ pub(crate) const SMALL: Shape = Shape { nodes: 4, identities: 10, endpoints: 24,
 /// A few objects of every kind that the newest release has.
 pub(crate) const EVERY_KIND: Shape = Shape { exports: 3, ..SMALL };
 
-/// Object behind a key, so that another version of it can be written.
+/// Kind and number of a generated object, from which another version of its value can be generated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Item {
+enum GeneratedObject {
     Node(u32),
     Identity(u32),
     Endpoint(u32),
@@ -77,7 +77,8 @@ pub(crate) struct MeshCluster {
     shape: Shape,
     /// Values by key in cache form.
     pub(crate) entries: BTreeMap<String, Vec<u8>>,
-    items: BTreeMap<String, (Item, u32)>,
+    /// Object and its current version by key in cache form.
+    objects: BTreeMap<String, (GeneratedObject, u32)>,
     next_endpoint: u32,
 }
 
@@ -94,15 +95,15 @@ impl MeshCluster {
 
     /// Generates a cluster in a mesh of 255 or 511 clusters.
     pub(crate) fn generate_in_mesh_of(max_connected_clusters: u32, name: &str, id: u32, shape: Shape) -> Self {
-        let (entries, items, next_endpoint) = (BTreeMap::new(), BTreeMap::new(), shape.endpoints);
-        let mut cluster = Self { name: name.into(), id, max_connected_clusters, shape, entries, items, next_endpoint };
+        let (entries, objects, next_endpoint) = (BTreeMap::new(), BTreeMap::new(), shape.endpoints);
+        let mut cluster = Self { name: name.into(), id, max_connected_clusters, shape, entries, objects, next_endpoint };
         for (count, item) in [
-            (shape.nodes, Item::Node as fn(u32) -> Item),
-            (shape.identities, Item::Identity),
-            (shape.endpoints, Item::Endpoint),
-            (shape.services, Item::Service),
-            (shape.exports, Item::Export),
-            (shape.exports, Item::Slice),
+            (shape.nodes, GeneratedObject::Node as fn(u32) -> GeneratedObject),
+            (shape.identities, GeneratedObject::Identity),
+            (shape.endpoints, GeneratedObject::Endpoint),
+            (shape.services, GeneratedObject::Service),
+            (shape.exports, GeneratedObject::Export),
+            (shape.exports, GeneratedObject::Slice),
         ] {
             for index in 0..count {
                 cluster.set(item(index), 0);
@@ -111,35 +112,35 @@ impl MeshCluster {
         cluster
     }
 
-    fn set(&mut self, item: Item, version: u32) {
-        let (rest, value) = self.write(item, version);
-        let key = self.key(item, &rest);
-        self.items.insert(key.clone(), (item, version));
+    fn set(&mut self, item: GeneratedObject, version: u32) {
+        let (key_suffix, value) = self.encode(item, version);
+        let key = self.key(item, &key_suffix);
+        self.objects.insert(key.clone(), (item, version));
         self.entries.insert(key, value);
     }
 
-    fn key(&self, item: Item, rest: &str) -> String {
+    fn key(&self, item: GeneratedObject, key_suffix: &str) -> String {
         let name = &self.name;
         match item {
-            Item::Node(_) => format!("cilium/cache/nodes/v1/{name}/{rest}"),
-            Item::Identity(_) => format!("cilium/cache/identities/v1/{name}/id/{rest}"),
-            Item::Endpoint(_) => format!("cilium/cache/ip/v1/{name}/{rest}"),
-            Item::Service(_) => format!("cilium/cache/services/v1/{name}/{rest}"),
-            Item::Export(_) => format!("cilium/cache/serviceexports/v1/{name}/{rest}"),
-            Item::Slice(_) => format!("cilium/cache/endpointslices/v1/{name}/{rest}"),
+            GeneratedObject::Node(_) => format!("cilium/cache/nodes/v1/{name}/{key_suffix}"),
+            GeneratedObject::Identity(_) => format!("cilium/cache/identities/v1/{name}/id/{key_suffix}"),
+            GeneratedObject::Endpoint(_) => format!("cilium/cache/ip/v1/{name}/{key_suffix}"),
+            GeneratedObject::Service(_) => format!("cilium/cache/services/v1/{name}/{key_suffix}"),
+            GeneratedObject::Export(_) => format!("cilium/cache/serviceexports/v1/{name}/{key_suffix}"),
+            GeneratedObject::Slice(_) => format!("cilium/cache/endpointslices/v1/{name}/{key_suffix}"),
         }
     }
 
-    fn write(&self, item: Item, version: u32) -> (String, Vec<u8>) {
-        let (rest, text) = match item {
-            Item::Node(index) => self.owner().node(index, version),
-            Item::Identity(index) => self.owner().identity(index, version),
-            Item::Endpoint(index) => self.owner().endpoint(index, version),
-            Item::Service(index) => self.owner().service(index, version),
-            Item::Export(index) => self.owner().export(index, version),
-            Item::Slice(index) => return self.owner().slice(index, version),
+    fn encode(&self, item: GeneratedObject, version: u32) -> (String, Vec<u8>) {
+        let (key_suffix, text) = match item {
+            GeneratedObject::Node(index) => self.value_generator().node(index, version),
+            GeneratedObject::Identity(index) => self.value_generator().identity(index, version),
+            GeneratedObject::Endpoint(index) => self.value_generator().endpoint(index, version),
+            GeneratedObject::Service(index) => self.value_generator().service(index, version),
+            GeneratedObject::Export(index) => self.value_generator().export(index, version),
+            GeneratedObject::Slice(index) => return self.value_generator().slice(index, version),
         };
-        (rest, text.into_bytes())
+        (key_suffix, text.into_bytes())
     }
 
     /// Gives one percent of the keys (at least one of each kind) another value.
@@ -150,7 +151,7 @@ impl MeshCluster {
     }
 
     pub(crate) fn change(&mut self, key: &str) {
-        let (item, version) = self.items[key];
+        let (item, version) = self.objects[key];
         self.set(item, version + 1);
     }
 
@@ -163,12 +164,12 @@ impl MeshCluster {
 
     pub(crate) fn delete(&mut self, key: &str) {
         self.entries.remove(key).unwrap();
-        self.items.remove(key);
+        self.objects.remove(key);
     }
 
     pub(crate) fn add_endpoints(&mut self, count: u32) {
         for index in self.next_endpoint..self.next_endpoint + count {
-            self.set(Item::Endpoint(index), 0);
+            self.set(GeneratedObject::Endpoint(index), 0);
         }
         self.next_endpoint += count;
     }
@@ -190,8 +191,8 @@ impl MeshCluster {
 }
 
 impl MeshCluster {
-    /// Returns the writer of the cluster's values.
-    fn owner(&self) -> Owner<'_> {
+    /// Returns the generator of the cluster's values.
+    fn value_generator(&self) -> Owner<'_> {
         let identity_shift = 24 - (self.max_connected_clusters + 1).ilog2();
         let (nodes, identities) = (self.shape.nodes.max(1), self.shape.identities.max(1));
         Owner { cluster: &self.name, id: self.id, identity_shift, nodes, identities }
@@ -200,16 +201,16 @@ impl MeshCluster {
 
 /// Converts a key from cache form to the form of an etcd.
 pub(crate) fn source_key(form: Form, cluster: &str, cache_key: &str) -> String {
-    let below = cache_key.strip_prefix("cilium/cache/").expect("must be in cache form");
+    let path = cache_key.strip_prefix("cilium/cache/").expect("must be in cache form");
     match form {
         Form::Cache => cache_key.to_owned(),
         Form::State => {
-            let below = below.replacen(&format!("identities/v1/{cluster}/id/"), "identities/v1/id/", 1).replacen(
+            let path = path.replacen(&format!("identities/v1/{cluster}/id/"), "identities/v1/id/", 1).replacen(
                 &format!("ip/v1/{cluster}/"),
                 "ip/v1/default/",
                 1,
             );
-            format!("cilium/state/{below}")
+            format!("cilium/state/{path}")
         }
     }
 }
@@ -265,8 +266,8 @@ pub(crate) async fn put_entries(etcd: &Etcd, form: Form, cluster: &MeshCluster) 
 
 /// Puts the canaries with `stamp` as their value.
 pub(crate) async fn put_canaries(etcd: &Etcd, form: Form, cluster: &MeshCluster, stamp: &str) {
-    let below = if form == Form::State { "state" } else { "cache" };
-    let canary = |base: &str| (format!("cilium/synced/{}/cilium/{below}/{base}", cluster.name), stamp.as_bytes().to_vec());
+    let root = if form == Form::State { "state" } else { "cache" };
+    let canary = |base: &str| (format!("cilium/synced/{}/cilium/{root}/{base}", cluster.name), stamp.as_bytes().to_vec());
     put_leased(etcd, BASES.map(canary)).await;
 }
 
@@ -288,6 +289,6 @@ pub(crate) async fn rewrite(etcd: &Etcd, form: Form, before: &MeshCluster, after
     let name = &before.name;
     let changed = after.entries.iter().filter(|(key, value)| before.entries.get(*key) != Some(*value));
     put_leased(etcd, changed.map(|(key, value)| (source_key(form, name, key), value.clone()))).await;
-    let gone = before.entries.keys().filter(|key| !after.entries.contains_key(*key));
-    delete_many(&mut etcd.client().await, gone.map(|key| source_key(form, name, key))).await;
+    let deleted = before.entries.keys().filter(|key| !after.entries.contains_key(*key));
+    delete_many(&mut etcd.client().await, deleted.map(|key| source_key(form, name, key))).await;
 }

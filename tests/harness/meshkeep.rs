@@ -62,13 +62,14 @@ impl Home {
         self.with_flags(flags)
     }
 
-    /// Starts the binary with `sh -c` after these commands, for instance to set limits.
-    pub(crate) fn behind_shell(mut self, commands: &str) -> Self {
+    /// Runs these shell commands before the binary at every following start, for instance to set
+    /// limits.
+    pub(crate) fn after_shell_commands(mut self, commands: &str) -> Self {
         self.wrapper = vec!["sh".into(), "-c".into(), format!("{commands}; exec \"$0\" \"$@\"")];
         self
     }
 
-    /// Starts `reflect` into the etcd of this client file.
+    /// Runs `reflect` instead of `serve`, with the etcd of this client file as its target.
     pub(crate) fn reflecting(mut self, client_file: &str) -> Self {
         let path = self.path().join("target.yaml");
         fs::write(&path, client_file).unwrap();
@@ -78,7 +79,7 @@ impl Home {
     }
 
     fn path(&self) -> &Path {
-        self.directory.as_ref().expect("must be there until dropped").path()
+        self.directory.as_ref().expect("the directory exists until drop").path()
     }
 
     /// Returns the directory of cluster files.
@@ -117,18 +118,18 @@ impl Home {
                 return Meshkeep { child, url: url.trim_end_matches('/').to_owned(), log, ended: false };
             }
             let ended = child.try_wait().unwrap();
-            let reported = || format!("output:\n{text}\nlog:\n{}", fs::read_to_string(&log).unwrap_or_default());
-            assert!(ended.is_none(), "meshkeep ended at its start with {ended:?}\n{}", reported());
+            let output_and_log = || format!("output:\n{text}\nlog:\n{}", fs::read_to_string(&log).unwrap_or_default());
+            assert!(ended.is_none(), "meshkeep ended at its start with {ended:?}\n{}", output_and_log());
             if Instant::now() >= deadline {
                 child.kill().unwrap();
-                panic!("meshkeep does not say that it listens\n{}", reported());
+                panic!("meshkeep does not say that it listens\n{}", output_and_log());
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 
-    /// Starts the sidecar and waits only until it handles signals, which it sets up first. It may
-    /// not listen yet.
+    /// Starts the sidecar and waits only until it handles signals, which is the first thing that it
+    /// sets up. It may not listen yet.
     pub(crate) async fn begin(&mut self) -> Meshkeep {
         /// Bit of SIGTERM in a signal mask (signal(7)).
         const SIGTERM: u64 = 1 << 14;
@@ -300,9 +301,9 @@ impl Meshkeep {
         eventually(&what, || async { (self.phase(name).await == phase).then_some(()) }).await;
     }
 
-    /// Waits until a member of a cluster's state contains a text. Panics with the last state.
-    pub(crate) async fn says_of(&self, name: &str, field: &str, text: &str) -> Value {
-        let what = format!("{field} of cluster {name} to name {text}");
+    /// Waits until a field of a cluster's state contains a text, and returns that state.
+    pub(crate) async fn wait_for_field(&self, name: &str, field: &str, text: &str) -> Value {
+        let what = format!("{field} of cluster {name} to contain {text}");
         eventually(&what, || async {
             let cluster = self.cluster(name).await;
             cluster[field].to_string().contains(text).then_some(cluster)
@@ -314,7 +315,7 @@ impl Meshkeep {
 impl Drop for Meshkeep {
     fn drop(&mut self) {
         if !self.ended {
-            // a failure cannot be handled here, and a panic in `drop` would hide the test's own
+            // a failure cannot be handled here, and a panic in `drop` would hide the test's panic
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

@@ -1,6 +1,6 @@
 //! Harness of the integration tests: real etcd servers, certificates, `meshkeep` processes, and
 //! helpers that wait for a condition.
-#![allow(dead_code, reason = "a toolbox: what one topic does not use yet, another will")]
+#![allow(dead_code, reason = "a toolbox: a helper without a caller may be needed by the next test")]
 
 pub(crate) mod certificates;
 pub(crate) mod etcd;

@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::etcd::take_port;
+use super::etcd::unused_port;
 
 /// Maximum number of bytes per read. Small, so that a budget ends inside an answer.
 const CHUNK_BYTES: usize = 4_096;
@@ -47,18 +47,18 @@ struct Budget {
 impl Proxy {
     /// Starts a proxy to a port of this machine.
     pub(crate) async fn to(target: u16) -> Self {
-        Self::of(target, None).await
+        Self::start(target, None).await
     }
 
     /// Starts a proxy for HTTP/2 without TLS that forwards everything except etcd's answers to
     /// progress requests.
     pub(crate) async fn withholding_progress(target: u16) -> Self {
-        Self::of(target, Some(Arc::new(AtomicBool::new(true)))).await
+        Self::start(target, Some(Arc::new(AtomicBool::new(true)))).await
     }
 
-    async fn of(target: u16, withholds_progress: Option<Arc<AtomicBool>>) -> Self {
+    async fn start(target: u16, withholds_progress: Option<Arc<AtomicBool>>) -> Self {
         let listener = loop {
-            if let Ok(listener) = TcpListener::bind(("127.0.0.1", take_port())).await {
+            if let Ok(listener) = TcpListener::bind(("127.0.0.1", unused_port())).await {
                 break listener;
             }
         };
@@ -74,7 +74,7 @@ impl Proxy {
         self.address.port()
     }
 
-    /// Uses another server for connections from now on.
+    /// Forwards to another server from the next [`Proxy::restore`] on.
     pub(crate) fn retarget(&mut self, target: u16) {
         self.target = target;
     }
@@ -98,13 +98,13 @@ impl Proxy {
         self.budget.refilled.notify_waiters();
     }
 
-    /// Forwards everything from now on.
-    pub(crate) fn pass_on_progress(&self) {
+    /// Forwards answers to progress requests from now on.
+    pub(crate) fn forward_progress(&self) {
         self.withholds_progress.iter().for_each(|withholds| withholds.store(false, Ordering::SeqCst));
     }
 
-    /// Returns whether the budget of bytes from the server is (nearly) used up.
-    pub(crate) fn is_dry(&self) -> bool {
+    /// Returns whether less than one chunk is left of the budget of bytes from the server.
+    pub(crate) fn is_budget_spent(&self) -> bool {
         self.budget.bytes.load(Ordering::SeqCst) < CHUNK_BYTES as u64
     }
 
@@ -148,8 +148,8 @@ async fn copy_frames(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, withholds:
         if from.read_exact(&mut frame[FRAME_HEAD_BYTES..]).await.is_err() {
             return;
         }
-        let is_answer = frame[3] == FRAME_DATA && frame.windows(NO_WATCH_ID.len()).any(|bytes| bytes == NO_WATCH_ID);
-        if !(is_answer && withholds.load(Ordering::SeqCst)) && to.write_all(&frame).await.is_err() {
+        let is_progress_answer = frame[3] == FRAME_DATA && frame.windows(NO_WATCH_ID.len()).any(|bytes| bytes == NO_WATCH_ID);
+        if !(is_progress_answer && withholds.load(Ordering::SeqCst)) && to.write_all(&frame).await.is_err() {
             return;
         }
     }

@@ -13,38 +13,38 @@ use tonic::{Code, Status};
 
 use super::etcd::Etcd;
 
-/// The forwarded calls: those of Cilium's readers (docs/develop/protocol.md §9.1).
+/// Forwarded calls: the ones that Cilium's readers use (docs/develop/protocol.md §9.1).
 const OFFERED: [&str; 2] = ["/etcdserverpb.KV/Range", "/etcdserverpb.Watch/Watch"];
 
 /// The server, which ends when it is dropped.
-pub(crate) struct ReadOnly {
+pub(crate) struct ReadOnlyServer {
     port: u16,
     _tasks: JoinSet<()>,
 }
 
-impl ReadOnly {
+impl ReadOnlyServer {
     /// Starts a server in front of an etcd without TLS. It refuses calls with the status `refusal`.
     pub(crate) async fn before(etcd: &Etcd, refusal: Code) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let channel = Endpoint::from_shared(etcd.url()).unwrap().connect_lazy();
-        let pass_on = move |request: axum::extract::Request| {
+        let forward = move |request: axum::extract::Request| {
             let mut channel = channel.clone();
             async move {
                 if !OFFERED.contains(&request.uri().path()) {
                     return Status::new(refusal, "this server can only be read and watched").into_http::<axum::body::Body>();
                 }
-                let passed_on = async {
+                let forwarded = async {
                     poll_fn(|context| GrpcService::<tonic::body::Body>::poll_ready(&mut channel, context)).await?;
                     GrpcService::call(&mut channel, request.map(tonic::body::Body::new)).await
                 };
-                match passed_on.await {
+                match forwarded.await {
                     Ok(response) => response.map(axum::body::Body::new),
                     Err(error) => Status::unavailable(error.to_string()).into_http(),
                 }
             }
         };
-        let routes = Routes::from(axum::Router::new().fallback(pass_on));
+        let routes = Routes::from(axum::Router::new().fallback(forward));
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             Server::builder().add_routes(routes).serve_with_incoming(TcpIncoming::from(listener)).await.unwrap();

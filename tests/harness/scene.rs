@@ -14,15 +14,15 @@ use super::mesh::{Form, MeshCluster, Shape, publish, rewrite};
 use super::meshkeep::{Home, Meshkeep};
 use super::proxy::Proxy;
 use super::stream::Follower;
-use super::truth::{Served, Truth, difference, difference_of, served};
+use super::truth::{Served, Truth, difference, object_difference, served};
 
 /// Maximum time until the whole mesh is served, for a debug build on two cores that other tests
 /// share.
-const SETTLING: Duration = Duration::from_secs(60);
+const SETTLE_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Interval between comparisons of everything. Comparing the full mesh costs the sidecar some
 /// hundred milliseconds.
-const COMPARING_EVERY: Duration = Duration::from_millis(150);
+const COMPARISON_INTERVAL: Duration = Duration::from_millis(150);
 
 /// One etcd with its clusters, behind a proxy that can cut connections.
 pub(crate) struct Remote {
@@ -39,7 +39,7 @@ pub(crate) struct Scene {
     pub(crate) meshkeep: Option<Meshkeep>,
     pub(crate) follower: Option<Follower>,
     pub(crate) random: StdRng,
-    /// Number of times that everything was published, for the canaries' values.
+    /// Number of canary values generated so far.
     stamp: u32,
 }
 
@@ -172,21 +172,21 @@ impl Scene {
     pub(crate) async fn follower_agrees(&self, truth: &Served, after: &str) {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let different = difference_of("object of the stream", &truth.objects, &self.follower().now().objects);
+            let different = object_difference("object of the stream", &truth.objects, &self.follower().now().objects);
             let Some(different) = different else { return };
             assert!(Instant::now() < deadline, "after {after} the stream's follower holds something else:\n{different}");
-            tokio::time::sleep(COMPARING_EVERY).await;
+            tokio::time::sleep(COMPARISON_INTERVAL).await;
         }
     }
 }
 
 /// Waits until the served state is the truth.
 pub(crate) async fn settles(meshkeep: &Meshkeep, truth: &Served, after: &str) {
-    let deadline = Instant::now() + SETTLING;
+    let deadline = Instant::now() + SETTLE_TIME_MAX;
     loop {
         let Some(different) = difference(truth, &served(meshkeep).await) else { return };
         assert!(Instant::now() < deadline, "after {after} something else is served:\n{different}");
-        tokio::time::sleep(COMPARING_EVERY).await;
+        tokio::time::sleep(COMPARISON_INTERVAL).await;
     }
 }
 

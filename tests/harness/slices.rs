@@ -34,17 +34,17 @@ pub(super) fn endpoints(addresses: impl IntoIterator<Item = String>) -> Vec<u8> 
 }
 
 /// Encodes a slice with these endpoints, of a service with the slice's name.
-pub(super) fn write_of(cluster: &str, id: u32, namespace: &str, name: &str, endpoints: &[u8]) -> Vec<u8> {
-    write_for(name, cluster, id, namespace, name, endpoints)
+pub(super) fn encode_slice(cluster: &str, id: u32, namespace: &str, name: &str, endpoints: &[u8]) -> Vec<u8> {
+    encode_for_service(name, cluster, id, namespace, name, endpoints)
 }
 
 /// Encodes a slice that decompresses to about `unpacked` bytes: its only endpoint has a long node
 /// name.
-pub(crate) fn write_large(service: &str, cluster: &str, id: u32, namespace: &str, name: &str, unpacked: usize) -> Vec<u8> {
-    write_for(service, cluster, id, namespace, name, &bytes(8, &bytes(6, "x".repeat(unpacked).as_bytes())))
+pub(crate) fn encode_large_slice(service: &str, cluster: &str, id: u32, namespace: &str, name: &str, unpacked: usize) -> Vec<u8> {
+    encode_for_service(service, cluster, id, namespace, name, &bytes(8, &bytes(6, "x".repeat(unpacked).as_bytes())))
 }
 
-fn write_for(service: &str, cluster: &str, id: u32, namespace: &str, name: &str, endpoints: &[u8]) -> Vec<u8> {
+fn encode_for_service(service: &str, cluster: &str, id: u32, namespace: &str, name: &str, endpoints: &[u8]) -> Vec<u8> {
     let label = [bytes(1, b"kubernetes.io/service-name"), bytes(2, service.as_bytes())].concat();
     let names = [bytes(1, cluster.as_bytes()), number(2, u64::from(id)), bytes(3, namespace.as_bytes()), bytes(4, name.as_bytes())];
     let message = [names.concat(), bytes(5, &label), bytes(7, b"IPv4"), endpoints.to_vec()].concat();
@@ -84,8 +84,8 @@ fn endpoint(message: &[u8]) -> Value {
             (1, Field::Bytes(address)) => addresses.push(text(address)),
             (2, Field::Bytes(conditions)) => {
                 for (tag, field) in fields(conditions) {
-                    let Field::Number(is) = field else { panic!("a condition is a number") };
-                    endpoint[["", "ready", "serving", "terminating"][usize::try_from(tag).unwrap()]] = (is != 0).into();
+                    let Field::Number(value) = field else { panic!("a condition is a number") };
+                    endpoint[["", "ready", "serving", "terminating"][usize::try_from(tag).unwrap()]] = (value != 0).into();
                 }
             }
             (5, _) => {}
@@ -132,7 +132,7 @@ fn text(bytes: &[u8]) -> Value {
 
 /// Returns the fields of a message in order.
 fn fields(mut message: &[u8]) -> Vec<(u64, Field<'_>)> {
-    let mut found = Vec::new();
+    let mut decoded = Vec::new();
     while !message.is_empty() {
         let head = take_varint(&mut message);
         let field = match head & 7 {
@@ -145,9 +145,9 @@ fn fields(mut message: &[u8]) -> Vec<(u64, Field<'_>)> {
             }
             other => panic!("no wire type {other} in any test"),
         };
-        found.push((head >> 3, field));
+        decoded.push((head >> 3, field));
     }
-    found
+    decoded
 }
 
 fn take_varint(bytes: &mut &[u8]) -> u64 {

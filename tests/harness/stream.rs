@@ -21,7 +21,7 @@ pub(crate) struct Event {
 
 /// State of a follower.
 #[derive(Debug, Default)]
-pub(crate) struct Followed {
+pub(crate) struct FollowerState {
     /// Objects by key.
     pub(crate) objects: Objects,
     /// All received events, in order.
@@ -31,14 +31,14 @@ pub(crate) struct Followed {
     /// True if the stream has ended, in order or not.
     pub(crate) ended: bool,
     /// True if a snapshot or replay has started and is not complete yet.
-    open: bool,
+    is_catching_up: bool,
     /// Events that broke a rule of the stream.
     violations: Vec<String>,
 }
 
 /// A connection to the stream, closed when it is dropped.
 pub(crate) struct Follower {
-    followed: Arc<Mutex<Followed>>,
+    followed: Arc<Mutex<FollowerState>>,
     _task: JoinSet<()>,
 }
 
@@ -60,21 +60,21 @@ impl Follower {
 
     /// Follows the stream of a response.
     pub(crate) fn of(response: reqwest::Response) -> Self {
-        let followed = Arc::new(Mutex::new(Followed::default()));
+        let followed = Arc::new(Mutex::new(FollowerState::default()));
         let mut task = JoinSet::new();
         task.spawn(follow(response, Arc::clone(&followed)));
         Self { followed, _task: task }
     }
 
     /// Returns the current state. Panics if the stream broke a rule.
-    pub(crate) fn now(&self) -> MutexGuard<'_, Followed> {
+    pub(crate) fn now(&self) -> MutexGuard<'_, FollowerState> {
         let followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
         assert_eq!(followed.violations, Vec::<String>::new(), "the stream broke its own rules");
         followed
     }
 
     /// Waits until `ask` returns an answer for the current state.
-    pub(crate) async fn wait<T>(&self, what: &str, mut ask: impl FnMut(&Followed) -> Option<T>) -> T {
+    pub(crate) async fn wait<T>(&self, what: &str, mut ask: impl FnMut(&FollowerState) -> Option<T>) -> T {
         eventually(what, || std::future::ready(ask(&self.now()))).await
     }
 
@@ -84,7 +84,7 @@ impl Follower {
     }
 }
 
-impl Followed {
+impl FollowerState {
     /// Returns the events with a name, from an index on.
     pub(crate) fn named<'a>(&'a self, name: &'a str, from: usize) -> impl Iterator<Item = &'a Event> {
         self.events[from..].iter().filter(move |event| event.name == name)
@@ -104,13 +104,13 @@ impl Followed {
         match event.name.as_str() {
             "reset" => {
                 self.objects.clear();
-                self.open = true;
+                self.is_catching_up = true;
             }
             "upsert" => {
                 let (kind, object) = (event.data["kind"].as_str().unwrap_or_default(), &event.data["object"]);
                 // a problem is identified by the key of the event
-                let reported = || (event.data["key"].as_str().unwrap_or_default().to_owned(), object.clone());
-                let (key, object) = if kind == "problem" { reported() } else { reduce(kind, object) };
+                let problem = || (event.data["key"].as_str().unwrap_or_default().to_owned(), object.clone());
+                let (key, object) = if kind == "problem" { problem() } else { reduce(kind, object) };
                 if event.data["key"] != *key {
                     self.violations.push(format!("the key does not fit the object: {}", event.data));
                 }
@@ -119,7 +119,7 @@ impl Followed {
             "delete" => {
                 self.objects.remove(event.data["key"].as_str().unwrap_or_default());
             }
-            "synced" => self.open = false,
+            "synced" => self.is_catching_up = false,
             _ => {}
         }
         if let Some(id) = &event.id {
@@ -130,25 +130,25 @@ impl Followed {
 
     /// Checks the rules that apply to every stream.
     fn check(&mut self, event: &Event) {
-        let mut broken = |rule: &str| self.violations.push(format!("{rule}: {event:?}"));
+        let mut add_violation = |rule: &str| self.violations.push(format!("{rule}: {event:?}"));
         if event.data["type"] != *event.name {
-            broken("`type` is not the event's name");
+            add_violation("`type` is not the event's name");
         }
-        let in_snapshot = self.open && event.name != "synced";
+        let in_snapshot = self.is_catching_up && event.name != "synced";
         if in_snapshot && event.id.is_some() {
-            broken("an id inside a snapshot");
+            add_violation("an id inside a snapshot");
         }
         if in_snapshot && event.name == "bookmark" {
-            broken("a bookmark before synced");
+            add_violation("a bookmark before synced");
         }
         if !in_snapshot && ["upsert", "delete", "synced", "bookmark"].contains(&event.name.as_str()) && event.id.is_none() {
-            broken("no id");
+            add_violation("no id");
         }
         if let (Some(before), Some(after)) = (self.position.as_deref().and_then(sequence), event.id.as_deref().and_then(sequence))
             && after < before
-            && !self.open
+            && !self.is_catching_up
         {
-            broken("a position that goes back");
+            add_violation("a position that goes back");
         }
     }
 }
@@ -157,7 +157,7 @@ fn sequence(position: &str) -> Option<u64> {
     position.rsplit('.').next()?.parse().ok()
 }
 
-async fn follow(response: reqwest::Response, followed: Arc<Mutex<Followed>>) {
+async fn follow(response: reqwest::Response, followed: Arc<Mutex<FollowerState>>) {
     let mut bytes = response.bytes_stream();
     let mut buffer = Vec::new();
     while let Some(Ok(chunk)) = bytes.next().await {
@@ -177,6 +177,6 @@ fn parse(block: &str) -> Option<Event> {
     let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim_start().to_owned());
     let name = field("event:")?;
     let data = field("data:").unwrap_or_default();
-    let data = serde_json::from_str(&data).unwrap_or_else(|e| panic!("the data of {name} is no JSON ({e}): {data}"));
+    let data = serde_json::from_str(&data).unwrap_or_else(|e| panic!("the data of {name} is not JSON ({e}): {data}"));
     Some(Event { name, id: field("id:"), data })
 }

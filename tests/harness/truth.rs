@@ -1,7 +1,7 @@
 //! Expected state, computed from the bytes that were put, and the state that is served.
 //!
-//! Nothing of the crate is used here: this is a second, slower implementation of Cilium's formats
-//! (docs/develop/protocol.md §2), so that a mistake in `wire` cannot hide itself.
+//! This module uses no code of the crate. It is a second, slower implementation of Cilium's formats
+//! (docs/develop/protocol.md §2), so that it does not repeat a mistake of `wire`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -109,7 +109,7 @@ pub(crate) struct Truth {
 #[derive(Debug, Clone)]
 struct TruthEntry {
     newest: Vec<u8>,
-    good: Option<Vec<u8>>,
+    last_valid: Option<Vec<u8>>,
 }
 
 /// Returns the number of added or changed objects and the number of deleted ones.
@@ -139,19 +139,19 @@ impl Truth {
     }
 
     /// Sets the id that the identities of a cluster have.
-    pub(crate) fn name_cluster(&mut self, name: &str, id: u32) {
+    pub(crate) fn set_cluster_id(&mut self, name: &str, id: u32) {
         self.cluster_ids.insert(name.into(), id);
     }
 
     /// Puts a valid value.
     pub(crate) fn put(&mut self, key: &str, value: Vec<u8>) {
-        self.entries.insert(key.into(), TruthEntry { newest: value.clone(), good: Some(value) });
+        self.entries.insert(key.into(), TruthEntry { newest: value.clone(), last_valid: Some(value) });
     }
 
     /// Puts an invalid value. The last valid one stays.
     pub(crate) fn put_bad(&mut self, key: &str, value: Vec<u8>) {
-        let good = self.entries.get(key).and_then(|held| held.good.clone());
-        self.entries.insert(key.into(), TruthEntry { newest: value, good });
+        let last_valid = self.entries.get(key).and_then(|entry| entry.last_valid.clone());
+        self.entries.insert(key.into(), TruthEntry { newest: value, last_valid });
     }
 
     /// Returns the number of keys.
@@ -162,19 +162,19 @@ impl Truth {
     /// Returns the state that should be served.
     pub(crate) fn expected(&self) -> Served {
         let mut expected = Served::default();
-        for (key, held) in &self.entries {
-            if let Some(good) = &held.good {
-                expected.objects.insert(key.clone(), self.object(key, good));
-                expected.objects.extend(derived(key, good));
+        for (key, entry) in &self.entries {
+            if let Some(last_valid) = &entry.last_valid {
+                expected.objects.insert(key.clone(), self.object(key, last_valid));
+                expected.objects.extend(derived(key, last_valid));
             }
-            expected.raw.insert(key.clone(), held.newest.clone());
+            expected.raw.insert(key.clone(), entry.newest.clone());
         }
         expected
     }
 
     fn object(&self, key: &str, value: &[u8]) -> Value {
-        let below: Vec<&str> = key.strip_prefix("cilium/cache/").expect("must be in cache form").splitn(4, '/').collect();
-        let (kind, cluster, rest) = (below[0], below[2], below[3]);
+        let parts: Vec<&str> = key.strip_prefix("cilium/cache/").expect("must be in cache form").splitn(4, '/').collect();
+        let (kind, cluster, rest) = (parts[0], parts[2], parts[3]);
         let object = match kind {
             "identities" => identity(cluster, self.cluster_ids[cluster], rest.trim_start_matches("id/"), value),
             "ip" => ip_entry(cluster, &parse(key, value)),
@@ -189,7 +189,7 @@ impl Truth {
 }
 
 fn parse(key: &str, value: &[u8]) -> Value {
-    serde_json::from_slice(value).unwrap_or_else(|e| panic!("the test's own value at {key} is no JSON: {e}"))
+    serde_json::from_slice(value).unwrap_or_else(|e| panic!("the test's own value at {key} is not JSON: {e}"))
 }
 
 fn identity(cluster: &str, cluster_id: u32, id: &str, value: &[u8]) -> Value {
@@ -262,9 +262,9 @@ fn service(value: &Value) -> Value {
         let entries = value[field].as_object().into_iter().flatten();
         entries.map(|(ip, ports)| (ip.parse().unwrap(), (ip.clone(), ports.clone()))).collect()
     };
-    let frontends = by_address("frontends").into_iter().map(|(ip, (_, of_ip))| json!({"ip": ip, "ports": ports(&of_ip)}));
-    let backends = by_address("backends").into_iter().map(|(ip, (text, of_ip))| {
-        json!({"ip": ip, "ports": ports(&of_ip), "hostname": value["hostnames"][&text], "zone": value["zones"][&text]["zone"]})
+    let frontends = by_address("frontends").into_iter().map(|(ip, (_, port_map))| json!({"ip": ip, "ports": ports(&port_map)}));
+    let backends = by_address("backends").into_iter().map(|(ip, (text, port_map))| {
+        json!({"ip": ip, "ports": ports(&port_map), "hostname": value["hostnames"][&text], "zone": value["zones"][&text]["zone"]})
     });
     json!({
         "cluster": value["cluster"],
@@ -395,15 +395,15 @@ pub(crate) async fn served(meshkeep: &Meshkeep) -> Served {
 
 /// Returns all objects that are served.
 pub(crate) async fn served_objects(meshkeep: &Meshkeep) -> Objects {
-    objects_of(meshkeep, "").await
+    list_objects(meshkeep, "").await
 }
 
 /// Returns all objects of one cluster that are served.
-pub(crate) async fn served_of(meshkeep: &Meshkeep, cluster: &str) -> Objects {
-    objects_of(meshkeep, &format!("?cluster={cluster}")).await
+pub(crate) async fn served_objects_of(meshkeep: &Meshkeep, cluster: &str) -> Objects {
+    list_objects(meshkeep, &format!("?cluster={cluster}")).await
 }
 
-async fn objects_of(meshkeep: &Meshkeep, query: &str) -> Objects {
+async fn list_objects(meshkeep: &Meshkeep, query: &str) -> Objects {
     let mut objects = Objects::new();
     for (kind, path, _) in KINDS {
         for item in list(meshkeep, &format!("{path}{query}")).await {
@@ -429,8 +429,8 @@ pub(crate) async fn list(meshkeep: &Meshkeep, path: &str) -> Vec<Value> {
         let status = response.status();
         let mut page: Value = response.json().await.unwrap();
         assert_eq!(status, 200, "{path}: {page}");
-        let Value::Array(of_page) = page["items"].take() else { panic!("{path} has no items: {page}") };
-        items.extend(of_page);
+        let Value::Array(page_items) = page["items"].take() else { panic!("{path} has no items: {page}") };
+        items.extend(page_items);
         match page["nextPageToken"].as_str() {
             Some(next) => token = Some(next.to_owned()),
             None => return items,
@@ -440,8 +440,8 @@ pub(crate) async fn list(meshkeep: &Meshkeep, path: &str) -> Vec<Value> {
 
 /// Returns the missing, additional and different keys as text; `None` if there are none.
 pub(crate) fn difference(expected: &Served, actual: &Served) -> Option<String> {
-    let objects = difference_of("object", &expected.objects, &actual.objects);
-    let raw = difference_of("raw entry", &as_text(&expected.raw), &as_text(&actual.raw));
+    let objects = object_difference("object", &expected.objects, &actual.objects);
+    let raw = object_difference("raw entry", &as_text(&expected.raw), &as_text(&actual.raw));
     (objects.is_some() || raw.is_some()).then(|| objects.unwrap_or_default() + &raw.unwrap_or_default())
 }
 
@@ -450,7 +450,7 @@ fn as_text(raw: &BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Value> {
 }
 
 /// Returns the differences between two sets of objects as text; `None` if there are none.
-pub(crate) fn difference_of(what: &str, expected: &Objects, actual: &Objects) -> Option<String> {
+pub(crate) fn object_difference(what: &str, expected: &Objects, actual: &Objects) -> Option<String> {
     let keys: BTreeSet<&String> = expected.keys().chain(actual.keys()).collect();
     let mut text = String::new();
     let (mut shown, mut hidden) = (0, 0);
@@ -473,7 +473,7 @@ pub(crate) fn difference_of(what: &str, expected: &Objects, actual: &Objects) ->
     if hidden > 0 {
         let _ = writeln!(text, "… and {hidden} more");
     }
-    (shown > 0).then(|| format!("of {} {what}s expected, {} served:\n{text}", expected.len(), actual.len()))
+    (shown > 0).then(|| format!("{} {what}s expected, {} served:\n{text}", expected.len(), actual.len()))
 }
 
 fn brief(value: &Value) -> String {

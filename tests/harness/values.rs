@@ -20,7 +20,8 @@ pub(crate) struct Owner<'a> {
 }
 
 impl Owner<'_> {
-    /// Returns the cluster's part of addresses. Ids are reduced, because not all of them fit.
+    /// Returns the octet that identifies the cluster in its addresses: its id modulo 150, so that
+    /// 100 can be added.
     fn net(&self) -> u32 {
         self.id % 150
     }
@@ -76,7 +77,7 @@ impl Owner<'_> {
         (self.id << self.identity_shift) | (256 + index)
     }
 
-    /// Returns name and value of an identity.
+    /// Returns the last part of the key, and the value, of an identity.
     pub(crate) fn identity(&self, index: u32, version: u32) -> (String, String) {
         let mut labels = format!("k8s:app=app-{index};");
         if index.is_multiple_of(3) {
@@ -87,7 +88,8 @@ impl Owner<'_> {
         (self.identity_id(index).to_string(), labels)
     }
 
-    /// Returns name and value of an address or a range.
+    /// Returns the last part of the key, and the value, of an ipcache entry for an address or a
+    /// CIDR.
     pub(crate) fn endpoint(&self, index: u32, version: u32) -> (String, String) {
         let host = format!(r#""HostIP":"172.18.{}.{}""#, self.net(), index % self.nodes % 250 + 1);
         let identity = match index % 10 {
@@ -95,7 +97,7 @@ impl Owner<'_> {
             9 => 1,
             _ => self.identity_id(index % self.identities),
         };
-        let (ip, mask, rest) = self.address(index);
+        let (ip, mask, key_suffix) = self.address(index);
         let pod = match index % 4 {
             0 => String::new(),
             1 => r#","K8sNamespace":"ns-$namespace","K8sPodName":"pod-$index""#.to_owned(),
@@ -107,9 +109,9 @@ impl Owner<'_> {
             ),
         };
         let pod = fill(&pod, &[("namespace", (index % 7).to_string()), ("index", index.to_string())]);
-        // an encryption key of 1 to 15 carries the version
+        // the encryption key, 1 to 15, varies with the version
         let key = version % 15 + 1;
-        (rest, format!(r#"{{"IP":"{ip}"{mask},{host},"ID":{identity},"Key":{key},"Metadata":""{pod}}}"#))
+        (key_suffix, format!(r#"{{"IP":"{ip}"{mask},{host},"ID":{identity},"Key":{key},"Metadata":""{pod}}}"#))
     }
 
     /// Returns an address, its mask, and its form in keys.
@@ -138,7 +140,7 @@ impl Owner<'_> {
         }
     }
 
-    /// Returns name and value of a service.
+    /// Returns the last part of the key, and the value, of a service.
     pub(crate) fn service(&self, index: u32, version: u32) -> (String, String) {
         let Self { cluster, id, .. } = self;
         let net = self.net();
@@ -181,7 +183,7 @@ impl Owner<'_> {
         (format!("{namespace}/{name}"), value)
     }
 
-    /// Returns name and value of a service export.
+    /// Returns the last part of the key, and the value, of a service export.
     pub(crate) fn export(&self, index: u32, version: u32) -> (String, String) {
         let (namespace, name) = (format!("ns-{}", index % 7), format!("svc-{index}"));
         let value = fill(
@@ -198,7 +200,7 @@ impl Owner<'_> {
         (format!("{namespace}/{name}"), value)
     }
 
-    /// Returns name and value of an endpoint slice.
+    /// Returns the last part of the key, and the value, of an endpoint slice.
     pub(crate) fn slice(&self, index: u32, version: u32) -> (String, Vec<u8>) {
         let (namespace, name) = (format!("ns-{}", index % 7), format!("svc-{index}-x2k4v"));
         let address = format!("10.{}.0.{}", self.net(), index % 200 + 30);
@@ -220,7 +222,7 @@ fn fill(template: &str, values: &[(&str, String)]) -> String {
         let end = part.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(part.len());
         match values.iter().find(|(name, _)| *name == &part[..end]) {
             Some((_, value)) => text += value,
-            // for a later replacement
+            // a later call replaces it
             None => text += &format!("${}", &part[..end]),
         }
         text += &part[end..];

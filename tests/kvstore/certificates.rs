@@ -1,5 +1,6 @@
-//! Servers with many types of certificates: each is accepted or refused as by etcd's own client,
-//! with a message that gives the reason.
+//! Servers with many types of certificates. This client accepts and refuses the same certificates
+//! as etcd's own client, apart from the cases `RefusedHere`, and its error message gives the
+//! reason.
 
 use std::fs;
 use std::path::Path;
@@ -13,12 +14,12 @@ use crate::harness::certificates::Pair;
 use crate::harness::etcd::{Etcd, Tls};
 use crate::stream_clients::client::etcd_clients;
 
-/// Expected answer of both clients.
+/// Expected results of etcd's client and of this client.
 enum Verdict {
     Accepted,
-    /// Refused. Our message contains each of these texts.
+    /// Both clients refuse. Our message contains each of these texts.
     Refused(&'static [&'static str]),
-    /// Refused like `Refused`, but accepted by etcd's client.
+    /// Only this client refuses. Our message contains each of these texts.
     RefusedHere(&'static [&'static str]),
 }
 
@@ -111,10 +112,10 @@ const CASES: [(&str, Verdict); 44] = [
 ];
 
 #[tokio::test]
-async fn servers_are_accepted_as_by_etcds_own_client_and_refused_in_sentences() {
-    let go = etcd_clients().join("go-etcd");
+async fn certificates_are_judged_as_by_etcds_own_client() {
+    let go_client = etcd_clients().join("go-etcd");
     let directory = TempDir::new().unwrap();
-    assert!(Command::new(&go).arg("tls-certificates").arg(directory.path()).status().unwrap().success());
+    assert!(Command::new(&go_client).arg("tls-certificates").arg(directory.path()).status().unwrap().success());
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), CASES.len());
     // etcd reads its certificate again for each connection
     let etcd = Etcd::builder().tls(Tls::Server).start().await;
@@ -122,20 +123,22 @@ async fn servers_are_accepted_as_by_etcds_own_client_and_refused_in_sentences() 
     for (name, expected) in CASES {
         let case = directory.path().join(name);
         install(&case, etcd.server_pair());
-        let more = fs::read_to_string(case.join("more.yaml")).unwrap();
-        let text = format!("endpoints: ['{}']\ntrusted-ca-file: {}\n{more}", etcd.url(), case.join("ca.crt").display());
+        let extra_settings = fs::read_to_string(case.join("more.yaml")).unwrap();
+        let text = format!("endpoints: ['{}']\ntrusted-ca-file: {}\n{extra_settings}", etcd.url(), case.join("ca.crt").display());
         fs::write(case.join("client.yaml"), &text).unwrap();
-        let theirs = Command::new(&go).arg("tls-verdict").arg(case.join("client.yaml")).output().unwrap();
-        let theirs = String::from_utf8(theirs.stdout).unwrap();
+        let go_verdict = Command::new(&go_client).arg("tls-verdict").arg(case.join("client.yaml")).output().unwrap();
+        let go_verdict = String::from_utf8(go_verdict.stdout).unwrap();
         let file = ClientFile::parse(text.as_bytes()).unwrap().config;
-        let ours = Connection::open(&file, &file.endpoints()[0], &ClientOptions::default()).await.err().map(|error| error.to_string());
-        let is_right = match expected {
-            Accepted => theirs == "accepted\n" && ours.is_none(),
-            Refused(parts) => theirs != "accepted\n" && ours.as_ref().is_some_and(|text| parts.iter().all(|part| text.contains(part))),
-            RefusedHere(parts) => theirs == "accepted\n" && ours.as_ref().is_some_and(|text| parts.iter().all(|part| text.contains(part))),
+        let error = Connection::open(&file, &file.endpoints()[0], &ClientOptions::default()).await.err().map(|error| error.to_string());
+        let is_as_expected = match expected {
+            Accepted => go_verdict == "accepted\n" && error.is_none(),
+            Refused(parts) => go_verdict != "accepted\n" && error.as_ref().is_some_and(|text| parts.iter().all(|part| text.contains(part))),
+            RefusedHere(parts) => {
+                go_verdict == "accepted\n" && error.as_ref().is_some_and(|text| parts.iter().all(|part| text.contains(part)))
+            }
         };
-        if !is_right {
-            wrong.push(format!("{name}: etcd's client: {theirs}; this one: {}", ours.as_deref().unwrap_or("accepted")));
+        if !is_as_expected {
+            wrong.push(format!("{name}: etcd's client: {go_verdict}; this client: {}", error.as_deref().unwrap_or("accepted")));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -1,5 +1,5 @@
-//! Opening of connections, TLS, authentication, single reads, and that a connection never switches
-//! to another server process.
+//! Tests of connections: opening, TLS, authentication and single reads, and that a connection never
+//! switches to another server process.
 
 use std::time::{Duration, SystemTime};
 
@@ -25,11 +25,11 @@ fn key_value(key: &str, value: &str, revisions: [i64; 2], version: i64) -> KeyVa
 
 /// Names in `mesh.cilium.io` are not in DNS: the file has their addresses (`cilium-host-aliases`).
 #[tokio::test]
-async fn a_name_whose_address_is_in_the_client_file_needs_no_dns() {
+async fn host_aliases_replace_dns() {
     let etcd = Etcd::start().await;
     etcd.put("cilium/a", "1").await;
     let endpoint = format!("http://paris.mesh.cilium.io:{}", etcd.port());
-    // the first address of the two has no server
+    // no server listens on the first of the two addresses
     let text = format!("endpoints: [{endpoint}]\ncilium-host-aliases:\n- hostname: paris.mesh.cilium.io\n  ips: ['::1', 127.0.0.1]\n");
     let file = ClientFile::parse(text.as_bytes()).unwrap().config;
     let connection = Connection::open(&file, &file.endpoints()[0], &ClientOptions::default()).await.unwrap();
@@ -37,7 +37,7 @@ async fn a_name_whose_address_is_in_the_client_file_needs_no_dns() {
 }
 
 #[tokio::test]
-async fn keys_are_read_over_plain_tcp_tls_and_mutual_tls_with_and_without_a_password() {
+async fn keys_are_read_with_every_kind_of_tls_and_login() {
     for binary in etcd_binaries() {
         for tls in [Tls::None, Tls::Server, Tls::Mutual] {
             for user in [None, Some("meshkeep")] {
@@ -48,21 +48,21 @@ async fn keys_are_read_over_plain_tcp_tls_and_mutual_tls_with_and_without_a_pass
                 etcd.put("cilium/a", "1").await;
                 etcd.put("cilium/b", "2").await;
                 etcd.put("cilium/a", "3").await;
-                reads_are_right(&open(&etcd).await).await;
+                assert_reads(&open(&etcd).await).await;
             }
         }
     }
 }
 
-async fn reads_are_right(connection: &Connection) {
+async fn assert_reads(connection: &Connection) {
     let (a_old, a) = (key_value("cilium/a", "1", [2, 2], 1), key_value("cilium/a", "3", [2, 4], 2));
     let b = key_value("cilium/b", "2", [3, 3], 1);
     assert_eq!(connection.get(b"cilium/a", None).await.unwrap(), (Some(a.clone()), Revision(4)));
     assert_eq!(connection.get(b"cilium/a", Some(Revision(3))).await.unwrap(), (Some(a_old), Revision(4)));
     assert_eq!(connection.get(b"cilium/c", None).await.unwrap(), (None, Revision(4)));
     let keys = ["cilium/b", "cilium/c", "cilium/a"].map(|key| key.as_bytes().to_vec());
-    assert_eq!(connection.get_together(&keys).await.unwrap(), (vec![Some(b), None, Some(a)], Revision(4)));
-    assert_eq!(connection.get_together(&[]).await.unwrap(), (vec![], Revision(4)));
+    assert_eq!(connection.get_many(&keys).await.unwrap(), (vec![Some(b), None, Some(a)], Revision(4)));
+    assert_eq!(connection.get_many(&[]).await.unwrap(), (vec![], Revision(4)));
     assert_eq!(connection.first_key(b"cilium/a\0", b"cilium0").await.unwrap(), Some(b"cilium/b".to_vec()));
     assert_eq!(connection.first_key(b"cilium/c", b"cilium0").await.unwrap(), None);
     let error = connection.get(b"cilium/a", Some(Revision(99))).await.unwrap_err();
@@ -73,7 +73,7 @@ async fn reads_are_right(connection: &Connection) {
 }
 
 #[tokio::test]
-async fn a_server_of_another_authority_is_refused_unless_verification_is_skipped() {
+async fn servers_of_another_ca_are_refused_unless_verification_is_off() {
     let etcd = Etcd::builder().tls(Tls::Server).start().await;
     let other = Authority::new(&etcd.directory().join("other"), "other");
     let wrong = format!("endpoints: [{}]\ntrusted-ca-file: {}\n", etcd.url(), other.certificate().display());
@@ -98,7 +98,7 @@ async fn a_server_of_another_authority_is_refused_unless_verification_is_skipped
 }
 
 #[tokio::test]
-async fn what_keeps_a_connection_from_opening_is_named() {
+async fn errors_name_the_reason_why_a_connection_fails() {
     let mut etcd = Etcd::builder().tls(Tls::Mutual).start().await;
     let (url, ca) = (etcd.url(), etcd.authority().certificate().display().to_string());
     let error = refusal(&format!("endpoints: [a]\ntrusted-ca-file: {ca}\n"), &url).await.to_string();
@@ -108,9 +108,12 @@ async fn what_keeps_a_connection_from_opening_is_named() {
 
     let missing = format!("endpoints: [a]\ntrusted-ca-file: {ca}\ncert-file: /nowhere.crt\nkey-file: /nowhere.key\n");
     assert_eq!(refusal(&missing, &url).await.to_string(), "/nowhere.crt cannot be used: No such file or directory (os error 2)");
-    let (own, stranger) = (etcd.client_pair().clone(), etcd.authority().client("stranger"));
-    let mixed =
-        format!("endpoints: [a]\ntrusted-ca-file: {ca}\ncert-file: {}\nkey-file: {}\n", own.certificate.display(), stranger.key.display());
+    let (own_pair, stranger) = (etcd.client_pair().clone(), etcd.authority().client("stranger"));
+    let mixed = format!(
+        "endpoints: [a]\ntrusted-ca-file: {ca}\ncert-file: {}\nkey-file: {}\n",
+        own_pair.certificate.display(),
+        stranger.key.display()
+    );
     let error = refusal(&mixed, &url).await.to_string();
     let start = format!("{} cannot be used: it is not the key of CN=meshkeep (serial ", stranger.key.display());
     assert!(error.starts_with(&start) && error.ends_with("; use a key and a certificate that belong together"), "{error}");
@@ -135,7 +138,7 @@ async fn what_keeps_a_connection_from_opening_is_named() {
 
 /// A client's key may have any type that Go supports.
 #[tokio::test]
-async fn clients_with_keys_over_p521_and_ed25519_are_let_in_and_plain_servers_are_named() {
+async fn p521_and_ed25519_keys_work_and_servers_without_tls_are_named() {
     let etcd = Etcd::builder().tls(Tls::Mutual).start().await;
     for algorithm in [&rcgen::PKCS_ECDSA_P521_SHA512, &rcgen::PKCS_ED25519] {
         etcd.authority().client_with_key("meshkeep", &rcgen::KeyPair::generate_for(algorithm).unwrap());
@@ -148,7 +151,7 @@ async fn clients_with_keys_over_p521_and_ed25519_are_let_in_and_plain_servers_ar
 }
 
 #[tokio::test]
-async fn a_server_that_accepts_and_says_nothing_costs_no_more_than_the_limits() {
+async fn connecting_to_a_silent_server_ends_after_the_timeout() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let authority = silent.local_addr().unwrap().to_string();
     let limit = Duration::from_millis(200);
@@ -163,7 +166,7 @@ async fn a_server_that_accepts_and_says_nothing_costs_no_more_than_the_limits() 
 /// A connection does not survive a restart of its server. A wiped etcd has the same cluster id, so
 /// that an automatic reconnect would go unnoticed.
 #[tokio::test]
-async fn a_connection_whose_server_restarted_is_broken_for_ever() {
+async fn a_connection_stays_broken_after_a_restart_of_its_server() {
     for binary in etcd_binaries() {
         let mut etcd = Etcd::builder().binary(binary).start().await;
         let connection = open(&etcd).await;
@@ -172,7 +175,7 @@ async fn a_connection_whose_server_restarted_is_broken_for_ever() {
         watch.next().await.unwrap();
         etcd.wipe();
         etcd.restart().await;
-        assert_eq!(open(&etcd).await.etcd_cluster_id(), cluster_id, "or the test shows nothing");
+        assert_eq!(open(&etcd).await.etcd_cluster_id(), cluster_id, "the cluster id must be the same, otherwise the test proves nothing");
         for _ in 0..20 {
             for error in [
                 connection.get(b"cilium/a", None).await.err().unwrap(),
@@ -189,7 +192,7 @@ async fn a_connection_whose_server_restarted_is_broken_for_ever() {
 }
 
 #[tokio::test]
-async fn another_cluster_token_shows_as_another_cluster_id_in_the_next_connection_only() {
+async fn another_cluster_token_changes_the_cluster_id() {
     let mut etcd = Etcd::start().await;
     let before = open(&etcd).await;
     etcd.wipe();
@@ -199,10 +202,10 @@ async fn another_cluster_token_shows_as_another_cluster_id_in_the_next_connectio
     assert!(before.get(b"cilium/a", None).await.is_err());
 }
 
-/// etcd disconnects clients that ping without an open call. A server that stops answering while a
-/// watch is open is detected.
+/// etcd disconnects clients that ping without an open call. A client that has an open watch detects
+/// by pings that its server no longer answers.
 #[tokio::test]
-async fn a_frozen_server_is_noticed_by_ping_and_an_idle_connection_is_left_alone() {
+async fn pings_detect_a_frozen_server_and_spare_idle_connections() {
     let etcd = Etcd::builder().flag("--grpc-keepalive-min-time=10ms").start().await;
     let options = ClientOptions {
         keepalive_heartbeat: Duration::from_millis(50),
@@ -210,36 +213,36 @@ async fn a_frozen_server_is_noticed_by_ping_and_an_idle_connection_is_left_alone
         ..ClientOptions::default()
     };
     let connection = open_with(&etcd, &options).await;
-    // idle for the time of 20 pings; after three etcd would close the connection
+    // idle for the time of 20 pings; etcd would close the connection after three pings
     tokio::time::sleep(Duration::from_secs(1)).await;
     connection.get(b"cilium/a", None).await.unwrap();
     let mut watch = connection.watch(b"cilium/a", None, Revision(1)).await.unwrap();
     watch.next().await.unwrap();
     assert!(tokio::time::timeout(Duration::from_secs(1), watch.next()).await.is_err(), "pings are answered");
     etcd.pause();
-    let error = tokio::time::timeout(PATIENCE, watch.next()).await.expect("an error in time").unwrap_err();
+    let error = tokio::time::timeout(PATIENCE, watch.next()).await.expect("the watch must fail in time").unwrap_err();
     assert_eq!(error.disposition(), Disposition::Retry, "{error}");
     etcd.resume();
     assert!(connection.get(b"cilium/a", None).await.is_err());
 }
 
 #[tokio::test]
-async fn the_first_certificate_to_run_out_is_reported() {
+async fn the_earliest_certificate_expiry_is_reported() {
     let etcd = Etcd::builder().tls(Tls::Mutual).start().await;
     let file = client_file(&etcd);
     assert_eq!(file.missing_files(), Vec::<std::path::PathBuf>::new());
     let year = |text: &str| SystemTime::from(text.parse::<jiff::Timestamp>().unwrap());
     assert_eq!(file.certificate_expiry(), Some(year("2100-01-01T00:00:00Z")));
-    let short = etcd.authority().client_until("short", 2050);
+    let short_lived = etcd.authority().client_until("short", 2050);
     let yaml = etcd.client_file_yaml().replace("client-meshkeep", "client-short");
     assert_eq!(ClientFile::parse(yaml.as_bytes()).unwrap().config.certificate_expiry(), Some(year("2050-01-01T00:00:00Z")));
-    std::fs::remove_file(&short.key).unwrap();
-    assert_eq!(ClientFile::parse(yaml.as_bytes()).unwrap().config.missing_files(), [short.key]);
+    std::fs::remove_file(&short_lived.key).unwrap();
+    assert_eq!(ClientFile::parse(yaml.as_bytes()).unwrap().config.missing_files(), [short_lived.key]);
 }
 
 /// Rotated files are used from the next connection on, without a new client file.
 #[tokio::test]
-async fn certificates_are_read_anew_for_each_connection() {
+async fn certificates_are_read_again_for_each_connection() {
     let etcd = Etcd::builder().tls(Tls::Mutual).start().await;
     let file = client_file(&etcd);
     let stranger_authority = Authority::new(&etcd.directory().join("stranger"), "ca");

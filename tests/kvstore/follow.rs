@@ -1,4 +1,4 @@
-//! Short ranges that are followed over compactions.
+//! Tests of short ranges that are followed across compactions.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const PREFIX: &[u8] = b"cilium/synced/paris/";
 /// Returns the next changes, as `key=value`, or `key` for a delete.
 async fn next_changes(follow: &mut FollowedRange) -> Vec<String> {
     loop {
-        let events = tokio::time::timeout(PATIENCE, follow.next()).await.expect("a word in time").unwrap();
+        let events = tokio::time::timeout(PATIENCE, follow.next()).await.expect("a message in time").unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let changes = events.into_iter().map(|event| match event {
             Event::Put(put) => format!("{}={}", text(&put.key), text(&put.value)),
@@ -28,8 +28,8 @@ async fn next_changes(follow: &mut FollowedRange) -> Vec<String> {
     }
 }
 
-/// Puts another key and compacts it, without end.
-async fn compact_for_ever(etcd: etcd_client::Client) {
+/// Puts an unrelated key and compacts its revision, in an endless loop.
+async fn compact_forever(etcd: etcd_client::Client) {
     let (mut puts, mut compactions) = (etcd.kv_client(), etcd.kv_client());
     loop {
         let revision = puts.put("elsewhere", "1", None).await.unwrap().header().unwrap().revision();
@@ -39,15 +39,15 @@ async fn compact_for_ever(etcd: etcd_client::Client) {
 }
 
 #[tokio::test]
-async fn a_short_range_is_followed_over_compactions_and_nothing_is_missed() {
+async fn a_followed_range_misses_no_change_during_compactions() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).start().await;
         etcd.put("cilium/synced/paris/a", "1").await;
         etcd.put("cilium/synced/paris/b", "1").await;
-        // never changes, so that another read must not report it
+        // this key never changes, so reading the range again must not report it
         etcd.put("cilium/synced/paris/z", "1").await;
         let mut compacting = JoinSet::new();
-        compacting.spawn(compact_for_ever(etcd.client().await));
+        compacting.spawn(compact_forever(etcd.client().await));
         let connection = open(&etcd).await;
         let mut follows = Vec::new();
         for _ in 0..16 {
@@ -55,12 +55,12 @@ async fn a_short_range_is_followed_over_compactions_and_nothing_is_missed() {
             assert_eq!(found.len(), 3);
             follows.push(follow);
         }
-        // etcd synchronizes new watches every 100 ms, and some are compacted before that: after
-        // another read they must have missed nothing
+        // etcd synchronizes new watches every 100 ms, and some watches are compacted before that:
+        // after another read they must not have missed a change
         etcd.put("cilium/synced/paris/a", "2").await;
         etcd.delete("cilium/synced/paris/b").await;
         // concurrently, because a watch that is not read delays the others of its connection
-        let both = async |follow: &mut FollowedRange| {
+        let next_two = async |follow: &mut FollowedRange| {
             let mut changes = next_changes(follow).await;
             while changes.len() < 2 {
                 changes.extend(next_changes(follow).await);
@@ -68,7 +68,7 @@ async fn a_short_range_is_followed_over_compactions_and_nothing_is_missed() {
             changes.sort();
             changes
         };
-        for changes in join_all(follows.iter_mut().map(both)).await {
+        for changes in join_all(follows.iter_mut().map(next_two)).await {
             assert_eq!(changes, ["cilium/synced/paris/a=2", "cilium/synced/paris/b"]);
         }
         compacting.shutdown().await;
@@ -80,7 +80,7 @@ async fn a_short_range_is_followed_over_compactions_and_nothing_is_missed() {
 }
 
 #[tokio::test]
-async fn a_range_of_more_keys_than_cilium_writes_there_is_refused() {
+async fn a_followed_range_with_too_many_keys_is_refused() {
     let etcd = Etcd::start().await;
     etcd.put_many((0..65).map(|number| (format!("cilium/synced/paris/{number}"), "1"))).await;
     let error = open(&etcd).await.follow(PREFIX, Some(&prefix_end(PREFIX))).await.err().unwrap().to_string();

@@ -1,4 +1,4 @@
-//! Paged lists.
+//! Tests of paged lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +31,7 @@ fn contents(pages: &[Page]) -> Entries {
 }
 
 #[tokio::test]
-async fn a_list_is_of_one_revision_while_changes_go_on() {
+async fn a_paged_list_has_one_revision_despite_changes() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).start().await;
         let put = entries(1000, |i| format!("value {i}").into_bytes());
@@ -53,9 +53,10 @@ async fn a_list_is_of_one_revision_while_changes_go_on() {
     }
 }
 
-/// Only etcd 3.7 has `RangeStream`. The others refuse the first one, and the rest is read in pages.
+/// Only etcd 3.7 has `RangeStream`. Older servers refuse the first stream, and the remaining keys
+/// are read in pages.
 #[tokio::test]
-async fn a_list_is_of_one_revision_also_where_it_comes_as_a_stream() {
+async fn a_streamed_list_has_one_revision_despite_changes() {
     let mut lengths = BTreeSet::new();
     for binary in etcd_binaries() {
         let mut etcd = Etcd::builder().binary(binary).start().await;
@@ -63,7 +64,7 @@ async fn a_list_is_of_one_revision_also_where_it_comes_as_a_stream() {
         let put = entries(1000, |i| format!("value {i}").into_bytes());
         let revision = etcd.put_many(put.clone()).await;
         let connection = open(&etcd).await;
-        for turn in 0..2 {
+        for round in 0..2 {
             let mut list = connection.list(b"cilium/state/nodes/v1/");
             let mut pages = vec![list.next_page().await.unwrap().unwrap()];
             etcd.put("cilium/state/nodes/v1/00901", "value 901").await;
@@ -71,10 +72,10 @@ async fn a_list_is_of_one_revision_also_where_it_comes_as_a_stream() {
             etcd.delete("cilium/state/nodes/v1/00901a").await;
             pages.extend(remaining_pages(&mut list).await);
             for page in &pages {
-                assert_eq!((page.revision, page.total_count), (Revision(revision + 3 * turn), 1000));
+                assert_eq!((page.revision, page.total_count), (Revision(revision + 3 * round), 1000));
             }
             assert!(contents(&pages) == put);
-            // a server without it is not asked again
+            // a stream is not requested again from a server that does not implement it
             assert_eq!(connection.has_range_stream(), pages[1].key_values.len() == 10);
             lengths.insert(pages.iter().map(|page| page.key_values.len()).collect::<Vec<_>>());
         }
@@ -86,10 +87,10 @@ async fn a_list_is_of_one_revision_also_where_it_comes_as_a_stream() {
     assert_eq!(lengths, expected);
 }
 
-/// A part of a stream may be twice as large as etcd's largest request. If it does not fit into a
-/// message, the rest is read in pages.
+/// A part of a stream may be twice as large as etcd's largest request. If a part does not fit into
+/// a message, the remaining keys are read in pages.
 #[tokio::test]
-async fn a_stream_whose_parts_are_too_large_goes_on_in_pages() {
+async fn a_list_continues_in_pages_if_parts_of_a_stream_are_too_large() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).start().await;
         let size = 700 << 10;
@@ -116,7 +117,7 @@ async fn an_empty_list_has_one_empty_page_and_no_limit_means_one_page() {
 }
 
 #[tokio::test]
-async fn a_list_that_outlives_its_history_says_so_and_the_connection_stays_good() {
+async fn a_list_reports_compacted_history_and_the_connection_survives() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).start().await;
         etcd.put_many(entries(300, |_| vec![])).await;

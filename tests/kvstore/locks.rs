@@ -1,4 +1,4 @@
-//! Locks: one holder at a time over tasks and sessions, whatever happens to them.
+//! Tests of locks: one holder at a time across tasks and sessions, despite failures.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,28 +11,29 @@ use super::{session, session_options, session_with};
 use crate::harness::etcd::{Etcd, etcd_binaries};
 use crate::harness::{PATIENCE, eventually};
 
-/// Repeatedly locks, checks that no other task is inside, and increments a counter in etcd.
-async fn count_up(session: Session, inside: Arc<AtomicU32>, times: u32) {
+/// Repeatedly locks a path, checks that no other task holds the lock, and increments a counter in
+/// etcd.
+async fn count_up(session: Session, holders: Arc<AtomicU32>, times: u32) {
     for _ in 0..times {
         let lock = session.lock_path(b"locks/counter").await.unwrap();
-        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two hold one lock");
+        assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two tasks hold the lock");
         let value = session.get_if_locked(b"counter", &lock).await.unwrap().map_or(0, |found| found.value[0]);
-        session.update_if_locked(b"counter", &[value + 1], Life::Lasting, &lock).await.unwrap();
-        inside.fetch_sub(1, Ordering::SeqCst);
+        session.update_if_locked(b"counter", &[value + 1], Life::Permanent, &lock).await.unwrap();
+        holders.fetch_sub(1, Ordering::SeqCst);
         lock.unlock().await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn a_lock_has_one_holder_over_tasks_and_sessions() {
+async fn a_lock_has_one_holder_across_tasks_and_sessions() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).start().await;
-        let inside = Arc::new(AtomicU32::new(0));
+        let holders = Arc::new(AtomicU32::new(0));
         let mut tasks = JoinSet::new();
         for _ in 0..3 {
             let session = session(&etcd).await;
             for _ in 0..4 {
-                tasks.spawn(count_up(session.clone(), Arc::clone(&inside), 5));
+                tasks.spawn(count_up(session.clone(), Arc::clone(&holders), 5));
             }
         }
         tasks.join_all().await;
@@ -44,27 +45,27 @@ async fn a_lock_has_one_holder_over_tasks_and_sessions() {
 }
 
 #[tokio::test]
-async fn a_holder_that_dies_is_superseded_when_its_lease_ends() {
+async fn the_next_waiter_gets_the_lock_of_a_dead_holder() {
     let etcd = Etcd::start().await;
     let options = SessionOptions { lock_ttl: Duration::from_secs(2), ..session_options() };
     let first = session_with(&etcd, options.clone()).await;
     let second = session_with(&etcd, options).await;
     let held = first.lock_path(b"locks/a").await.unwrap();
-    // like a killed process: nothing is renewed, nothing is deleted
+    // as after a killed process, the lease is not renewed and nothing is deleted
     first.close().await;
-    let taken = tokio::time::timeout(PATIENCE, second.lock_path(b"locks/a")).await.unwrap().unwrap();
-    assert_ne!(held.comparator(), taken.comparator());
-    second.update_if_locked(b"cilium/a", b"1", Life::Lasting, &taken).await.unwrap();
+    let next = tokio::time::timeout(PATIENCE, second.lock_path(b"locks/a")).await.unwrap().unwrap();
+    assert_ne!(held.comparator(), next.comparator());
+    second.update_if_locked(b"cilium/a", b"1", Life::Permanent, &next).await.unwrap();
 }
 
 #[tokio::test]
-async fn whose_lease_ends_while_it_waits_does_not_get_the_lock() {
+async fn a_waiter_whose_lease_ends_does_not_get_the_lock() {
     let etcd = Etcd::start().await;
     let (one, other) = (session(&etcd).await, session(&etcd).await);
     let held = one.lock_path(b"locks/a").await.unwrap();
     let holder = held.comparator().key.clone();
-    let end_of_lease = async {
-        let lease = eventually("the key of the session that waits", || async {
+    let revoke_lease = async {
+        let lease = eventually("the key of the waiting session", || async {
             let below = etcd_client::GetOptions::new().with_prefix();
             let found = etcd.client().await.get("locks/a/", Some(below)).await.unwrap();
             found.kvs().iter().find(|key_value| key_value.key() != holder).map(etcd_client::KeyValue::lease)
@@ -73,7 +74,7 @@ async fn whose_lease_ends_while_it_waits_does_not_get_the_lock() {
         etcd.client().await.lease_revoke(lease).await.unwrap();
         held.unlock().await.unwrap();
     };
-    let (waited, ()) = tokio::join!(other.lock_path(b"locks/a"), end_of_lease);
+    let (waited, ()) = tokio::join!(other.lock_path(b"locks/a"), revoke_lease);
     let error = waited.map(drop).unwrap_err();
     assert!(matches!(error, KvstoreError::LockLost { .. }), "{error}");
 }
@@ -94,7 +95,7 @@ async fn a_lock_key_is_the_path_and_the_lease() {
 }
 
 #[tokio::test]
-async fn who_stops_waiting_or_drops_a_lock_leaves_nothing() {
+async fn keys_of_cancelled_waits_and_dropped_locks_are_deleted() {
     let etcd = Etcd::start().await;
     let (one, other) = (session(&etcd).await, session(&etcd).await);
     let held = one.lock_path(b"locks/a").await.unwrap();
@@ -104,41 +105,41 @@ async fn who_stops_waiting_or_drops_a_lock_leaves_nothing() {
         let options = etcd_client::GetOptions::new().with_prefix().with_count_only();
         etcd.client().await.get("locks/", Some(options)).await.unwrap().count()
     };
-    eventually("the waiter's key is gone", async || (count().await == 1).then_some(())).await;
+    eventually("the waiter's key is deleted", async || (count().await == 1).then_some(())).await;
     drop(held);
-    eventually("the dropped lock's key is gone", async || (count().await == 0).then_some(())).await;
+    eventually("the dropped lock's key is deleted", async || (count().await == 0).then_some(())).await;
     other.lock_path(b"locks/a").await.unwrap().unlock().await.unwrap();
     one.lock_path(b"locks/a").await.unwrap().unlock().await.unwrap();
 }
 
 #[tokio::test]
-async fn who_may_not_write_is_told_so_each_time_and_may_lock_once_they_may() {
+async fn a_user_without_permission_can_lock_after_it_is_granted() {
     let mut etcd = Etcd::start().await;
     etcd.enable_auth("meshkeep", "secret").await;
     etcd.restrict_to_remote("paris").await;
     let session = session(&etcd).await;
     for _ in 0..3 {
-        let outcome = tokio::time::timeout(PATIENCE / 3, session.lock_path_for_long(b"cilium/a")).await;
-        let error = outcome.expect("a lock that nobody holds is not waited for").err().unwrap();
+        let outcome = tokio::time::timeout(PATIENCE / 3, session.lock_path_without_limit(b"cilium/a")).await;
+        let error = outcome.expect("locking a free path must fail without waiting").err().unwrap();
         assert!(matches!(error, KvstoreError::PermissionDenied { .. }), "{error}");
     }
     let permission = etcd_client::Permission::read_write("cilium/").with_prefix();
     etcd.client().await.role_grant_permission("mesh", permission).await.unwrap();
-    session.lock_path_for_long(b"cilium/a").await.unwrap().unlock().await.unwrap();
+    session.lock_path_without_limit(b"cilium/a").await.unwrap().unlock().await.unwrap();
 }
 
 #[tokio::test]
-async fn whose_lease_is_lost_has_lost_the_lock() {
+async fn a_lock_is_lost_when_its_lease_is_lost() {
     let etcd = Etcd::start().await;
     let session = session(&etcd).await;
-    let lock = session.lock_path_for_long(b"cilium/kvstoremesh-lock").await.unwrap();
+    let lock = session.lock_path_without_limit(b"cilium/kvstoremesh-lock").await.unwrap();
     let lease = etcd.client().await.get(lock.comparator().key.clone(), None).await.unwrap().kvs()[0].lease();
     etcd.client().await.lease_revoke(lease).await.unwrap();
-    let error = session.update_if_locked(b"cilium/a", b"1", Life::Lasting, &lock).await.unwrap_err();
+    let error = session.update_if_locked(b"cilium/a", b"1", Life::Permanent, &lock).await.unwrap_err();
     assert!(matches!(error, KvstoreError::LockLost { .. }), "{error}");
     // the next renewal detects it, after a third of 25 s
     tokio::time::timeout(PATIENCE, lock.lost()).await.unwrap();
-    // and the path can be locked again
+    // the path can then be locked again
     drop(lock);
     session.lock_path(b"cilium/kvstoremesh-lock").await.unwrap().unlock().await.unwrap();
 }
@@ -146,7 +147,7 @@ async fn whose_lease_is_lost_has_lost_the_lock() {
 /// Dropping a lock must not release the next one. Both have the same key, because a session's locks
 /// share one lease: the key must be deleted before the next lock creates it.
 #[tokio::test]
-async fn a_lock_that_is_dropped_takes_nothing_from_the_next_one_of_the_process() {
+async fn dropping_a_lock_does_not_release_the_next_lock() {
     let etcd = Etcd::start().await;
     let session = session(&etcd).await;
     for round in 0..40_u8 {
@@ -156,7 +157,7 @@ async fn a_lock_that_is_dropped_takes_nothing_from_the_next_one_of_the_process()
         // key's deletion is complete
         drop(session.lock_path(b"locks/b").await.unwrap());
         session.lock_path(b"locks/b").await.unwrap().unlock().await.unwrap();
-        session.update_if_locked(b"cilium/a", &[round], Life::Lasting, &next).await.expect("must still hold it");
+        session.update_if_locked(b"cilium/a", &[round], Life::Permanent, &next).await.expect("the lock must still be held");
         next.unlock().await.unwrap();
     }
 }

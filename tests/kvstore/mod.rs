@@ -1,4 +1,4 @@
-//! Tests of the kvstore room with real etcd servers.
+//! Tests of the crate `cilium-kvstore` with real etcd servers.
 
 mod certificates;
 mod client_files;

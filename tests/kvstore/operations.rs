@@ -1,5 +1,5 @@
-//! Each operation of a session: its changes and its answers, according to etcd's own revisions,
-//! versions and leases.
+//! Tests of each operation of a session: its changes and its results, compared with etcd's own
+//! revisions, versions and leases.
 
 use cilium_kvstore::{KeyValue, KvLocker, KvstoreError, Life, Session, SessionOptions};
 use meshkeep::internals::client_file::ClientFile;
@@ -8,14 +8,14 @@ use super::{session, session_with};
 use crate::harness::etcd::{Etcd, etcd_binaries};
 
 /// Returns value, version and lease of a key in etcd.
-async fn truth(etcd: &Etcd, key: &str) -> Option<(String, i64, i64)> {
+async fn etcd_state(etcd: &Etcd, key: &str) -> Option<(String, i64, i64)> {
     let reply = etcd.client().await.get(key, None).await.unwrap();
     reply.kvs().first().map(|found| (found.value_str().unwrap().to_owned(), found.version(), found.lease()))
 }
 
-/// Starts a session that writes nothing of its own. A session with the quorum check
-/// (`check_quorum`) puts and deletes the init lock at its start and from time to time, which adds
-/// revisions to a test's own and, for a moment, a key below `cilium/`.
+/// Starts a session that writes no key of its own. A session with the quorum check (`check_quorum`)
+/// puts and deletes the init lock at its start and from time to time. This adds revisions to those
+/// of the test and, for a moment, a key below `cilium/`.
 async fn quiet_session(etcd: &Etcd) -> Session {
     session_with(etcd, SessionOptions { quorum_check: false, ..super::session_options() }).await
 }
@@ -25,31 +25,31 @@ fn names(found: &[KeyValue]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn each_operation_makes_the_changes_that_it_says() {
+async fn each_operation_makes_the_documented_change() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).start().await;
         let session = quiet_session(&etcd).await;
         assert_eq!(session.get(b"cilium/a").await.unwrap(), None);
-        let first = session.update(b"cilium/a", b"1", Life::Lasting).await.unwrap();
-        let second = session.update(b"cilium/a", b"1", Life::Lasting).await.unwrap();
-        assert_eq!(second.0, first.0 + 1, "an update writes whatever is there");
-        assert_eq!(truth(&etcd, "cilium/a").await, Some(("1".into(), 2, 0)));
+        let first = session.update(b"cilium/a", b"1", Life::Permanent).await.unwrap();
+        let second = session.update(b"cilium/a", b"1", Life::Permanent).await.unwrap();
+        assert_eq!(second.0, first.0 + 1, "an update always writes");
+        assert_eq!(etcd_state(&etcd, "cilium/a").await, Some(("1".into(), 2, 0)));
 
-        assert!(!session.update_if_different(b"cilium/a", b"1", Life::Lasting).await.unwrap());
-        assert!(session.update_if_different(b"cilium/a", b"2", Life::Lasting).await.unwrap());
-        assert_eq!(truth(&etcd, "cilium/a").await, Some(("2".into(), 3, 0)));
-        assert!(session.update_if_different(b"cilium/a", b"2", Life::Leased).await.unwrap(), "it hangs on no lease yet");
+        assert!(!session.update_if_different(b"cilium/a", b"1", Life::Permanent).await.unwrap());
+        assert!(session.update_if_different(b"cilium/a", b"2", Life::Permanent).await.unwrap());
+        assert_eq!(etcd_state(&etcd, "cilium/a").await, Some(("2".into(), 3, 0)));
+        assert!(session.update_if_different(b"cilium/a", b"2", Life::Leased).await.unwrap(), "the key has no lease yet");
         let lease = session.lease_of(b"cilium/a").unwrap();
-        assert_eq!(truth(&etcd, "cilium/a").await, Some(("2".into(), 4, lease.0)));
+        assert_eq!(etcd_state(&etcd, "cilium/a").await, Some(("2".into(), 4, lease.0)));
         assert!(!session.update_if_different(b"cilium/a", b"2", Life::Leased).await.unwrap());
         assert!(
-            session.update_if_different(b"cilium/absent", b"", Life::Lasting).await.unwrap(),
+            session.update_if_different(b"cilium/absent", b"", Life::Permanent).await.unwrap(),
             "an absent key differs from an empty one"
         );
 
         assert!(session.create_only(b"cilium/b", b"1", Life::Leased).await.unwrap());
         assert!(!session.create_only(b"cilium/b", b"2", Life::Leased).await.unwrap());
-        assert_eq!(truth(&etcd, "cilium/b").await, Some(("1".into(), 1, lease.0)), "one lease for both");
+        assert_eq!(etcd_state(&etcd, "cilium/b").await, Some(("1".into(), 1, lease.0)), "both keys have the same lease");
 
         let found = session.list_prefix(b"cilium/").await.unwrap();
         assert_eq!(names(&found), ["cilium/a", "cilium/absent", "cilium/b"]);
@@ -57,10 +57,10 @@ async fn each_operation_makes_the_changes_that_it_says() {
         assert_eq!(session.get_prefix(b"cilium/ab").await.unwrap().unwrap().key, b"cilium/absent");
 
         assert!(session.delete(b"cilium/b").await.unwrap());
-        assert!(!session.delete(b"cilium/b").await.unwrap(), "a missing key is no error");
+        assert!(!session.delete(b"cilium/b").await.unwrap(), "deleting a missing key is not an error");
         assert_eq!(session.lease_of(b"cilium/b"), None);
         assert_eq!(session.delete_prefix(b"cilium/a").await.unwrap(), 2);
-        assert_eq!(session.lease_of(b"cilium/a"), None, "its lease has room again");
+        assert_eq!(session.lease_of(b"cilium/a"), None, "the key is no longer counted on its lease");
         assert_eq!(session.delete_prefix(b"cilium/a").await.unwrap(), 0);
     }
 }
@@ -72,30 +72,30 @@ async fn assert_nothing_happens(etcd: &Etcd, session: &Session, lock: &KvLocker)
     lost(session.get_if_locked(b"cilium/a", lock).await.unwrap_err());
     lost(session.get_prefix_if_locked(b"cilium/", lock).await.unwrap_err());
     lost(session.list_prefix_if_locked(b"cilium/", lock).await.unwrap_err());
-    lost(session.update_if_locked(b"cilium/a", b"9", Life::Lasting, lock).await.unwrap_err());
+    lost(session.update_if_locked(b"cilium/a", b"9", Life::Permanent, lock).await.unwrap_err());
     lost(session.update_if_different_if_locked(b"cilium/a", b"9", Life::Leased, lock).await.unwrap_err());
     lost(session.create_only_if_locked(b"cilium/new", b"9", Life::Leased, lock).await.unwrap_err());
     lost(session.delete_if_locked(b"cilium/a", lock).await.unwrap_err());
     // for an existing key the answer does not depend on the lock
-    assert!(!session.create_only_if_locked(b"cilium/a", b"9", Life::Lasting, lock).await.unwrap());
+    assert!(!session.create_only_if_locked(b"cilium/a", b"9", Life::Permanent, lock).await.unwrap());
     let after = etcd.client().await.get("cilium/", None).await.unwrap().header().unwrap().revision();
     assert_eq!(before, after);
 }
 
 #[tokio::test]
-async fn under_a_lock_each_operation_does_the_same_and_without_it_nothing() {
+async fn operations_under_a_lost_lock_change_nothing() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).start().await;
         let session = quiet_session(&etcd).await;
         let lock = session.lock_path(b"locks/a").await.unwrap();
         assert_eq!(session.get_if_locked(b"cilium/a", &lock).await.unwrap(), None);
-        assert!(session.create_only_if_locked(b"cilium/a", b"1", Life::Lasting, &lock).await.unwrap());
-        assert!(!session.create_only_if_locked(b"cilium/a", b"2", Life::Lasting, &lock).await.unwrap());
-        session.update_if_locked(b"cilium/a", b"2", Life::Lasting, &lock).await.unwrap();
-        assert!(!session.update_if_different_if_locked(b"cilium/a", b"2", Life::Lasting, &lock).await.unwrap());
+        assert!(session.create_only_if_locked(b"cilium/a", b"1", Life::Permanent, &lock).await.unwrap());
+        assert!(!session.create_only_if_locked(b"cilium/a", b"2", Life::Permanent, &lock).await.unwrap());
+        session.update_if_locked(b"cilium/a", b"2", Life::Permanent, &lock).await.unwrap();
+        assert!(!session.update_if_different_if_locked(b"cilium/a", b"2", Life::Permanent, &lock).await.unwrap());
         assert!(session.update_if_different_if_locked(b"cilium/a", b"2", Life::Leased, &lock).await.unwrap());
         let lease = session.lease_of(b"cilium/a").unwrap();
-        assert_eq!(truth(&etcd, "cilium/a").await, Some(("2".into(), 3, lease.0)));
+        assert_eq!(etcd_state(&etcd, "cilium/a").await, Some(("2".into(), 3, lease.0)));
         session.update_if_locked(b"cilium/b", b"1", Life::Leased, &lock).await.unwrap();
         assert_eq!(*session.get_if_locked(b"cilium/a", &lock).await.unwrap().unwrap().value, *b"2");
         assert_eq!(session.get_prefix_if_locked(b"cilium/b", &lock).await.unwrap().unwrap().key, b"cilium/b");
@@ -107,14 +107,14 @@ async fn under_a_lock_each_operation_does_the_same_and_without_it_nothing() {
         etcd.put("cilium/a", "1").await;
         etcd.delete(lock.comparator().key.clone()).await;
         assert_nothing_happens(&etcd, &session, &lock).await;
-        // an equally named key of another client is not ours
+        // a key of another client with the same name is not our lock
         etcd.put(lock.comparator().key.clone(), "").await;
         assert_nothing_happens(&etcd, &session, &lock).await;
     }
 }
 
 #[tokio::test]
-async fn a_user_without_the_right_is_told_so_and_nothing_is_written() {
+async fn an_operation_without_permission_is_refused() {
     let mut etcd = Etcd::start().await;
     etcd.put("cilium/state/a", "1").await;
     etcd.enable_auth("meshkeep", "secret").await;
@@ -124,21 +124,21 @@ async fn a_user_without_the_right_is_told_so_and_nothing_is_written() {
     let error = session.update(b"cilium/state/a", b"2", Life::Leased).await.unwrap_err();
     assert_eq!(error.to_string(), "writing \"cilium/state/a\": permission denied by etcd");
     assert!(error.hint().unwrap().contains("grant-permission"));
-    assert!(session.update(b"cilium/state/a", b"2", Life::Lasting).await.is_err());
+    assert!(session.update(b"cilium/state/a", b"2", Life::Permanent).await.is_err());
     assert!(session.delete(b"cilium/state/a").await.is_err());
-    assert_eq!(truth(&etcd, "cilium/state/a").await, Some(("1".into(), 1, 0)));
-    assert!(session.is_connected(), "a right that lacks is no lost connection");
+    assert_eq!(etcd_state(&etcd, "cilium/state/a").await, Some(("1".into(), 1, 0)));
+    assert!(session.is_connected(), "a missing permission does not end the connection");
 }
 
 #[tokio::test]
-async fn a_full_etcd_is_told_with_what_to_do_and_reads_go_on() {
+async fn errors_of_a_full_etcd_have_a_hint_and_reads_continue() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).flag("--quota-backend-bytes=1048576").start().await;
         let session = session(&etcd).await;
-        session.update(b"cilium/a", b"1", Life::Lasting).await.unwrap();
+        session.update(b"cilium/a", b"1", Life::Permanent).await.unwrap();
         let large = vec![b'x'; 256 << 10];
         let error = loop {
-            if let Err(error) = session.update(b"cilium/large", &large, Life::Lasting).await {
+            if let Err(error) = session.update(b"cilium/large", &large, Life::Permanent).await {
                 break error;
             }
         };
@@ -149,7 +149,7 @@ async fn a_full_etcd_is_told_with_what_to_do_and_reads_go_on() {
 }
 
 #[tokio::test]
-async fn users_are_there_with_their_roles_or_are_not() {
+async fn users_are_created_with_their_roles_and_deleted() {
     for binary in etcd_binaries() {
         let mut etcd = Etcd::builder().binary(binary).start().await;
         etcd.enable_auth("meshkeep", "secret").await;
@@ -163,9 +163,9 @@ async fn users_are_there_with_their_roles_or_are_not() {
         let roles = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
         session.user_enforce_presence("remote-paris", &roles(&["old", "remote"])).await.unwrap();
         session.user_enforce_presence("remote-paris", &roles(&["local", "remote"])).await.unwrap();
-        let mut has = client.user_get("remote-paris").await.unwrap().roles().to_vec();
-        has.sort();
-        assert_eq!(has, ["local", "remote"]);
+        let mut assigned = client.user_get("remote-paris").await.unwrap().roles().to_vec();
+        assigned.sort();
+        assert_eq!(assigned, ["local", "remote"]);
         let error = session.user_enforce_presence("remote-oslo", &roles(&["absent"])).await.unwrap_err();
         assert!(error.to_string().contains("\"absent\""), "{error}");
         client.user_get("remote-oslo").await.unwrap();
@@ -177,7 +177,7 @@ async fn users_are_there_with_their_roles_or_are_not() {
 }
 
 #[tokio::test]
-async fn serializable_reads_are_answered_and_a_whole_list_is_one_call() {
+async fn serializable_reads_work_and_a_list_is_one_call() {
     let etcd = Etcd::start().await;
     let options = cilium_kvstore::SessionOptions { serializable_reads: true, ..super::session_options() };
     let session = session_with(&etcd, options).await;

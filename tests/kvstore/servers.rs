@@ -1,9 +1,10 @@
-//! Tests of the harness: a server starts, keeps its data over a restart, and loses it in a wipe.
+//! Tests of the harness: a server starts, keeps its data across a restart, and loses its data in a
+//! wipe.
 
 use crate::harness::etcd::{Etcd, Tls, etcd_binaries};
 
 #[tokio::test]
-async fn a_test_server_keeps_its_data_over_a_restart_and_loses_it_when_wiped() {
+async fn a_test_server_keeps_its_data_until_it_is_wiped() {
     for binary in etcd_binaries() {
         for tls in [Tls::None, Tls::Server, Tls::Mutual] {
             let mut etcd = Etcd::builder().binary(&binary).tls(tls).start().await;

@@ -1,4 +1,4 @@
-//! Sessions during restarts and wipes of an etcd, and after lost leases.
+//! Tests of sessions: restarts and wipes of etcd, and lost leases.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -24,15 +24,15 @@ async fn keys_by_lease(etcd: &Etcd, prefix: &str) -> Vec<usize> {
 /// Records which of these keys lose their lease.
 fn watch_losses(session: &Session, keys: &'static [&'static str]) -> Arc<Mutex<BTreeSet<&'static str>>> {
     let lost = Arc::new(Mutex::new(BTreeSet::new()));
-    let noted = Arc::clone(&lost);
-    session.on_lease_lost(b"cilium/", move |keys_lost| {
-        noted.lock().unwrap().extend(keys.iter().filter(|key| keys_lost.contains(key.as_bytes())));
+    let recorder = Arc::clone(&lost);
+    session.on_lease_lost(b"cilium/", move |lost_keys| {
+        recorder.lock().unwrap().extend(keys.iter().filter(|key| lost_keys.contains(key.as_bytes())));
     });
     lost
 }
 
 #[tokio::test]
-async fn leases_are_shared_by_so_many_keys_and_run_out_or_are_revoked_at_the_end() {
+async fn keys_share_leases_up_to_a_limit_and_closing_can_revoke_them() {
     for revoke_on_close in [false, true] {
         let etcd = Etcd::start().await;
         let session = session_with(&etcd, SessionOptions { keys_per_lease_max: 3, revoke_on_close, ..session_options() }).await;
@@ -55,7 +55,7 @@ async fn leases_are_shared_by_so_many_keys_and_run_out_or_are_revoked_at_the_end
 }
 
 #[tokio::test]
-async fn a_session_outlives_restarts_and_its_leases_do_too() {
+async fn a_session_and_its_leases_survive_restarts() {
     for binary in etcd_binaries() {
         let mut etcd = Etcd::builder().binary(binary).start().await;
         let options = SessionOptions { lease_ttl: Duration::from_secs(6), ..session_options() };
@@ -70,16 +70,16 @@ async fn a_session_outlives_restarts_and_its_leases_do_too() {
         // an operation waits for the connection
         session.update(b"cilium/b", b"1", Life::Leased).await.unwrap();
         let granted = tokio::time::Instant::now();
-        // longer than a lease lives
+        // longer than the time to live of a lease
         eventually("the lease is renewed", async || (granted.elapsed() > Duration::from_secs(7)).then_some(())).await;
         assert_eq!((session.lease_of(b"cilium/a"), session.get(b"cilium/a").await.unwrap().unwrap().lease), (lease, lease.unwrap()));
         assert!(lost.lock().unwrap().is_empty());
     }
 }
 
-/// The session must not believe in its keys longer than etcd keeps them.
+/// The session must not treat its keys as existing for longer than etcd keeps them.
 #[tokio::test]
-async fn a_lease_that_cannot_be_renewed_is_lost_when_its_life_is_over() {
+async fn a_lease_that_cannot_be_renewed_is_lost_after_its_ttl() {
     let etcd = Etcd::start().await;
     let options = SessionOptions { lease_ttl: Duration::from_secs(6), ..session_options() };
     let session = session_with(&etcd, options).await;
@@ -91,13 +91,13 @@ async fn a_lease_that_cannot_be_renewed_is_lost_when_its_life_is_over() {
 }
 
 #[tokio::test]
-async fn of_a_lease_that_etcd_lost_the_observer_hears_and_the_next_write_gets_another() {
+async fn observers_see_lost_leases_and_writes_get_new_leases() {
     let etcd = Etcd::start().await;
     let session = session(&etcd).await;
     session.update(b"cilium/a", b"1", Life::Leased).await.unwrap();
     session.update(b"cilium/b", b"1", Life::Leased).await.unwrap();
     let lost = watch_losses(&session, &["cilium/a", "cilium/b"]);
-    // a deleted key is not reported as lost, but one that was written again is
+    // a deleted key is not reported as lost, but a key that was written again is
     session.delete(b"cilium/b").await.unwrap();
     session.delete(b"cilium/a").await.unwrap();
     session.update(b"cilium/a", b"1", Life::Leased).await.unwrap();
@@ -112,7 +112,7 @@ async fn of_a_lease_that_etcd_lost_the_observer_hears_and_the_next_write_gets_an
 }
 
 #[tokio::test]
-async fn a_wiped_etcd_has_no_leases_whatever_its_cluster_id() {
+async fn all_leases_of_a_wiped_etcd_are_lost() {
     for token in ["meshkeep-test", "another"] {
         let mut etcd = Etcd::start().await;
         let session = session(&etcd).await;
@@ -127,22 +127,23 @@ async fn a_wiped_etcd_has_no_leases_whatever_its_cluster_id() {
 }
 
 #[tokio::test]
-async fn a_session_tells_how_it_is_and_tries_its_endpoints_in_turn() {
+async fn a_session_reports_its_status_and_tries_endpoints_in_turn() {
     let etcd = Etcd::start().await;
-    let nobody = crate::harness::etcd::take_port();
-    let yaml = format!("endpoints:\n- http://127.0.0.1:{nobody}\n- {}\n", etcd.url());
+    let unused_port = crate::harness::etcd::unused_port();
+    let yaml = format!("endpoints:\n- http://127.0.0.1:{unused_port}\n- {}\n", etcd.url());
     let file = ClientFile::parse(yaml.as_bytes()).unwrap().config;
     let cancel = CancellationToken::new();
     let session = Session::start(file, session_options(), cancel.clone());
     session.connected().await.unwrap();
-    let status = eventually("both were asked", async || Some(session.status()).filter(|status| status.endpoints.len() == 2)).await;
+    let status =
+        eventually("both endpoints were checked", async || Some(session.status()).filter(|status| status.endpoints.len() == 2)).await;
     assert_eq!(status.endpoints.iter().map(|endpoint| endpoint.version.is_ok()).collect::<Vec<_>>(), [false, true]);
     assert!(status.endpoints[1].is_leader && status.quorum_error.is_none() && status.connected, "{status:?}");
     let text = status.to_string();
     assert!(text.starts_with("etcd: 1/2 connected, leases=0, lock leases=1, has quorum: http://127.0.0.1:"), "{text}");
     assert_eq!(status.heartbeat_at, None);
     etcd.put("cilium/.heartbeat", "2026-01-12T09:31:07Z").await;
-    eventually("the heartbeat is noted", async || session.status().heartbeat_at).await;
+    eventually("the heartbeat is recorded", async || session.status().heartbeat_at).await;
     // the quorum check leaves no keys behind
     let left = etcd.client().await.get("cilium/.initlock", Some(etcd_client::GetOptions::new().with_prefix())).await.unwrap();
     assert_eq!(left.count(), 0);
@@ -151,24 +152,24 @@ async fn a_session_tells_how_it_is_and_tries_its_endpoints_in_turn() {
 }
 
 #[tokio::test]
-async fn a_frozen_etcd_fails_calls_in_time_and_none_is_made_twice() {
+async fn calls_to_a_frozen_etcd_time_out_and_are_not_repeated() {
     let etcd = Etcd::start().await;
     let mut options = session_options();
     options.client.request_timeout = Duration::from_millis(300);
     let session = session_with(&etcd, options).await;
-    session.update(b"cilium/a", b"1", Life::Lasting).await.unwrap();
+    session.update(b"cilium/a", b"1", Life::Permanent).await.unwrap();
     etcd.pause();
-    let error = session.update(b"cilium/a", b"2", Life::Lasting).await.unwrap_err();
+    let error = session.update(b"cilium/a", b"2", Life::Permanent).await.unwrap_err();
     assert!(matches!(error, KvstoreError::Timeout { .. }) && error.hint().unwrap().contains("timeout exceeded"), "{error}");
     etcd.resume();
-    let found = eventually("it answers again", async || session.get(b"cilium/a").await.ok().flatten()).await;
+    let found = eventually("etcd answers again", async || session.get(b"cilium/a").await.ok().flatten()).await;
     assert!(found.version <= 2, "{found:?}");
 }
 
 #[tokio::test]
-async fn who_never_connects_says_why() {
-    let nobody = crate::harness::etcd::take_port();
-    let file = EtcdConfig::new(format!("http://127.0.0.1:{nobody}"));
+async fn an_unconnected_session_reports_the_reason() {
+    let unused_port = crate::harness::etcd::unused_port();
+    let file = EtcdConfig::new(format!("http://127.0.0.1:{unused_port}"));
     let mut options = session_options();
     options.client.request_timeout = Duration::from_millis(500);
     let session = Session::start(file, options, CancellationToken::new());
@@ -178,7 +179,7 @@ async fn who_never_connects_says_why() {
 }
 
 #[tokio::test]
-async fn a_key_of_another_session_is_taken_over_with_its_lease() {
+async fn a_key_of_another_session_is_attached_to_an_own_lease() {
     let etcd = Etcd::start().await;
     let first = session(&etcd).await;
     first.update(b"cilium/a", b"1", Life::Leased).await.unwrap();
@@ -190,12 +191,12 @@ async fn a_key_of_another_session_is_taken_over_with_its_lease() {
     assert_ne!(found.lease, LeaseId(0));
 }
 
-/// A restored backup of an etcd counts as a loss of all leases: it contains the leases, which etcd
-/// renews, but not the later keys on them.
+/// Restoring a backup of an etcd counts as a loss of all leases. The backup contains the leases,
+/// which etcd renews, but not the keys that were attached to them later.
 #[tokio::test]
-async fn of_an_etcd_that_was_put_back_to_a_backup_all_leases_are_lost() {
+async fn all_leases_are_lost_when_a_backup_is_restored() {
     let mut etcd = Etcd::start().await;
-    // its init lock would be another key below `cilium/`
+    // the init lock of the quorum check would be another key below `cilium/`
     let session = session_with(&etcd, SessionOptions { quorum_check: false, ..session_options() }).await;
     let lost = watch_losses(&session, &["cilium/before", "cilium/after"]);
     session.update(b"cilium/before", b"1", Life::Leased).await.unwrap();
@@ -207,9 +208,9 @@ async fn of_an_etcd_that_was_put_back_to_a_backup_all_leases_are_lost() {
     copy(&data, &backup);
     etcd.restart().await;
     eventually("a write after the backup", async || session.update(b"cilium/after", b"1", Life::Leased).await.ok()).await;
-    assert_eq!(keys_by_lease(&etcd, "cilium/").await, [2], "both hang on the lease that is in the backup");
+    assert_eq!(keys_by_lease(&etcd, "cilium/").await, [2], "both keys have the lease that the backup contains");
     for _ in 0..20 {
-        session.update(b"elsewhere", b"1", Life::Lasting).await.unwrap();
+        session.update(b"elsewhere", b"1", Life::Permanent).await.unwrap();
     }
     etcd.kill();
     std::fs::remove_dir_all(&data).unwrap();

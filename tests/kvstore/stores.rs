@@ -34,7 +34,7 @@ const NODES: &str = "cilium/state/nodes/v1/";
 const CANARY: &[u8] = b"cilium/synced/paris/cilium/state/nodes/v1";
 
 #[tokio::test]
-async fn a_sync_store_writes_what_it_is_told_then_its_canary_and_heals_lost_leases() {
+async fn a_sync_store_writes_keys_then_its_canary_and_restores_them() {
     let etcd = Etcd::start().await;
     let session = session(&etcd).await;
     let store = sync_store(&session);
@@ -55,20 +55,20 @@ async fn a_sync_store_writes_what_it_is_told_then_its_canary_and_heals_lost_leas
     store.upsert(b"n07", "7".as_bytes().to_vec());
     store.upsert(b"late", "1".as_bytes().to_vec());
     eventually("a later key", async || session.get(b"cilium/state/nodes/v1/late").await.unwrap()).await;
-    assert_eq!(etcd.put("elsewhere", "2").await, before + 2, "the same value again is no news");
+    assert_eq!(etcd.put("elsewhere", "2").await, before + 2, "an unchanged value is not written again");
     // all keys are on one lease
     etcd.client().await.lease_revoke(canary.lease.0).await.unwrap();
     store.upsert(b"late", "2".as_bytes().to_vec());
-    eventually("everything is there again", async || {
+    eventually("all keys exist again", async || {
         let all = session.list_prefix(b"cilium/s").await.unwrap();
         (all.len() == 51).then_some(())
     })
     .await;
 }
 
-/// A session outlives its stores, and does not ask a dropped store about lost leases.
+/// A session outlives its stores. It must not call a dropped store for lost leases.
 #[tokio::test]
-async fn of_a_store_that_is_dropped_the_session_keeps_nothing() {
+async fn a_session_keeps_nothing_of_a_dropped_store() {
     let etcd = Etcd::start().await;
     let session = session(&etcd).await;
     let store = sync_store(&session);
@@ -77,8 +77,8 @@ async fn of_a_store_that_is_dropped_the_session_keeps_nothing() {
     store.synced("now".as_bytes().to_vec());
     tokio::time::timeout(PATIENCE, store.wait_until_synced()).await.unwrap();
     drop(store);
-    eventually("the value is let go of", async || (Arc::strong_count(&value) == 1).then_some(())).await;
-    // nor does it look for a dropped store's keys
+    eventually("the value is dropped", async || (Arc::strong_count(&value) == 1).then_some(())).await;
+    // the session must not search for a dropped store's keys either
     let lease = session.get(CANARY).await.unwrap().unwrap().lease;
     etcd.client().await.lease_revoke(lease.0).await.unwrap();
     let next = sync_store(&session);
@@ -87,7 +87,7 @@ async fn of_a_store_that_is_dropped_the_session_keeps_nothing() {
 }
 
 #[tokio::test]
-async fn a_sync_store_that_may_not_write_tries_again_until_it_may() {
+async fn a_sync_store_retries_until_it_has_permission() {
     let mut etcd = Etcd::start().await;
     etcd.enable_auth("meshkeep", "secret").await;
     etcd.restrict_to_remote("paris").await;
@@ -95,14 +95,14 @@ async fn a_sync_store_that_may_not_write_tries_again_until_it_may() {
     let store = sync_store(&session);
     store.upsert(b"a", "1".as_bytes().to_vec());
     store.synced("now".as_bytes().to_vec());
-    eventually("several tries failed", async || (store.counts().failed > 3).then_some(())).await;
+    eventually("several writes failed", async || (store.counts().failed > 3).then_some(())).await;
     let permission = etcd_client::Permission::read_write("cilium/").with_prefix();
     etcd.client().await.role_grant_permission("mesh", permission).await.unwrap();
     tokio::time::timeout(PATIENCE, store.wait_until_synced()).await.unwrap();
     assert_eq!(below(&session, NODES).await, ["a=1"]);
 }
 
-/// State of an observer of a store.
+/// Observer that records the current entries and the deletes.
 #[derive(Default)]
 struct ObserverState {
     entries: Mutex<BTreeMap<String, String>>,
@@ -114,7 +114,7 @@ impl ObserverState {
         self.entries.lock().unwrap().iter().map(|(name, value)| format!("{name}={value} ")).collect()
     }
 
-    async fn becomes(&self, expected: &str) {
+    async fn wait_for(&self, expected: &str) {
         eventually(expected, async || (self.text() == expected).then_some(())).await;
     }
 }
@@ -133,26 +133,26 @@ impl Observer for ObserverState {
 }
 
 #[tokio::test]
-async fn a_watch_store_keeps_what_it_knew_until_the_next_list_is_complete_and_drains() {
+async fn a_watch_store_keeps_entries_until_the_next_list_is_complete() {
     let etcd = Etcd::start().await;
-    let held = Arc::new(ObserverState::default());
+    let observer = Arc::new(ObserverState::default());
     let refuse_bad = |_: &[u8], value: &[u8]| if value == b"bad" { Err("it is bad".to_owned()) } else { Ok(()) };
-    let store = Arc::new(WatchStore::new(Arc::clone(&held) as Arc<dyn Observer>, Some(Arc::new(refuse_bad))));
+    let store = Arc::new(WatchStore::new(Arc::clone(&observer) as Arc<dyn Observer>, Some(Arc::new(refuse_bad))));
     etcd.put_many([("n/a", "1"), ("n/b", "1"), ("nx", "1")]).await;
     for round in 0..2 {
         let session = session(&etcd).await;
-        let (watching, of) = (Arc::clone(&store), session.clone());
+        let (watching, watch_session) = (Arc::clone(&store), session.clone());
         let mut task = tokio::task::JoinSet::new();
-        task.spawn(async move { watching.watch(&of, b"n").await });
+        task.spawn(async move { watching.watch(&watch_session, b"n").await });
         tokio::time::timeout(PATIENCE, store.wait_until_synced()).await.unwrap();
         if round == 0 {
-            assert_eq!(held.text(), "a=1 b=1 ");
+            assert_eq!(observer.text(), "a=1 b=1 ");
             etcd.put_many([("n/a", "bad"), ("n/b", "2")]).await;
-            held.becomes("a=1 b=2 ").await;
+            observer.wait_for("a=1 b=2 ").await;
         } else {
-            // the value that cannot be decoded is stale after the new list, and keys deleted
-            // meanwhile are removed
-            held.becomes("c=1 ").await;
+            // the invalid value is stale after the new list, and keys that were deleted meanwhile
+            // are removed
+            observer.wait_for("c=1 ").await;
         }
         session.close().await;
         task.join_all().await;
@@ -161,54 +161,54 @@ async fn a_watch_store_keeps_what_it_knew_until_the_next_list_is_complete_and_dr
         if round == 0 {
             etcd.delete("n/b").await;
             etcd.put("n/c", "1").await;
-            assert_eq!(held.text(), "a=1 b=2 ", "nothing is followed, nothing is forgotten");
+            assert_eq!(observer.text(), "a=1 b=2 ", "without a watch, the store keeps its entries");
         }
     }
     store.drain().await;
-    assert_eq!(held.text(), "");
-    assert_eq!(*held.deletes.lock().unwrap(), ["a", "b", "c"]);
+    assert_eq!(observer.text(), "");
+    assert_eq!(*observer.deletes.lock().unwrap(), ["a", "b", "c"]);
 }
 
 #[tokio::test]
-async fn shared_stores_see_each_other_and_put_their_own_keys_back() {
+async fn shared_stores_see_all_keys_and_restore_their_own_keys() {
     let etcd = Etcd::start().await;
     let (first, second) = (session(&etcd).await, session(&etcd).await);
-    let (of_first, of_second) = (Arc::new(ObserverState::default()), Arc::new(ObserverState::default()));
+    let (first_observer, second_observer) = (Arc::new(ObserverState::default()), Arc::new(ObserverState::default()));
     let options = SharedStoreOptions { sync_interval: Duration::from_millis(300), ..SharedStoreOptions::new(b"cilium/state/nodes/v1") };
-    let one = SharedStore::join(&first, options.clone(), Arc::clone(&of_first) as Arc<dyn Observer>).await.unwrap();
+    let one = SharedStore::join(&first, options.clone(), Arc::clone(&first_observer) as Arc<dyn Observer>).await.unwrap();
     one.update_local_key_sync(b"paris/a", "1".as_bytes().to_vec()).await.unwrap();
-    let other = SharedStore::join(&second, options, Arc::clone(&of_second) as Arc<dyn Observer>).await.unwrap();
+    let other = SharedStore::join(&second, options, Arc::clone(&second_observer) as Arc<dyn Observer>).await.unwrap();
     other.update_local_key(b"paris/b", "1".as_bytes().to_vec());
-    for held in [&of_first, &of_second] {
-        held.becomes("paris/a=1 paris/b=1 ").await;
+    for observer in [&first_observer, &second_observer] {
+        observer.wait_for("paris/a=1 paris/b=1 ").await;
     }
-    // deleted by another client: restored at once; changed by another client: restored by the
-    // comparison; on no lease: attached to one again
+    // a key that another client deletes is restored at once; a key that another client changes, and
+    // that then has no lease, is restored by the comparison
     etcd.delete("cilium/state/nodes/v1/paris/a").await;
     let key = b"cilium/state/nodes/v1/paris/a";
-    let is_back = async || second.get(key).await.unwrap().filter(|found| *found.value == *b"1" && found.lease.0 != 0);
-    eventually("the deleted key is back", is_back).await;
+    let restored_key = async || second.get(key).await.unwrap().filter(|found| *found.value == *b"1" && found.lease.0 != 0);
+    eventually("the deleted key is restored", restored_key).await;
     etcd.put("cilium/state/nodes/v1/paris/a", "stolen").await;
-    eventually("the changed key is back", is_back).await;
+    eventually("the changed key is restored", restored_key).await;
     assert_eq!(one.shared_keys().len(), 2);
     one.release();
-    assert_eq!(below(&second, NODES).await, ["paris/a=1", "paris/b=1"], "released keys stay for as long as their lease");
+    assert_eq!(below(&second, NODES).await, ["paris/a=1", "paris/b=1"], "released keys stay until their lease expires");
     other.close().await.unwrap();
     assert_eq!(below(&second, NODES).await, ["paris/a=1"]);
 }
 
 #[tokio::test]
-async fn adopted_leases_are_renewed_and_lost_ones_reported() {
+async fn adopted_leases_are_renewed_and_lost_leases_are_reported() {
     let etcd = Etcd::start().await;
     let (first, second) = (session(&etcd).await, session(&etcd).await);
     first.update(b"cilium/a", b"1", Life::Leased).await.unwrap();
     let lease = first.lease_of(b"cilium/a").unwrap();
     first.close().await;
     let lost = Arc::new(Mutex::new(0));
-    let noted = Arc::clone(&lost);
-    second.on_lease_lost(b"cilium/", move |keys| *noted.lock().unwrap() += usize::from(keys.contains(b"cilium/a")));
+    let counter = Arc::clone(&lost);
+    second.on_lease_lost(b"cilium/", move |keys| *counter.lock().unwrap() += usize::from(keys.contains(b"cilium/a")));
     second.adopt(b"cilium/a", lease);
-    assert!(!second.update_if_different(b"cilium/a", b"1", Life::Leased).await.unwrap(), "it hangs on a lease that is renewed");
+    assert!(!second.update_if_different(b"cilium/a", b"1", Life::Leased).await.unwrap(), "the key is attached to a renewed lease");
     let dead = cilium_kvstore::LeaseId(0x1234);
     second.adopt(b"cilium/a", dead);
     eventually("a lease that etcd does not have is reported as lost", async || (*lost.lock().unwrap() == 1).then_some(())).await;

@@ -1,4 +1,4 @@
-//! Expiring tokens. etcd's default tokens live for `--auth-token-ttl` after their last use.
+//! Tests of expiring tokens. etcd's default tokens expire `--auth-token-ttl` after their last use.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::harness::etcd::{Etcd, etcd_binaries};
 
 const TOKEN_TTL_S: u32 = 5;
 
-/// Longer than a token lives. etcd looks for expired tokens once a second.
+/// Longer than the time to live of a token. etcd checks for expired tokens once a second.
 const LONG_AFTER: Duration = Duration::from_secs(8);
 
 async fn value_of_next_put(watch: &mut cilium_kvstore::Watch) -> Vec<u8> {
@@ -27,9 +27,9 @@ async fn value_of_next_put(watch: &mut cilium_kvstore::Watch) -> Vec<u8> {
     }
 }
 
-/// Only the passing of time expires a token, so this test really waits.
+/// A token expires only by real time, so this test really waits.
 #[tokio::test]
-async fn old_watches_go_on_and_everything_new_works_after_the_token_ran_out() {
+async fn watches_and_calls_work_after_the_token_expired() {
     for binary in etcd_binaries() {
         let mut etcd = Etcd::builder().binary(binary).auth_token_ttl_s(TOKEN_TTL_S).start().await;
         etcd.enable_auth("meshkeep", "secret").await;
@@ -47,22 +47,22 @@ async fn old_watches_go_on_and_everything_new_works_after_the_token_ran_out() {
             watcher.watch(b"cilium/", Some(&end), Revision(second - 1)),
             watcher.watch(b"cilium/a", None, Revision(second - 1))
         );
-        for fresh in [&mut left.unwrap(), &mut right.unwrap(), &mut watch] {
-            assert_eq!(value_of_next_put(fresh).await, b"2");
+        for each in [&mut left.unwrap(), &mut right.unwrap(), &mut watch] {
+            assert_eq!(value_of_next_put(each).await, b"2");
         }
         let mut list = reader.list(b"cilium/");
-        let (page, one, more) = tokio::join!(list.next_page(), reader.get(b"cilium/a", None), reader.first_key(b"cilium/", &end));
+        let (page, value, lowest_key) = tokio::join!(list.next_page(), reader.get(b"cilium/a", None), reader.first_key(b"cilium/", &end));
         assert_eq!(page.unwrap().unwrap().total_count, 1);
-        assert_eq!(one.unwrap().0.unwrap().value.as_ref(), b"2");
-        assert_eq!(more.unwrap(), Some(b"cilium/a".to_vec()));
-        // keys that the user may not read stay denied: one more login, then the error
+        assert_eq!(value.unwrap().0.unwrap().value.as_ref(), b"2");
+        assert_eq!(lowest_key.unwrap(), Some(b"cilium/a".to_vec()));
+        // reading a forbidden key still fails: after one more login, with the same error
         let error = watcher.watch(b"elsewhere", None, Revision(0)).await.err().unwrap().to_string();
         assert!(error.contains("permission denied"), "{error}");
     }
 }
 
 #[tokio::test]
-async fn a_user_in_the_file_does_no_harm_where_authentication_is_off() {
+async fn a_configured_user_is_ignored_if_authentication_is_off() {
     let etcd = Etcd::start().await;
     let file = format!("{}username: u\npassword: p\n", etcd.client_file_yaml());
     let file = ClientFile::parse(file.as_bytes()).unwrap().config;

@@ -1,4 +1,4 @@
-//! Watches.
+//! Tests of watches.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn events(revision: i64, events: Vec<Event>) -> WatchMessage {
 }
 
 #[tokio::test]
-async fn puts_and_deletes_arrive_in_order_after_the_revision_asked_for() {
+async fn puts_and_deletes_after_a_revision_arrive_in_order() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).start().await;
         etcd.put("cilium/a", "1").await;
@@ -54,7 +54,7 @@ async fn puts_and_deletes_arrive_in_order_after_the_revision_asked_for() {
 }
 
 #[tokio::test]
-async fn a_watch_from_compacted_history_says_from_where_there_is_some() {
+async fn a_watch_of_compacted_history_reports_the_oldest_revision() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).start().await;
         for value in ["1", "2", "3"] {
@@ -80,7 +80,7 @@ async fn a_watch_from_compacted_history_says_from_where_there_is_some() {
 /// Between a list and its watch another client deletes a key and compacts. With etcd before 3.4.36
 /// and 3.5.18 a watch from the next revision would never receive anything (etcd #18089, #19179).
 #[tokio::test]
-async fn a_delete_that_is_compacted_before_the_watch_stands_is_reported_as_lost_history() {
+async fn a_delete_compacted_before_the_watch_is_an_error() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).start().await;
         let listed = Revision(etcd.put("cilium/a", "1").await);
@@ -92,7 +92,7 @@ async fn a_delete_that_is_compacted_before_the_watch_stands_is_reported_as_lost_
                 Err(error) => error,
                 Ok(mut watch) => {
                     next(&mut watch).await;
-                    tokio::time::timeout(PATIENCE, watch.next()).await.expect("a word of what was missed").unwrap_err()
+                    tokio::time::timeout(PATIENCE, watch.next()).await.expect("an error in time").unwrap_err()
                 }
             };
             assert_eq!(error.disposition(), Disposition::Resync, "{error}");
@@ -107,9 +107,9 @@ async fn a_delete_that_is_compacted_before_the_watch_stands_is_reported_as_lost_
 }
 
 /// etcd before 3.4.38 and 3.5.22 sends old events to a watch from a future revision (etcd #20221),
-/// and every etcd is silent until then.
+/// and every etcd sends nothing else until that revision exists.
 #[tokio::test]
-async fn a_watch_after_a_revision_that_the_server_does_not_have_is_an_error() {
+async fn a_watch_after_a_future_revision_is_an_error() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).start().await;
         etcd.put("cilium/a", "1").await;
@@ -120,8 +120,8 @@ async fn a_watch_after_a_revision_that_the_server_does_not_have_is_an_error() {
     }
 }
 
-/// etcd catches up in one response over many revisions, split into fragments of its own request
-/// limit.
+/// To let a watch catch up, etcd sends many revisions in one response, which it splits into
+/// fragments of the size of its own request limit.
 #[tokio::test]
 async fn a_response_larger_than_a_message_arrives_in_whole_revisions() {
     for binary in etcd_binaries() {
@@ -141,21 +141,21 @@ async fn a_response_larger_than_a_message_arrives_in_whole_revisions() {
         let connection = open_with(&etcd, &options).await;
         let mut watch = connection.watch(PREFIX, Some(&prefix_end(PREFIX)), Revision(1)).await.unwrap();
         assert_eq!(next(&mut watch).await, WatchMessage::Created { revision: Revision(11) });
-        let (mut got, mut messages) = (Vec::new(), 0);
-        while got.len() < expected.len() {
-            let WatchMessage::Events { revision, events } = next(&mut watch).await else { panic!("only events are left") };
-            assert!(events.len() % 2 == 0, "revision {revision} came in halves");
+        let (mut received, mut messages) = (Vec::new(), 0);
+        while received.len() < expected.len() {
+            let WatchMessage::Events { revision, events } = next(&mut watch).await else { panic!("expected events") };
+            assert!(events.len() % 2 == 0, "revision {revision} arrived incomplete");
             assert_eq!(events.last().unwrap().mod_revision(), revision);
-            got.extend(events);
+            received.extend(events);
             messages += 1;
         }
-        assert!(got == expected);
-        assert!(messages > 1, "or the test shows nothing");
+        assert!(received == expected);
+        assert!(messages > 1, "with one message the test proves nothing");
     }
 }
 
 #[tokio::test]
-async fn more_in_one_revision_than_memory_allows_is_left_to_a_list() {
+async fn too_many_changes_in_one_revision_require_a_list() {
     let etcd = Etcd::start().await;
     etcd.put_many((0..128).map(|i| (format!("cilium/{i}"), "x".repeat(10_000)))).await;
     let connection = open_with(&etcd, &ClientOptions { message_bytes_max: 100_000, ..ClientOptions::default() }).await;
@@ -173,7 +173,7 @@ async fn more_in_one_revision_than_memory_allows_is_left_to_a_list() {
 }
 
 #[tokio::test]
-async fn silence_is_told_as_progress() {
+async fn progress_is_reported_while_nothing_changes() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).watch_progress_interval("200ms").start().await;
         etcd.put("cilium/a", "1").await;
@@ -189,7 +189,7 @@ async fn silence_is_told_as_progress() {
 }
 
 #[tokio::test]
-async fn a_quiet_server_is_asked_how_far_it_is() {
+async fn progress_is_requested_from_an_idle_server() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).start().await;
         let revision = Revision(etcd.put("cilium/a", "1").await);

@@ -1,4 +1,4 @@
-//! The stream that all watches of a connection share.
+//! Tests of the stream that all watches of a connection share.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ async fn streams_and_watches(etcd: &Etcd) -> [u64; 2] {
     })
 }
 
-async fn until_the_server_has(etcd: &Etcd, expected: [u64; 2]) {
+async fn wait_for_server_counts(etcd: &Etcd, expected: [u64; 2]) {
     let what = format!("{expected:?} streams and watches at the server");
     eventually(&what, || async { (streams_and_watches(etcd).await == expected).then_some(()) }).await;
 }
@@ -48,44 +48,44 @@ async fn watch_key(connection: &Connection, key: &str, after: i64) -> Watch {
 }
 
 #[tokio::test]
-async fn watches_share_a_stream_and_each_gets_its_own() {
+async fn watches_share_a_stream_and_each_gets_its_own_events() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).start().await;
         let connection = open(&etcd).await;
         let keys: Vec<String> = (0..40).map(|i| format!("cilium/{i}")).collect();
         let mut watches = join_all(keys.iter().map(|key| watch_key(&connection, key, 1))).await;
-        until_the_server_has(&etcd, [1, 40]).await;
+        wait_for_server_counts(&etcd, [1, 40]).await;
         etcd.put_many(keys.iter().map(|key| (key.as_str(), "1"))).await;
         for (key, watch) in keys.iter().zip(&mut watches) {
             assert_eq!(next_changes(watch).await, [format!("{key}=1")]);
         }
         watches.truncate(3);
-        until_the_server_has(&etcd, [1, 3]).await;
+        wait_for_server_counts(&etcd, [1, 3]).await;
         etcd.delete("cilium/2").await;
         assert_eq!(next_changes(&mut watches[2]).await, ["cilium/2"]);
         drop((watches, connection));
-        until_the_server_has(&etcd, [0, 0]).await;
+        wait_for_server_counts(&etcd, [0, 0]).await;
     }
 }
 
 #[tokio::test]
-async fn a_watch_that_nobody_waits_for_any_more_is_not_left_at_the_server() {
+async fn dropped_watches_are_cancelled_at_the_server() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).start().await;
         let connection = open(&etcd).await;
-        let _kept = watch_key(&connection, "cilium/a", 1).await;
-        // dropped before it is requested, meanwhile, and after it was created
-        for turn in 0..20 {
-            let given_up = connection.watch(b"cilium/b", None, Revision(1));
-            let _ = tokio::time::timeout(turn * Duration::from_micros(200), given_up).await;
+        let _open_watch = watch_key(&connection, "cilium/a", 1).await;
+        // dropped before, during and after the creation of the watch
+        for delay_step in 0..20 {
+            let creation = connection.watch(b"cilium/b", None, Revision(1));
+            let _ = tokio::time::timeout(delay_step * Duration::from_micros(200), creation).await;
         }
-        let _after = watch_key(&connection, "cilium/c", 1).await;
-        until_the_server_has(&etcd, [1, 2]).await;
+        let _later_watch = watch_key(&connection, "cilium/c", 1).await;
+        wait_for_server_counts(&etcd, [1, 2]).await;
     }
 }
 
 #[tokio::test]
-async fn watches_beside_one_that_is_not_read_lose_nothing() {
+async fn an_unread_watch_costs_other_watches_no_events() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).start().await;
         let connection = open(&etcd).await;
@@ -100,37 +100,37 @@ async fn watches_beside_one_that_is_not_read_lose_nothing() {
             changes.extend(next_changes(&mut second).await);
         }
         assert_eq!(changes, (0..20).map(|value| format!("cilium/a={value}")).collect::<Vec<_>>());
-        until_the_server_has(&etcd, [1, 1]).await;
+        wait_for_server_counts(&etcd, [1, 1]).await;
     }
 }
 
 #[tokio::test]
-async fn a_watch_that_etcd_ends_does_not_touch_the_others() {
+async fn a_watch_that_etcd_ends_does_not_affect_other_watches() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).start().await;
         etcd.put_many([("cilium/a", "1")]).await;
         etcd.put("cilium/a", "2").await;
         etcd.compact(3).await;
         let connection = open(&etcd).await;
-        let mut standing = watch_key(&connection, "cilium/a", 3).await;
+        let mut open_watch = watch_key(&connection, "cilium/a", 3).await;
         for _ in 0..3 {
-            // some versions report it at once
+            // some versions report the compaction when the watch is created
             if let Ok(mut compacted) = connection.watch(b"cilium/a", None, Revision(1)).await {
                 compacted.next().await.unwrap();
                 let error = compacted.next().await.unwrap_err().to_string();
                 assert_eq!(error, "watching \"cilium/a\": the revision is compacted up to 3");
             }
         }
-        until_the_server_has(&etcd, [1, 1]).await;
+        wait_for_server_counts(&etcd, [1, 1]).await;
         etcd.put("cilium/a", "3").await;
-        assert_eq!(next_changes(&mut standing).await, ["cilium/a=3"]);
+        assert_eq!(next_changes(&mut open_watch).await, ["cilium/a=3"]);
     }
 }
 
 /// A refused watch does not affect concurrent ones. A refusal contains the requested id only in
 /// some versions of etcd.
 #[tokio::test]
-async fn a_watch_that_is_refused_does_not_touch_those_that_are_asked_for_beside_it() {
+async fn a_refused_watch_does_not_affect_concurrent_watches() {
     for binary in etcd_binaries() {
         let mut etcd = Etcd::builder().binary(binary).start().await;
         etcd.enable_auth("meshkeep", "secret").await;
@@ -153,7 +153,7 @@ async fn a_watch_that_is_refused_does_not_touch_those_that_are_asked_for_beside_
 }
 
 #[tokio::test]
-async fn only_time_in_which_the_server_has_nothing_to_say_counts() {
+async fn time_blocked_by_an_unread_watch_is_not_listening_time() {
     let etcd = Etcd::start().await;
     let limit = Duration::from_secs(2);
     let connection = open_with(&etcd, &ClientOptions { request_timeout: limit, ..ClientOptions::default() }).await;
@@ -165,20 +165,20 @@ async fn only_time_in_which_the_server_has_nothing_to_say_counts() {
         assert_eq!(next_changes(watch).await, [format!("{key}=0")]);
     }
     eventually("some silence", || async { (unread.silence() > Duration::from_millis(20)).then_some(()) }).await;
-    // one change is delivered, one waits, and with the third the reader blocks
+    // the first change is delivered, the second is buffered, and the third blocks the reader
     for value in ["1", "2", "3"] {
         etcd.put("cilium/a", value).await;
     }
-    let standing = || async {
+    let blocked_at = || async {
         let listened = second.listened();
         etcd.put("elsewhere", "1").await;
         (second.silence() == Duration::ZERO && second.listened() == listened).then_some(listened)
     };
-    let listened = eventually("the reader to wait for us", standing).await;
-    // a request with a timeout waits for us as well
-    let late = connection.watch(b"cilium/c", None, Revision(1));
-    let late = tokio::time::timeout(2 * limit, late).await;
-    assert!(late.is_err(), "a watch that is asked for behind one that is not read only waits");
+    let listened = eventually("the reader is blocked by the unread watch", blocked_at).await;
+    // a request with a timeout also waits for the unread watch
+    let creation = connection.watch(b"cilium/c", None, Revision(1));
+    let creation = tokio::time::timeout(2 * limit, creation).await;
+    assert!(creation.is_err(), "a watch requested while the reader is blocked must wait");
     assert_eq!(second.listened(), listened);
     etcd.put("cilium/b", "4").await;
     for value in ["1", "2", "3"] {
@@ -188,7 +188,7 @@ async fn only_time_in_which_the_server_has_nothing_to_say_counts() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_keeps_answers_about_progress_is_found_out_and_changes_still_come() {
+async fn a_proxy_that_withholds_progress_is_detected() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).start().await;
         let proxy = Proxy::withholding_progress(etcd.port()).await;
@@ -196,19 +196,19 @@ async fn a_proxy_that_keeps_answers_about_progress_is_found_out_and_changes_stil
         let file = ClientFile::parse(text.as_bytes()).unwrap().config;
         let options = ClientOptions { progress_interval: Duration::from_millis(20), ..ClientOptions::default() };
         let open = async |file: &EtcdConfig| Connection::open(file, &file.endpoints()[0], &options).await.unwrap();
-        let (behind, second) = (open(&file).await, open(&client_file(&etcd)).await);
-        let (mut watch, mut other) = (watch_key(&behind, "cilium/a", 1).await, watch_key(&second, "cilium/a", 1).await);
-        let found_out = async |expected: bool| {
+        let (proxied, second) = (open(&file).await, open(&client_file(&etcd)).await);
+        let (mut watch, mut other) = (watch_key(&proxied, "cilium/a", 1).await, watch_key(&second, "cilium/a", 1).await);
+        let wait_for_detection = async |expected: bool| {
             let what = format!("unanswered: {expected}");
-            eventually(&what, || async { (behind.progress_is_unanswered().await == expected).then_some(()) }).await;
+            eventually(&what, || async { (proxied.progress_is_unanswered().await == expected).then_some(()) }).await;
         };
-        found_out(true).await;
+        wait_for_detection(true).await;
         etcd.put("cilium/a", "1").await;
         for watch in [&mut watch, &mut other] {
             assert_eq!(next_changes(watch).await, ["cilium/a=1"]);
         }
-        assert!(behind.progress_is_unanswered().await && !second.progress_is_unanswered().await);
-        proxy.pass_on_progress();
-        found_out(false).await;
+        assert!(proxied.progress_is_unanswered().await && !second.progress_is_unanswered().await);
+        proxy.forward_progress();
+        wait_for_detection(false).await;
     }
 }

@@ -1,4 +1,4 @@
-//! List and watch through every event that ends a watch.
+//! Tests of list and watch, across every event that ends a watch.
 
 use cilium_kvstore::{EventKind, KeyValueEvent, Watcher};
 
@@ -7,16 +7,16 @@ use crate::harness::PATIENCE;
 use crate::harness::etcd::{Etcd, etcd_binaries};
 
 async fn next(watcher: &mut Watcher) -> KeyValueEvent {
-    tokio::time::timeout(PATIENCE, watcher.next()).await.expect("an event in time").expect("the session lives")
+    tokio::time::timeout(PATIENCE, watcher.next()).await.expect("an event in time").expect("the session is open")
 }
 
-/// Returns the next events, as `+key=value`, `*key=value`, `-key` and `.`.
-async fn reported(watcher: &mut Watcher, count: usize) -> Vec<String> {
-    let mut reported = Vec::new();
+/// Returns the next events as text: `+key=value`, `*key=value`, `-key`, `.`, `<` and `>`.
+async fn next_events(watcher: &mut Watcher, count: usize) -> Vec<String> {
+    let mut texts = Vec::new();
     for _ in 0..count {
         let event = next(watcher).await;
         let (key, value) = (String::from_utf8_lossy(&event.key), String::from_utf8_lossy(&event.value));
-        reported.push(match event.kind {
+        texts.push(match event.kind {
             EventKind::Create => format!("+{key}={value}"),
             EventKind::Modify => format!("*{key}={value}"),
             EventKind::Delete => format!("-{key}"),
@@ -25,11 +25,11 @@ async fn reported(watcher: &mut Watcher, count: usize) -> Vec<String> {
             EventKind::Relisted => ">".into(),
         });
     }
-    reported
+    texts
 }
 
 #[tokio::test]
-async fn a_list_is_told_then_its_end_then_each_change_with_its_kind() {
+async fn keys_are_listed_before_their_changes_are_reported() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).start().await;
         etcd.put("n/a", "1").await;
@@ -37,21 +37,21 @@ async fn a_list_is_told_then_its_end_then_each_change_with_its_kind() {
         etcd.put("nx", "1").await;
         let session = session(&etcd).await;
         let mut watcher = session.list_and_watch(b"n/", 4);
-        assert_eq!(reported(&mut watcher, 2).await, ["+n/a=2", "."]);
+        assert_eq!(next_events(&mut watcher, 2).await, ["+n/a=2", "."]);
         etcd.put("n/b", "1").await;
         etcd.put("n/b", "2").await;
         etcd.delete("n/b").await;
         etcd.put("n/b", "3").await;
-        assert_eq!(reported(&mut watcher, 4).await, ["+n/b=1", "*n/b=2", "-n/b", "+n/b=3"]);
+        assert_eq!(next_events(&mut watcher, 4).await, ["+n/b=1", "*n/b=2", "-n/b", "+n/b=3"]);
         let mut empty = session.list_and_watch(b"nothing/", 1);
-        assert_eq!(reported(&mut empty, 1).await, ["."]);
+        assert_eq!(next_events(&mut empty, 1).await, ["."]);
         session.close().await;
         assert_eq!(watcher.next().await, None);
     }
 }
 
 #[tokio::test]
-async fn pages_and_a_slow_reader_lose_nothing() {
+async fn a_slow_reader_receives_all_events() {
     let etcd = Etcd::start().await;
     etcd.put_many((0..1000).map(|i| (format!("n/{i:04}"), "x"))).await;
     let session = session(&etcd).await;
@@ -68,14 +68,14 @@ async fn pages_and_a_slow_reader_lose_nothing() {
 }
 
 #[tokio::test]
-async fn after_a_restart_or_a_wipe_what_is_gone_is_told_as_deleted_and_the_end_of_the_list_only_once() {
+async fn after_a_restart_or_a_wipe_missing_keys_are_deleted() {
     for wiped in [false, true] {
         let mut etcd = Etcd::start().await;
         etcd.put("n/a", "1").await;
         etcd.put("n/b", "1").await;
         let session = session(&etcd).await;
         let mut watcher = session.list_and_watch(b"n/", 16);
-        assert_eq!(reported(&mut watcher, 3).await, ["+n/a=1", "+n/b=1", "."]);
+        assert_eq!(next_events(&mut watcher, 3).await, ["+n/a=1", "+n/b=1", "."]);
         if wiped {
             etcd.wipe();
             etcd.restart().await;
@@ -87,7 +87,7 @@ async fn after_a_restart_or_a_wipe_what_is_gone_is_told_as_deleted_and_the_end_o
             etcd.put("n/b", "2").await;
         }
         let mut listing = false;
-        // the events on the way depend on the time of the list, but the final state does not
+        // the intermediate events depend on the time of the list, but the final state does not
         let mut state = std::collections::BTreeMap::from([("n/a".to_owned(), "1".to_owned()), ("n/b".to_owned(), "1".to_owned())]);
         while state != std::collections::BTreeMap::from([("n/b".to_owned(), "2".to_owned())]) {
             let event = next(&mut watcher).await;

@@ -1,4 +1,4 @@
-//! A browser with the page: visible text, key presses, console messages and screenshots.
+//! The page in a browser: visible text, key presses, console messages and screenshots.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,21 +19,20 @@ pub(super) const THEMES: [&str; 2] = ["light", "dark"];
 /// Script that returns all visible texts with less contrast than WCAG 2.2 requires (1.4.3).
 const CONTRAST: &str = include_str!("contrast.js");
 
-/// An open page.
 pub(super) struct Page {
     pub(super) chromium: Chromium,
     url: String,
 }
 
 impl Page {
-    /// Opens the page of a meshkeep.
+    /// Opens the page of the meshkeep at this URL.
     pub(super) async fn open(url: &str) -> Self {
         let page = Self { chromium: Chromium::open(&format!("{url}/")).await, url: url.to_owned() };
         page.looks("light", WIDTHS[0]).await;
         page
     }
 
-    /// Opens a part, `#/mesh` and so on.
+    /// Opens a view, for instance `#/mesh`.
     pub(super) async fn go(&self, hash: &str) {
         self.chromium.run(&format!("location.hash = {}", json!(hash))).await;
     }
@@ -42,7 +41,7 @@ impl Page {
         self.chromium.ask("refresh", &json!({})).await;
     }
 
-    /// Sets colour scheme and width.
+    /// Sets the colour scheme and the width.
     pub(super) async fn looks(&self, theme: &str, width: u32) {
         let features =
             json!({"features": [{"name": "prefers-color-scheme", "value": theme}, {"name": "prefers-reduced-motion", "value": "reduce"}]});
@@ -77,13 +76,13 @@ impl Page {
     pub(super) async fn becomes(&self, what: &str, script: &str) -> Value {
         eventually(what, || async {
             let value = self.chromium.run(script).await;
-            let is_there = !matches!(value, Value::Null | Value::Bool(false)) && value != json!(0) && value != json!("");
-            is_there.then_some(value)
+            let is_truthy = !matches!(value, Value::Null | Value::Bool(false)) && value != json!(0) && value != json!("");
+            is_truthy.then_some(value)
         })
         .await
     }
 
-    /// Presses keys one after the other, as on a keyboard.
+    /// Presses and releases keys one after the other.
     pub(super) async fn press(&self, keys: &[&str]) {
         let each = keys.iter().flat_map(|key| {
             let value = match *key {
@@ -113,24 +112,24 @@ impl Page {
 
     /// Saves a screenshot in `target/page`.
     pub(super) async fn picture(&self, name: &str) {
-        let directory = pictures();
+        let directory = screenshot_directory();
         let answer = self.chromium.devtools("Page.captureScreenshot", json!({"format": "png"})).await;
         let bytes = STANDARD.decode(answer["data"].as_str().unwrap()).unwrap();
         fs::write(directory.join(format!("{name}.png")), bytes).unwrap();
     }
 
-    /// Returns errors and warnings of the console since the last call, except for requests that
-    /// failed for a reason that the test expects.
+    /// Returns the errors and warnings of the console since the last call, without messages that
+    /// contain one of the `known` texts.
     pub(super) async fn complaints(&self, known: &[&str]) -> Vec<String> {
         let log = self.chromium.ask("se/log", &json!({"type": "browser"})).await;
         let lines = log.as_array().into_iter().flatten();
         let bad = lines.filter(|line| matches!(line["level"].as_str(), Some("SEVERE" | "WARNING")));
         let texts = bad.map(|line| line["message"].as_str().unwrap_or_default().to_owned());
-        texts.filter(|text| !known.iter().any(|known| text.contains(known))).collect()
+        texts.filter(|text| !known.iter().any(|part| text.contains(part))).collect()
     }
 
     /// Checks that every request went to the page's own server.
-    pub(super) async fn asked_nobody_else(&self) {
+    pub(super) async fn assert_same_origin(&self) {
         let names = self.chromium.run("return performance.getEntriesByType('resource').map((entry) => entry.name)").await;
         for name in names.as_array().unwrap() {
             assert!(name.as_str().unwrap().starts_with(&self.url), "{name}");
@@ -138,7 +137,7 @@ impl Page {
     }
 }
 
-fn pictures() -> PathBuf {
+fn screenshot_directory() -> PathBuf {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/page");
     fs::create_dir_all(&directory).unwrap();
     directory

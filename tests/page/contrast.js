@@ -5,19 +5,19 @@ const luminance = ([r, g, b]) => {
   return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
 };
 const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-const known = new Map();
-const read = (color) => {
-  if (!known.has(color)) {
+const rgbaByColor = new Map();
+const rgba = (color) => {
+  if (!rgbaByColor.has(color)) {
     canvas.clearRect(0, 0, 1, 1);
     canvas.fillStyle = color;
     canvas.fillRect(0, 0, 1, 1);
-    known.set(color, [...canvas.getImageData(0, 0, 1, 1).data]);
+    rgbaByColor.set(color, [...canvas.getImageData(0, 0, 1, 1).data]);
   }
-  return known.get(color);
+  return rgbaByColor.get(color);
 };
-const ground = (element) => {
-  for (let at = element; at; at = at.parentElement) {
-    const color = read(getComputedStyle(at).backgroundColor);
+const background = (element) => {
+  for (let ancestor = element; ancestor; ancestor = ancestor.parentElement) {
+    const color = rgba(getComputedStyle(ancestor).backgroundColor);
     if (color[3] === 255) return color;
   }
   return [255, 255, 255];
@@ -29,8 +29,8 @@ for (let count = 0; walker.nextNode() && count < 1500; count += 1) {
   const text = walker.currentNode.textContent.trim();
   if (!text || !element.checkVisibility() || element.closest(".unseen, .skip, :disabled, .mark")) continue;
   const style = getComputedStyle(element);
-  const [one, other] = [luminance(read(style.color)), luminance(ground(element))].sort((a, b) => b - a);
-  const contrast = (one + 0.05) / (other + 0.05);
+  const [lighter, darker] = [luminance(rgba(style.color)), luminance(background(element))].sort((a, b) => b - a);
+  const contrast = (lighter + 0.05) / (darker + 0.05);
   const size = parseFloat(style.fontSize);
   const isLarge = size >= 24 || (size >= 18.7 && Number(style.fontWeight) >= 700);
   if (contrast < (isLarge ? 3 : 4.5)) pale.add(`${text.slice(0, 40)}: ${contrast.toFixed(2)} (${style.color})`);

@@ -14,7 +14,7 @@ const KINDS = ["endpointSlice", "identity", "ipcache", "node", "serviceExport", 
 const nameOf = (index) => (index < NAMES.length ? NAMES[index] : `${NAMES[index % NAMES.length]}-${Math.floor(index / NAMES.length) + 1}`);
 const ago = (seconds) => new Date(Date.now() - seconds * 1000).toISOString();
 
-/** A cluster in the state that its place stands for: most are live, the first few are not when there are many. */
+/** Returns a cluster whose state depends on its index: without `calm`, five of every 41 are not live. */
 function cluster(index, calm) {
   const name = nameOf(index);
   const state = calm || index % 41 > 6 ? "live" : ["live", "live", "backingOff", "listing", "sourceLost", "connecting", "restored"][index % 41];
@@ -96,7 +96,7 @@ function explanation(ip) {
 let sequence = 1_000_000;
 const position = () => `v1.e8c13768b68d8dc4.${sequence}`;
 
-/** A change of something, as the stream tells it. */
+/** Returns the next change event, as the stream sends it. */
 function change(index) {
   sequence += 1;
   const name = nameOf((index * 7) % 16);
@@ -122,18 +122,18 @@ function service() {
   return one;
 }
 
-/** A service with the backends that an affinity chooses. */
-function chosen(query) {
-  const whole = service();
+/** Returns a service, with only the backends that the affinity in the query selects. */
+function selectedService(query) {
+  const unselected = service();
   const affinity = query.get("affinity");
-  if (!affinity) return whole;
+  if (!affinity) return unselected;
   const from = query.get("from");
-  const backends = whole.backends.filter((one) => one.state === "active" && (affinity === "none" || (affinity === "local") === (one.cluster === from)));
+  const backends = unselected.backends.filter((one) => one.state === "active" && (affinity === "none" || (affinity === "local") === (one.cluster === from)));
   const reason = { local: `${from} has backends of its own, which affinity local prefers`, remote: "other clusters have backends that answer", none: "without affinity all are used" }[affinity];
-  return { ...whole, backends, reason, selection: { from, affinity, rule: "noAffinity", local: affinity !== "remote", remote: affinity !== "local", localKnown: true } };
+  return { ...unselected, backends, reason, selection: { from, affinity, rule: "noAffinity", local: affinity !== "remote", remote: affinity !== "local", localKnown: true } };
 }
 
-/** Starts it; answers `{url, close(), change(), drop()}`. */
+/** Starts the server. Resolves to `{url, close()}`. */
 export function start({ clusters: count = 255, perSecond = 0, port = 0, upstream, calm = false } = {}) {
   const open = new Set();
   const all = () => Array.from({ length: count }, (_, index) => cluster(index, calm));
@@ -150,7 +150,7 @@ export function start({ clusters: count = 255, perSecond = 0, port = 0, upstream
   };
 
   function answer(path, query) {
-    if (path === "/v1/global-services" && query.get("name")) return { items: [chosen(query)], meta: {} };
+    if (path === "/v1/global-services" && query.get("name")) return { items: [selectedService(query)], meta: {} };
     if (answers[path]) return answers[path]();
     if (path.startsWith("/v1/explain/")) return explanation(decodeURIComponent(path.slice(12)));
     if (path === "/v1/ipcache/lookup") return { ip: query.get("ip"), match: explanation(query.get("ip")).match, others: [], meta: {} };
@@ -197,9 +197,9 @@ export function start({ clusters: count = 255, perSecond = 0, port = 0, upstream
     const { pathname, searchParams } = new URL(incoming.url, "http://fake");
     if (pathname === "/v1/events") return stream(response, searchParams);
     if (pathname.startsWith("/v1/")) {
-      const found = answer(pathname, searchParams);
-      response.writeHead(found ? 200 : 404, { "Content-Type": "application/json" });
-      return response.end(JSON.stringify(found ?? { status: 404, detail: "not there", code: "notFound" }));
+      const body = answer(pathname, searchParams);
+      response.writeHead(body ? 200 : 404, { "Content-Type": "application/json" });
+      return response.end(JSON.stringify(body ?? { status: 404, detail: "not there", code: "notFound" }));
     }
     if (!upstream) {
       try {

@@ -1,25 +1,25 @@
-//! Texts on the page that a remote controls: characters that a browser acts on, right-to-left
-//! texts, errors, and services that are too large.
+//! Texts from a remote cluster on the page: control characters, right-to-left names, error
+//! messages, and services that are too large.
 
 use serde_json::json;
 
 use super::browser::Page;
 use crate::harness::etcd::Etcd;
-use crate::harness::hostile::{HOSTILE_TEXT, Hostile, Mode, is_tame};
+use crate::harness::hostile::{HOSTILE_TEXT, HostileEtcd, Mode, is_safe_to_display};
 use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, publish, put_leased};
 use crate::harness::meshkeep::{Home, Meshkeep};
-use crate::harness::slices::write_large;
+use crate::harness::slices::encode_large_slice;
 
 /// A namespace in a right-to-left script.
 const HEBREW: &str = "\u{5e9}\u{5dc}\u{5d5}\u{5dd}";
 
-/// Returns key and value of a pod's address.
-fn address(ip: &str, namespace: &str, pod: &str) -> (String, Vec<u8>) {
+/// Returns the key and value of a pod's ipcache entry.
+fn ip_entry(ip: &str, namespace: &str, pod: &str) -> (String, Vec<u8>) {
     let value = json!({ "IP": ip, "Mask": null, "HostIP": "172.18.1.1", "ID": 65_700, "Key": 0, "Metadata": "", "K8sNamespace": namespace, "K8sPodName": pod });
     (format!("cilium/state/ip/v1/default/{ip}"), value.to_string().into_bytes())
 }
 
-/// Starts a mesh of one cluster with additional entries.
+/// Starts a mesh of one generated cluster and these entries.
 async fn mesh(entries: Vec<(String, Vec<u8>)>) -> (Etcd, Home, Meshkeep) {
     let etcd = Etcd::start().await;
     publish(&etcd, Form::State, &[MeshCluster::generate(1, EVERY_KIND)], "2026-01-12T09:31:07Z").await;
@@ -31,46 +31,46 @@ async fn mesh(entries: Vec<(String, Vec<u8>)>) -> (Etcd, Home, Meshkeep) {
     (etcd, home, meshkeep)
 }
 
-async fn is_escaped(page: &Page) {
+async fn assert_escaped(page: &Page) {
     page.says(&["\\u001b[31m", "\\u009b2J", "\\u202e", "\\u2066"]).await;
     let text = page.text().await;
-    assert!(is_tame(&text), "{text:?}");
+    assert!(is_safe_to_display(&text), "{text:?}");
 }
 
 #[tokio::test]
-async fn characters_that_a_browser_acts_on_are_shown_as_escapes() {
+async fn control_characters_are_shown_as_escapes() {
     let label = format!("k8s:app={HOSTILE_TEXT};k8s:io.cilium.k8s.policy.cluster=c01;");
     let identity = ("cilium/state/identities/v1/id/65700".to_owned(), label.into_bytes());
-    let (etcd, home, meshkeep) = mesh(vec![address("10.1.99.1", "shop", HOSTILE_TEXT), identity]).await;
+    let (etcd, home, meshkeep) = mesh(vec![ip_entry("10.1.99.1", "shop", HOSTILE_TEXT), identity]).await;
     let page = Page::open(meshkeep.url()).await;
     for part in ["explain/10.1.99.1", "find/10.1.99.0%2F24", "find/65700"] {
         page.go(&format!("#/{part}")).await;
-        is_escaped(&page).await;
+        assert_escaped(&page).await;
         page.picture(&format!("hostile-{}", part.replace(['/', '%'], "-"))).await;
     }
-    // while typing, and while it changes
+    // in the suggestions while typing, and in the list of changes
     page.press(&["/"]).await;
     page.types("10.1.99.1").await;
     page.becomes("the suggestion", "return document.querySelector('#found')?.innerText.includes('u001b')").await;
     page.press(&["Escape"]).await;
     page.go("#/changes?kind=ipcache").await;
     page.says(&["No changes since the page was opened"]).await;
-    put_leased(&etcd, [address("10.1.99.3", HOSTILE_TEXT, HOSTILE_TEXT)]).await;
+    put_leased(&etcd, [ip_entry("10.1.99.3", HOSTILE_TEXT, HOSTILE_TEXT)]).await;
     page.becomes("a line", "return document.querySelectorAll('.change').length === 1").await;
-    assert!(is_tame(&page.text().await));
+    assert!(is_safe_to_display(&page.text().await));
     // the error text comes from the remote
-    let hostile = Hostile::start(Mode::ErrorText).await;
+    let hostile = HostileEtcd::start(Mode::ErrorText).await;
     home.write_cluster("c02", &hostile.client_file());
     page.go("#/mesh/c02").await;
-    is_escaped(&page).await;
+    assert_escaped(&page).await;
     assert_eq!(page.complaints(&[]).await, Vec::<String>::new());
 }
 
 /// Right-to-left names are isolated. Otherwise digits after a namespace would appear to its left,
 /// as if they were part of it.
 #[tokio::test]
-async fn a_name_from_right_to_left_changes_the_order_of_nothing_next_to_it() {
-    let (_etcd, _home, meshkeep) = mesh(vec![address("10.1.99.2", HEBREW, "123")]).await;
+async fn right_to_left_names_do_not_reorder_their_neighbours() {
+    let (_etcd, _home, meshkeep) = mesh(vec![ip_entry("10.1.99.2", HEBREW, "123")]).await;
     let page = Page::open(meshkeep.url()).await;
     let in_order = |selector: &str, pieces: &[&str]| {
         format!(
@@ -78,18 +78,18 @@ async fn a_name_from_right_to_left_changes_the_order_of_nothing_next_to_it() {
             const left = (within, text) => {{
               const walker = document.createTreeWalker(within, NodeFilter.SHOW_TEXT);
               for (let node = walker.nextNode(); node; node = walker.nextNode()) {{
-                const at = node.data.indexOf(text);
-                if (at < 0) continue;
+                const start = node.data.indexOf(text);
+                if (start < 0) continue;
                 const range = document.createRange();
-                range.setStart(node, at);
-                range.setEnd(node, at + text.length);
+                range.setStart(node, start);
+                range.setEnd(node, start + text.length);
                 return range.getBoundingClientRect().left;
               }}
               return NaN;
             }};
             if (all.length === 0) return false;
-            const places = {}.map((piece) => left(all.at(-1), piece));
-            return places.every((place, index) => index === 0 || place > places[index - 1]) ? 'in order' : JSON.stringify(places);",
+            const offsets = {}.map((piece) => left(all.at(-1), piece));
+            return offsets.every((offset, index) => index === 0 || offset > offsets[index - 1]) ? 'in order' : JSON.stringify(offsets);",
             json!(selector),
             json!(pieces),
             hebrew = json!(HEBREW),
@@ -107,10 +107,10 @@ async fn a_name_from_right_to_left_changes_the_order_of_nothing_next_to_it() {
 }
 
 #[tokio::test]
-async fn a_service_that_is_too_large_to_decode_says_so() {
+async fn the_page_reports_a_service_that_is_too_large_to_decode() {
     let slices = (0..4).map(|number| {
         let name = format!("cart-{number}");
-        (format!("cilium/state/endpointslices/v1/c01/zoo/{name}"), write_large("cart", "c01", 1, "zoo", &name, 15 << 20))
+        (format!("cilium/state/endpointslices/v1/c01/zoo/{name}"), encode_large_slice("cart", "c01", 1, "zoo", &name, 15 << 20))
     });
     let (_etcd, _home, meshkeep) = mesh(slices.collect()).await;
     let page = Page::open(meshkeep.url()).await;

@@ -1,6 +1,6 @@
-//! Tests of the page at `/` in a real Chromium: each part with and without data, while clusters
+//! Tests of the page at `/` in a real Chromium: each view with and without data, while clusters
 //! fail and meshkeep is killed, with a token, and with 255 clusters that change all the time.
-//! Screenshots of each part are saved in `target/page`.
+//! Screenshots of each view are saved in `target/page`.
 
 mod browser;
 mod hostile;
@@ -20,10 +20,10 @@ use crate::harness::mesh::EVERY_KIND;
 use crate::harness::meshkeep::Home;
 use crate::harness::proxy::Proxy;
 use crate::harness::scene::Scene;
-use crate::stream_clients::client::end_group;
+use crate::stream_clients::client::kill_process_group;
 
-/// Console messages of the browser while meshkeep does not listen or still reads its store.
-const NOBODY_LISTENS: [&str; 4] =
+/// Console messages of the browser while meshkeep does not listen or is still reading its store.
+const CONNECTION_ERRORS: [&str; 4] =
     ["ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE"];
 
 /// Maximum number of clusters in a mesh of the default size.
@@ -43,35 +43,35 @@ fn port_of(url: &str) -> u16 {
 }
 
 /// Returns an IPv4 address of a pod of the first cluster.
-fn address(scene: &Scene) -> String {
+fn pod_address(scene: &Scene) -> String {
     let key = scene.remotes[0].clusters[0].keys_of("ip/v1").into_iter().find(|key| !key[key.rfind('/').unwrap()..].contains(':')).unwrap();
     key.rsplit('/').next().unwrap().to_owned()
 }
 
-/// Returns namespace and name of a service of the first cluster.
-fn service(scene: &Scene) -> String {
+/// Returns the namespace and name of a service of the first cluster.
+fn service_name(scene: &Scene) -> String {
     let key = scene.remotes[0].clusters[0].keys_of("services/v1").remove(0);
     key.split('/').skip(5).collect::<Vec<_>>().join("/")
 }
 
 #[tokio::test]
-async fn each_part_shows_what_the_mesh_has_in_both_themes_and_on_a_phone() {
+async fn each_view_shows_the_mesh_in_both_themes_and_widths() {
     let mut scene = scene().await;
-    let (ip, service) = (address(&scene), service(&scene));
+    let (ip, service_name) = (pod_address(&scene), service_name(&scene));
     let page = Page::open(scene.meshkeep().url()).await;
-    let parts = [
+    let views = [
         ("mesh", "#/mesh".to_owned(), vec!["c01", "c02", "2/2 live", "following"]),
         ("row", "#/mesh/c02".to_owned(), vec!["etcd cluster", "complete and watched"]),
         ("explain", format!("#/explain/{ip}"), vec![&*ip, "c01", "wins", "k8s:"]),
         ("miss", "#/explain/203.0.113.9".to_owned(), vec!["no entry", "world"]),
-        ("services", format!("#/services/{service}?from=c02&affinity=local"), vec!["seen from", "would be used", "c01"]),
+        ("services", format!("#/services/{service_name}?from=c02&affinity=local"), vec!["seen from", "would be used", "c01"]),
         ("problems", "#/problems".to_owned(), vec!["critical"]),
         ("find", "#/find/c01%2Fc01-worker-1".to_owned(), vec!["node c01-worker-1", "addresses that c01-worker-1 hosts"]),
     ];
     for theme in THEMES {
         for width in WIDTHS {
             page.looks(theme, width).await;
-            for (name, hash, words) in &parts {
+            for (name, hash, words) in &views {
                 page.go(hash).await;
                 page.says(words).await;
                 page.is_readable(&format!("{name}, {theme}, {width}")).await;
@@ -100,14 +100,14 @@ async fn each_part_shows_what_the_mesh_has_in_both_themes_and_on_a_phone() {
     assert_eq!(page.chromium.run("return document.querySelectorAll('.change').length").await, json!(3));
     page.press(&["p"]).await;
     page.becomes("five lines", "return document.querySelectorAll('.change').length === 5").await;
-    page.asked_nobody_else().await;
+    page.assert_same_origin().await;
     assert_eq!(page.complaints(&[]).await, Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn it_is_walked_through_with_the_keyboard_alone() {
+async fn the_page_can_be_used_with_the_keyboard_alone() {
     let scene = scene().await;
-    let ip = address(&scene);
+    let ip = pod_address(&scene);
     let page = Page::open(scene.meshkeep().url()).await;
     page.says(&["c01", "2/2 live"]).await;
     page.press(&["/"]).await;
@@ -131,7 +131,7 @@ async fn it_is_walked_through_with_the_keyboard_alone() {
         page.press(&["g", key]).await;
         page.becomes(words, &format!("return document.querySelector('main').outerHTML.includes({})", json!(words))).await;
     }
-    // needs of screen readers: one `main`, one `banner`, a name for each control, a region for
+    // screen readers need one `main`, one `banner`, a name for each control, and a region for
     // announcements
     let nameless = "return [...document.querySelectorAll('button, a, input, select')].filter((one) => \
         !one.textContent.trim() && !one.getAttribute('aria-label') && !one.title && !one.labels?.length).length";
@@ -143,7 +143,7 @@ async fn it_is_walked_through_with_the_keyboard_alone() {
 }
 
 #[tokio::test]
-async fn without_any_cluster_each_part_says_so() {
+async fn each_view_reports_that_there_is_no_cluster() {
     let mut home = Home::new();
     let meshkeep = home.start().await;
     let page = Page::open(meshkeep.url()).await;
@@ -173,12 +173,12 @@ async fn without_any_cluster_each_part_says_so() {
 }
 
 #[tokio::test]
-async fn a_mesh_that_may_have_no_cluster_yet_is_not_red() {
+async fn an_allowed_empty_mesh_is_not_shown_in_red() {
     let mut home = Home::new().with_flags(&["--allow-no-clusters"]);
     let meshkeep = home.start().await;
     let page = Page::open(meshkeep.url()).await;
-    for part in ["mesh", "problems"] {
-        page.go(&format!("#/{part}")).await;
+    for view in ["mesh", "problems"] {
+        page.go(&format!("#/{view}")).await;
         page.says(&["No cluster yet", "following"]).await;
         page.becomes("nothing red", "return document.querySelector('.none-at-all') === null").await;
     }
@@ -186,16 +186,16 @@ async fn a_mesh_that_may_have_no_cluster_yet_is_not_red() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_dies_goes_to_the_top_and_comes_back() {
+async fn a_failed_cluster_moves_to_the_top_until_it_recovers() {
     let mut scene = scene().await;
     let page = Page::open(scene.meshkeep().url()).await;
     page.says(&["2/2 live"]).await;
-    let first = "return document.querySelector('tbody tr')?.dataset.cluster";
-    assert_eq!(page.chromium.run(first).await, json!("c01"));
+    let first_row = "return document.querySelector('tbody tr')?.dataset.cluster";
+    assert_eq!(page.chromium.run(first_row).await, json!("c01"));
     scene.remotes[1].proxy.cut().await;
     page.says(&["1/2 live", "c02"]).await;
-    page.becomes("the dead one first", "return document.querySelector('tbody tr')?.dataset.cluster === 'c02'").await;
-    page.becomes("why", "return document.querySelector('tbody tr .note').textContent").await;
+    page.becomes("the failed cluster first", "return document.querySelector('tbody tr')?.dataset.cluster === 'c02'").await;
+    page.becomes("the reason", "return document.querySelector('tbody tr .note').textContent").await;
     page.go("#/problems").await;
     page.picture("cluster-lost").await;
     scene.remotes[1].proxy.restore().await;
@@ -207,10 +207,10 @@ async fn a_cluster_that_dies_goes_to_the_top_and_comes_back() {
 }
 
 #[tokio::test]
-async fn when_meshkeep_is_killed_the_page_keeps_what_it_had_and_goes_on_by_replay() {
+async fn the_page_keeps_its_state_over_a_kill_and_resumes_by_replay() {
     let mut scene = scene().await;
-    let mut wire = Proxy::to(port_of(scene.meshkeep().url())).await;
-    let page = Page::open(&format!("http://127.0.0.1:{}", wire.port())).await;
+    let mut proxy = Proxy::to(port_of(scene.meshkeep().url())).await;
+    let page = Page::open(&format!("http://127.0.0.1:{}", proxy.port())).await;
     page.says(&["2/2 live"]).await;
     page.go("#/changes").await;
     page.says(&["No changes since"]).await;
@@ -218,10 +218,10 @@ async fn when_meshkeep_is_killed_the_page_keeps_what_it_had_and_goes_on_by_repla
     page.becomes("a line", "return document.querySelectorAll('.change').length > 0").await;
     let before = page.chromium.run("return document.querySelectorAll('.change').length").await;
 
-    wire.cut().await;
+    proxy.cut().await;
     scene.kill_meshkeep();
     page.says(&["meshkeep does not answer", "lost at", "The page shows the state of"]).await;
-    page.becomes("grey", "return document.querySelector('.is-lost')").await;
+    page.becomes("the grey page", "return document.querySelector('.is-lost')").await;
     assert_eq!(page.chromium.run("return document.querySelectorAll('.change').length").await, before);
     page.says(&["The connection to meshkeep is lost"]).await;
     for theme in THEMES {
@@ -230,35 +230,36 @@ async fn when_meshkeep_is_killed_the_page_keeps_what_it_had_and_goes_on_by_repla
     }
     scene.remotes[0].change(|cluster| cluster.add_endpoints(2)).await;
     scene.start_meshkeep().await;
-    wire.retarget(port_of(scene.meshkeep().url()));
-    wire.restore().await;
+    proxy.retarget(port_of(scene.meshkeep().url()));
+    proxy.restore().await;
     page.says(&["following", "meshkeep is back", "2/2 live"]).await;
-    page.becomes("what changed meanwhile", &format!("return document.querySelectorAll('.change').length >= {before} + 2")).await;
+    page.becomes("the changes during the interruption", &format!("return document.querySelectorAll('.change').length >= {before} + 2"))
+        .await;
     let replayed = "return performance.getEntriesByType('resource').some((entry) => entry.name.includes('/v1/events') && entry.name.includes('after='))";
     assert_eq!(page.chromium.run(replayed).await, json!(true));
-    assert_eq!(page.complaints(&NOBODY_LISTENS).await, Vec::<String>::new());
+    assert_eq!(page.complaints(&CONNECTION_ERRORS).await, Vec::<String>::new());
 }
 
-/// Behind a proxy a connection may stay open without any data. Bookmarks would reveal that after 35
-/// s; the page's own timer does sooner.
+/// Behind a proxy, a connection may stay open without any data. Missing bookmarks would reveal this
+/// after 35 s; the page's own timer reveals it sooner.
 #[tokio::test]
-async fn a_connection_that_falls_silent_is_found_out() {
+async fn the_page_detects_a_silent_connection() {
     let mut home = Home::new();
     let meshkeep = home.start().await;
-    let wire = Proxy::to(port_of(meshkeep.url())).await;
-    let page = Page::open(&format!("http://127.0.0.1:{}", wire.port())).await;
+    let proxy = Proxy::to(port_of(meshkeep.url())).await;
+    let page = Page::open(&format!("http://127.0.0.1:{}", proxy.port())).await;
     page.says(&["No cluster is configured", "following"]).await;
     let started = Instant::now();
-    wire.allow_bytes(0);
+    proxy.allow_bytes(0);
     page.says(&["meshkeep does not answer"]).await;
     assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
-    wire.allow_bytes(u64::MAX);
+    proxy.allow_bytes(u64::MAX);
     page.says(&["following", "meshkeep is back"]).await;
-    assert_eq!(page.complaints(&NOBODY_LISTENS).await, Vec::<String>::new());
+    assert_eq!(page.complaints(&CONNECTION_ERRORS).await, Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn it_asks_for_the_token_and_keeps_it_in_memory_alone() {
+async fn the_page_asks_for_the_token_and_keeps_it_only_in_memory() {
     let mut home = Home::new();
     let token = home.config_directory().with_file_name("token");
     std::fs::write(&token, "sesame").unwrap();
@@ -272,29 +273,29 @@ async fn it_asks_for_the_token_and_keeps_it_in_memory_alone() {
     page.types("open").await;
     page.press(&["Enter"]).await;
     page.says(&["meshkeep requires a token", "meshkeep does not accept that token"]).await;
-    let waits = "const box = document.activeElement; return box?.name === 'token' && box.value === ''";
-    page.becomes("an empty box again, with the cursor in it", waits).await;
+    let is_empty_and_focused = "const box = document.activeElement; return box?.name === 'token' && box.value === ''";
+    page.becomes("an empty box again, with the cursor in it", is_empty_and_focused).await;
     page.types("sesame").await;
     page.press(&["Enter"]).await;
     page.says(&["No cluster is configured", "following"]).await;
-    // the parts that open their own streams and lists show it too
+    // the views that open their own streams and lists send the token too
     page.go("#/changes").await;
     page.says(&["No changes since the page was opened"]).await;
-    let kept = "return JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie, location.href, document.body.outerHTML]).includes('sesame')";
-    assert_eq!(page.chromium.run(kept).await, json!(false));
+    let is_stored = "return JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie, location.href, document.body.outerHTML]).includes('sesame')";
+    assert_eq!(page.chromium.run(is_stored).await, json!(false));
     page.reload().await;
     page.says(&["meshkeep requires a token"]).await;
     assert_eq!(page.complaints(&["401"]).await, Vec::<String>::new());
 }
 
 /// A simulated mesh (`tests/page/fake.mjs`) with the page of a real meshkeep.
-struct MadeUp {
+struct SimulatedMesh {
     child: Child,
     url: String,
 }
 
-impl MadeUp {
-    fn before(upstream: &str) -> Self {
+impl SimulatedMesh {
+    fn start(upstream: &str) -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/page/fake.mjs");
         let mut command = Command::new("node");
         command.arg(script).args([&CLUSTERS.to_string(), &CHANGES_PER_SECOND.to_string(), "0", upstream]);
@@ -305,18 +306,18 @@ impl MadeUp {
     }
 }
 
-impl Drop for MadeUp {
+impl Drop for SimulatedMesh {
     fn drop(&mut self) {
-        end_group(&mut self.child);
+        kill_process_group(&mut self.child);
     }
 }
 
 #[tokio::test]
-async fn two_hundred_and_fifty_five_clusters_that_change_all_the_time_stay_readable_and_quick() {
+async fn a_page_with_255_busy_clusters_stays_readable_and_fast() {
     let mut home = Home::new();
     let meshkeep = home.start().await;
-    let made_up = MadeUp::before(meshkeep.url());
-    let page = Page::open(&made_up.url).await;
+    let simulated = SimulatedMesh::start(meshkeep.url());
+    let page = Page::open(&simulated.url).await;
     page.becomes("all rows", &format!("return document.querySelectorAll('tbody tr').length === {CLUSTERS}")).await;
     page.becomes("all squares", &format!("return document.querySelectorAll('.square').length === {CLUSTERS}")).await;
     // sorted by severity: never read, lost, connecting, live
@@ -337,15 +338,15 @@ async fn two_hundred_and_fifty_five_clusters_that_change_all_the_time_stay_reada
         }
     }
     page.looks("light", WIDTHS[0]).await;
-    // at most ten updates a second at any rate of changes, and a readable number of lines
+    // at most ten redraws a second at any rate of changes, and a readable number of lines
     page.go("#/changes").await;
     page.becomes("lines", "return document.querySelectorAll('.change').length === 100").await;
-    let busy = "const before = window.meshkeepPage.drawn, started = performance.now(); \
+    let count_redraws = "const before = window.meshkeepPage.drawn, started = performance.now(); \
         const done = arguments[arguments.length - 1]; \
         setTimeout(() => done([(window.meshkeepPage.drawn - before) / (performance.now() - started) * 1000]), 2000)";
-    let drawn = page.chromium.ask("execute/async", &json!({"script": busy, "args": []})).await;
-    let drawn = drawn[0].as_f64().unwrap();
-    assert!((0.5..=10.5).contains(&drawn), "{drawn} times a second");
+    let redraws_per_second = page.chromium.ask("execute/async", &json!({"script": count_redraws, "args": []})).await;
+    let redraws_per_second = redraws_per_second[0].as_f64().unwrap();
+    assert!((0.5..=10.5).contains(&redraws_per_second), "{redraws_per_second} redraws a second");
     page.picture("many-changes").await;
     assert_eq!(page.complaints(&[]).await, Vec::<String>::new());
 }

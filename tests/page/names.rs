@@ -1,5 +1,5 @@
-//! Names that the page has not loaded: before it reports that nothing has a name, it asks meshkeep
-//! for exactly that name.
+//! Names that the page has not loaded. Before the page reports that a name does not exist, it asks
+//! meshkeep for exactly that name.
 
 use serde_json::json;
 
@@ -9,13 +9,14 @@ use crate::harness::eventually;
 use crate::harness::mesh::{Form, MeshCluster, SMALL, publish, put_leased};
 use crate::harness::meshkeep::{Home, Meshkeep};
 
-/// More services than the page reads for completion (`NAMES_MAX` in `src/page/assets/meant.js`).
+/// Number of services: more than the page reads for completion (`NAMES_MAX` in
+/// `src/page/assets/meant.js`).
 const SERVICES: usize = 10_100;
 
 /// Name of the last service, which is after the first 10,000 names.
 const LAST: &str = "svc-10099";
 
-/// Starts a mesh with many services, all of them in the last namespace.
+/// Starts a mesh with many services, all of them in the namespace that sorts last.
 async fn mesh() -> (Etcd, Home, Meshkeep) {
     let etcd = Etcd::start().await;
     publish(&etcd, Form::State, &[MeshCluster::generate(1, SMALL)], "2026-01-12T09:31:07Z").await;
@@ -36,7 +37,7 @@ async fn mesh() -> (Etcd, Home, Meshkeep) {
 }
 
 #[tokio::test]
-async fn a_name_behind_the_first_ten_thousand_is_found_and_none_is_denied_without_a_question() {
+async fn the_page_finds_names_beyond_the_first_ten_thousand() {
     let (_etcd, _home, meshkeep) = mesh().await;
     let page = Page::open(meshkeep.url()).await;
     page.says(&["c01", "1/1 live"]).await;
@@ -50,7 +51,7 @@ async fn a_name_behind_the_first_ten_thousand_is_found_and_none_is_denied_withou
     page.types("svc-nobody").await;
     page.says(&["there is no pod, shared service, node or cluster with this name"]).await;
     page.press(&["Escape"]).await;
-    // on a page of its own
+    // in the find view
     for path in [LAST.to_owned(), row.replace('/', "%2F")] {
         page.go(&format!("#/find/{path}")).await;
         let link = format!("return [...document.querySelectorAll('.find a')].some((one) => one.textContent === {})", json!(row));
@@ -60,7 +61,7 @@ async fn a_name_behind_the_first_ten_thousand_is_found_and_none_is_denied_withou
     page.says(&["No pod, shared service, node or cluster of this mesh has this name", "the first 10,000"]).await;
     page.go("#/find/svc-*").await;
     page.says(&["names must be exact"]).await;
-    // the filter of services searches only the ones that were read, and says so
+    // the filter searches only the services that the page has read, and says so
     page.go("#/services").await;
     page.becomes("the list", "return document.querySelectorAll('.items li').length === 500").await;
     page.chromium.run("document.querySelector('.filter').focus()").await;

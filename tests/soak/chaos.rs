@@ -1,5 +1,5 @@
-//! Events that affect the sidecar, its store and the etcds: a seeded sequence in which each event
-//! occurs at least once per round.
+//! Failures and restarts of the sidecar, its store and the etcds. Their order is random but seeded;
+//! each action occurs once before any occurs again.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,43 +18,42 @@ use super::state::{Lost, Position};
 use crate::harness::eventually;
 use crate::harness::meshkeep::{Home, Meshkeep, http};
 
-/// Maximum number of tombstones. Usually there are more deleted keys, so that the positions of
-/// clients that stay away for long are trimmed; see the chance of a delete in the churn.
+/// Maximum number of tombstones. The churn deletes more keys than that (`DELETE_CHANCE`), so that a
+/// client that stays away for long returns with an expired position.
 pub(super) const TOMBSTONES_MAX: u32 = 300;
 
-/// Time from the start of an action until the sidecar is hit.
-const STRIKE_DELAY_MS: std::ops::Range<u64> = 0..400;
+/// Time from the start of an action until the sidecar is killed or stopped, in milliseconds.
+const INTERRUPT_DELAY_MS: std::ops::Range<u64> = 0..400;
 
-/// Time that the sidecar stays down.
+/// Time that the sidecar stays down, in milliseconds.
 const DOWN_MS: std::ops::Range<u64> = 0..300;
 
-/// Number of keys that are put right before a kill and deleted before the next start.
+/// Number of keys that are put right before a kill, and deleted before the next start.
 const FRESH_KEYS: u32 = 60;
 
-/// An event of a soak run.
+/// A failure or restart in a soak run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Action {
     Kill,
     KillTwice,
     Restart,
-    /// Keys are announced and perhaps lost in a kill; while the sidecar is down they are deleted at
-    /// their source.
+    /// Kills the sidecar when it has announced new keys that it may not have stored, and deletes
+    /// these keys at their source while it is down.
     KillAfterPut,
-    /// The directory is replaced by an earlier copy of itself.
+    /// Replaces the data directory by an earlier copy.
     LoseTail,
-    /// A second sidecar with a copy of the directory answers for a while, and then the first one
-    /// again.
+    /// Sends the checkers to a second sidecar with a copy of the data directory for a while.
     Clone,
     EtcdRestart,
     EtcdKill,
     EtcdWipe,
-    /// The connection is cut for a moment.
+    /// Cuts the connection to an etcd for a while.
     WireCut,
-    /// The connection is cut, and the history is compacted meanwhile.
+    /// Cuts the connection to an etcd, and compacts its history meanwhile.
     Relist,
     RemoveCluster,
     ThousandAtOnce,
-    /// Some checkers are away while more keys are deleted than there may be tombstones.
+    /// Deletes more keys than there may be tombstones while some checkers are away.
     TrimTombstones,
 }
 
@@ -75,17 +74,18 @@ pub(super) const ACTIONS: [Action; 14] = [
     Action::TrimTombstones,
 ];
 
-/// Number of open streams that means "most checkers": 24 of the 28 have one, and some connect late.
+/// Number of open streams at which most checkers are connected: 24 of the 28 use a stream, and some
+/// connect late.
 const READERS_MIN: f64 = 12.0;
 
-/// A copy of the data directory, as a `kill -9` at that moment would have left it.
-struct Copy {
+/// A copy of the data directory as a `kill -9` at the time of the copy would have left it.
+struct DirectoryCopy {
     directory: TempDir,
     epoch: String,
-    /// A sequence of the epoch that is certainly at least as high as everything in the copy.
-    bound: u64,
-    /// Epochs that started since.
-    later: Vec<String>,
+    /// Upper bound on the sequences of `epoch` in the copy.
+    sequence_max: u64,
+    /// Epochs of the starts after the copy.
+    later_epochs: Vec<String>,
 }
 
 /// The sidecar under test, and the addresses that the checkers use.
@@ -93,10 +93,11 @@ pub(super) struct Sidecar {
     pub(super) home: Home,
     meshkeep: Option<Meshkeep>,
     target: watch::Sender<Target>,
-    /// Counts the times that some checkers had to disconnect.
+    /// Number of times that restless checkers had to disconnect and find no server.
     away: watch::Sender<u32>,
-    copy: Option<Copy>,
-    /// Last sequence of each epoch in the current directory, for epochs whose end it does not have.
+    copy: Option<DirectoryCopy>,
+    /// Last sequence in the current directory of each epoch whose later sequences the directory
+    /// lacks.
     lost: Lost,
     pub(super) starts: u32,
 }
@@ -104,8 +105,8 @@ pub(super) struct Sidecar {
 impl Sidecar {
     /// Starts a sidecar that mirrors the sources.
     pub(super) async fn start(sources: &Sources, target: watch::Sender<Target>, away: watch::Sender<u32>) -> Self {
-        let mut sidecar = Self { home: home(sources), meshkeep: None, target, away, copy: None, lost: Lost::new(), starts: 0 };
-        sidecar.up().await;
+        let mut sidecar = Self { home: new_home(sources), meshkeep: None, target, away, copy: None, lost: Lost::new(), starts: 0 };
+        sidecar.start_meshkeep().await;
         sidecar
     }
 
@@ -113,25 +114,25 @@ impl Sidecar {
         self.meshkeep.as_ref().expect("must be running")
     }
 
-    /// Waits until a key is served, or is no longer served.
-    async fn serves(&self, key: &str, wanted: bool) {
+    /// Waits until a key is served, or is no longer served if `wanted` is false.
+    async fn wait_until_served(&self, key: &str, wanted: bool) {
         let path = format!("/v1/entries/{key}");
         let ask = || async { ((self.meshkeep().ask(&path).await.0 == 200) == wanted).then_some(()) };
         eventually(&format!("{key} to be served: {wanted}"), ask).await;
     }
 
-    async fn up(&mut self) {
+    async fn start_meshkeep(&mut self) {
         let meshkeep = self.home.start().await;
         self.starts += 1;
         if let Some(copy) = &mut self.copy {
-            copy.later.push(head(meshkeep.url()).await.epoch);
+            copy.later_epochs.push(head(meshkeep.url()).await.epoch);
         }
         self.meshkeep = Some(meshkeep);
-        self.point(false);
+        self.direct_checkers(false);
     }
 
-    /// Directs the checkers to the sidecar if it runs.
-    fn point(&self, away: bool) {
+    /// Directs the checkers to the sidecar if it runs, or to no server if `away` is true.
+    fn direct_checkers(&self, away: bool) {
         let url = self.meshkeep.as_ref().filter(|_| !away).map(|meshkeep| meshkeep.url().to_owned());
         self.redirect(url, false, self.lost.clone());
     }
@@ -142,35 +143,36 @@ impl Sidecar {
 
     fn kill(&mut self) {
         // no client may connect to the port once it is free
-        self.point(true);
+        self.direct_checkers(true);
         self.meshkeep.take().expect("must be running").kill();
     }
 
     async fn stop(&mut self) {
-        self.point(true);
+        self.direct_checkers(true);
         let ended = self.meshkeep.take().expect("must be running").stop().await;
         assert!(ended.status.success(), "meshkeep ends with {}:\n{}", ended.status, ended.log);
     }
 
-    /// Hits the sidecar at a random moment and starts it again after a random time.
-    async fn strike(&mut self, action: Action, random: &mut StdRng) {
-        sleep(random_ms(random, STRIKE_DELAY_MS)).await;
+    /// Kills or stops the sidecar at a random moment, and starts it again after a random time.
+    async fn interrupt(&mut self, action: Action, random: &mut StdRng) {
+        sleep(random_ms(random, INTERRUPT_DELAY_MS)).await;
         match action {
             Action::Restart => self.stop().await,
             Action::KillTwice => {
                 self.kill();
-                // while it loads, connects or lists
-                self.up().await;
-                sleep(random_ms(random, STRIKE_DELAY_MS)).await;
+                // kill it again while it loads, connects or lists
+                self.start_meshkeep().await;
+                sleep(random_ms(random, INTERRUPT_DELAY_MS)).await;
                 self.kill();
             }
             _ => self.kill(),
         }
         sleep(random_ms(random, DOWN_MS)).await;
-        self.up().await;
+        self.start_meshkeep().await;
     }
 
-    /// Copies the data directory of the frozen process, as a kill at this moment would leave it.
+    /// Copies the data directory while the process is paused with SIGSTOP, as a kill at this moment
+    /// would leave it.
     pub(super) async fn take_copy(&mut self) {
         let meshkeep = self.meshkeep();
         signal(meshkeep, "STOP");
@@ -178,50 +180,50 @@ impl Sidecar {
         copy_directory(&self.home.data_directory(), directory.path());
         signal(meshkeep, "CONT");
         let Position { epoch, sequence, .. } = head(meshkeep.url()).await;
-        self.copy = Some(Copy { directory, epoch, bound: sequence, later: Vec::new() });
+        self.copy = Some(DirectoryCopy { directory, epoch, sequence_max: sequence, later_epochs: Vec::new() });
     }
 
-    /// Restores the copy. Later announcements are lost, and positions that include them must be
-    /// refused permanently.
+    /// Kills the sidecar and restores the copy. Later announcements are lost; no server with this
+    /// directory may accept positions that include them.
     async fn lose_tail(&mut self) {
         self.kill();
-        let Copy { directory, epoch, bound, later } = self.copy.take().expect("must have been made before");
+        let DirectoryCopy { directory, epoch, sequence_max, later_epochs } = self.copy.take().expect("must have been copied before");
         let data = self.home.data_directory();
         std::fs::remove_dir_all(&data).unwrap();
         copy_directory(directory.path(), &data);
-        let lowest = self.lost.get(&epoch).map_or(bound, |earlier| bound.min(*earlier));
+        let lowest = self.lost.get(&epoch).map_or(sequence_max, |earlier| sequence_max.min(*earlier));
         self.lost.insert(epoch, lowest);
-        self.lost.extend(later.into_iter().map(|epoch| (epoch, 0)));
-        self.up().await;
+        self.lost.extend(later_epochs.into_iter().map(|epoch| (epoch, 0)));
+        self.start_meshkeep().await;
     }
 
-    /// Lets a second sidecar with a copy of the directory answer while the sources change, and then
-    /// the first one again.
+    /// Directs the checkers to a second sidecar with a copy of the directory while the sources
+    /// change, and then to the first one again.
     async fn clone_for_a_while(&mut self, sources: &mut Sources, burst: u64) {
         let twin_copy = self.copy.take();
         self.take_copy().await;
-        let copy = std::mem::replace(&mut self.copy, twin_copy).expect("was just made");
-        let mut twin_home = home(sources);
+        let copy = std::mem::replace(&mut self.copy, twin_copy).expect("must exist: it was copied above");
+        let mut twin_home = new_home(sources);
         copy_directory(copy.directory.path(), &twin_home.data_directory());
         sources.churn(burst / 4).await;
         let twin = twin_home.start().await;
         let twin_epoch = head(twin.url()).await.epoch;
         let mut lost = self.lost.clone();
-        lost.entry(copy.epoch).or_insert(copy.bound);
+        lost.entry(copy.epoch).or_insert(copy.sequence_max);
         self.redirect(Some(twin.url().to_owned()), true, lost);
-        have_readers(twin.url()).await;
+        wait_for_readers(twin.url()).await;
         sources.churn(burst / 2).await;
         // the first one never learns of the twin's epoch
         self.lost.insert(twin_epoch, 0);
         self.redirect(None, false, Lost::new());
         twin.kill();
-        self.point(false);
+        self.direct_checkers(false);
         sources.churn(burst / 4).await;
     }
 }
 
 /// Waits until most checkers are connected to a sidecar.
-async fn have_readers(url: &str) {
+async fn wait_for_readers(url: &str) {
     let open = || async {
         let page = http().get(format!("{url}/metrics")).send().await.ok()?.text().await.ok()?;
         let counts = page.lines().filter(|line| line.starts_with("meshkeep_streams{"));
@@ -236,14 +238,14 @@ pub(super) async fn act(action: Action, sources: &mut Sources, sidecar: &mut Sid
     let index = random.random_range(0..sources.len());
     match action {
         Action::Kill | Action::KillTwice | Action::Restart => {
-            tokio::join!(sources.churn(burst), sidecar.strike(action, random));
+            tokio::join!(sources.churn(burst), sidecar.interrupt(action, random));
         }
         Action::KillAfterPut => kill_after_put(sources, sidecar).await,
         Action::LoseTail => {
             sidecar.take_copy().await;
             // otherwise no checker would know the changes that are about to be lost, for instance
             // right after a kill
-            have_readers(sidecar.meshkeep().url()).await;
+            wait_for_readers(sidecar.meshkeep().url()).await;
             sources.churn(burst).await;
             tokio::join!(sources.churn(burst / 2), sidecar.lose_tail());
         }
@@ -276,27 +278,28 @@ pub(super) async fn act(action: Action, sources: &mut Sources, sidecar: &mut Sid
     }
 }
 
-/// The hardest case (docs/develop/invariants.md, 6).
+/// Runs the hardest case (docs/develop/invariants.md, 6): the sidecar announces keys, is killed,
+/// and finds them deleted at its next start.
 async fn kill_after_put(sources: &mut Sources, sidecar: &mut Sidecar) {
     let fresh = sources.put_fresh(FRESH_KEYS).await;
-    // served means announced; it is stored about 40 ms later
-    sidecar.serves(fresh.last().expect("there are some"), true).await;
+    // a served key is announced, but it is stored about 40 ms later
+    sidecar.wait_until_served(fresh.last().expect("there are some"), true).await;
     sidecar.kill();
     sources.delete(&fresh).await;
-    sidecar.up().await;
+    sidecar.start_meshkeep().await;
 }
 
-/// A checker that is away when this starts returns with a position whose later deletes were
-/// forgotten.
+/// Deletes more keys than there may be tombstones. A checker that is away meanwhile returns with a
+/// position whose later deletes the sidecar has forgotten.
 async fn trim_tombstones(sources: &mut Sources, sidecar: &mut Sidecar) {
-    sidecar.point(true);
+    sidecar.direct_checkers(true);
     // connections end while there is no server, so that some checkers are certainly away
     sidecar.away.send_modify(|times| *times += 1);
     let fresh = sources.put_fresh(TOMBSTONES_MAX + 50).await;
-    sidecar.serves(fresh.last().expect("there are some"), true).await;
+    sidecar.wait_until_served(fresh.last().expect("there are some"), true).await;
     sources.delete(&fresh).await;
-    sidecar.serves(fresh.last().expect("there are some"), false).await;
-    sidecar.point(false);
+    sidecar.wait_until_served(fresh.last().expect("there are some"), false).await;
+    sidecar.direct_checkers(false);
 }
 
 async fn remove_cluster(sources: &mut Sources, sidecar: &mut Sidecar, random: &mut StdRng, burst: u64) {
@@ -304,14 +307,14 @@ async fn remove_cluster(sources: &mut Sources, sidecar: &mut Sidecar, random: &m
     let (name, file) = &files[random.random_range(0..files.len())];
     sidecar.home.remove_cluster(name);
     sources.churn(burst / 2).await;
-    let gone = format!("/v1/clusters/{name}");
-    eventually("a removed cluster to be gone", || async { (sidecar.meshkeep().ask(&gone).await.0 == 404).then_some(()) }).await;
+    let path = format!("/v1/clusters/{name}");
+    eventually("the cluster to be removed", || async { (sidecar.meshkeep().ask(&path).await.0 == 404).then_some(()) }).await;
     sidecar.home.write_cluster(name, file);
     sources.churn(burst / 2).await;
 }
 
 /// Creates empty directories with every cluster's file.
-fn home(sources: &Sources) -> Home {
+fn new_home(sources: &Sources) -> Home {
     let tombstones = format!("--tombstone-max-count={TOMBSTONES_MAX}");
     let home = Home::new().with_flags(&[&tombstones, "--backoff-min=100ms", "--backoff-max=1s", "--config-rescan-interval=2s"]);
     for (name, file) in sources.client_files() {

@@ -12,15 +12,16 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::compare::read_list;
 use super::decode::{ChangesAnswer, Lines, SseBlock};
-use super::spec::{ConnectionPattern, Form, Spec};
+use super::spec::{CheckerSpec, ConnectionPattern, Form};
 use super::state::{Lost, Position, ReceivedObject, State};
 use crate::harness::meshkeep::http;
 
-/// Time until a checker connects again: a usual client's delay, shortened.
+/// Time until a checker connects again, in milliseconds: shorter than the delay of ordinary
+/// clients.
 const RECONNECT_DELAY_MS: std::ops::Range<u64> = 1..60;
 
-/// Time that a sleeper stays away or a staller reads nothing. Meanwhile tombstones after its
-/// position are trimmed.
+/// Time that a sleeper stays away or a staller reads nothing, in milliseconds. It is long enough
+/// for tombstones after its position to be dropped.
 const ABSENCE_MS: std::ops::Range<u64> = 500..8_000;
 
 /// Number of bytes that a restless checker reads before it disconnects: less than a snapshot, or
@@ -28,9 +29,9 @@ const ABSENCE_MS: std::ops::Range<u64> = 500..8_000;
 const SHORT_READ_BYTES: std::ops::Range<u64> = 1..300_000;
 const LONG_READ_BYTES: std::ops::Range<u64> = 300_000..6_000_000;
 
-/// Limit of events in an answer of the long poll, and its waiting time.
-const TWIN_LIMIT: std::ops::Range<u32> = 50..2_000;
-const TWIN_WAIT_S: std::ops::Range<u32> = 0..3;
+/// Limit of events in an answer of the long poll, and its waiting time in seconds.
+const POLL_LIMIT: std::ops::Range<u32> = 50..2_000;
+const POLL_WAIT_S: std::ops::Range<u32> = 0..3;
 
 /// The server that the checkers use, if there is one.
 #[derive(Debug, Clone, Default)]
@@ -51,10 +52,10 @@ pub(super) struct Shared {
     pub(super) nudge: Notify,
 }
 
-/// A checker as the driver sees it.
+/// The driver's access to a checker.
 #[derive(Debug, Clone)]
 pub(super) struct Watched {
-    pub(super) spec: Spec,
+    pub(super) spec: CheckerSpec,
     pub(super) shared: Arc<Shared>,
 }
 
@@ -69,15 +70,15 @@ pub(super) struct Signals {
 }
 
 /// Cause of the end of a connection.
-enum End {
-    /// The server ended it, or ended itself.
+enum ConnectionEnd {
+    /// The server closed the connection, or the driver asked the checker to connect again.
     Broken,
-    /// The checker ended it.
+    /// The checker closed the connection.
     Left,
 }
 
 struct Checker {
-    spec: Spec,
+    spec: CheckerSpec,
     shared: Arc<Shared>,
     signals: Signals,
     random: StdRng,
@@ -90,7 +91,7 @@ impl Shared {
 }
 
 impl Watched {
-    pub(super) fn start(spec: Spec, signals: Signals, seed: u64, tasks: &mut JoinSet<()>) -> Self {
+    pub(super) fn start(spec: CheckerSpec, signals: Signals, seed: u64, tasks: &mut JoinSet<()>) -> Self {
         let shared = Arc::new(Shared { state: Mutex::new(State::new(spec)), nudge: Notify::new() });
         let checker = Checker { spec, shared: Arc::clone(&shared), signals, random: StdRng::seed_from_u64(seed) };
         tasks.spawn(checker.run());
@@ -101,24 +102,24 @@ impl Watched {
 impl Checker {
     async fn run(mut self) {
         loop {
-            let Some(target) = self.reachable().await else { return };
+            let Some(target) = self.next_server().await else { return };
             let end = match self.spec.form {
                 Form::Changes => self.poll(&target).await,
                 Form::Sse | Form::NdJson | Form::Patch => self.stream(&target).await,
             };
-            let absence = match (end, self.spec.manner) {
-                (Some(End::Left), ConnectionPattern::Sleeper) => ABSENCE_MS,
+            let absence = match (end, self.spec.pattern) {
+                (Some(ConnectionEnd::Left), ConnectionPattern::Sleeper) => ABSENCE_MS,
                 _ => RECONNECT_DELAY_MS,
             };
             self.pause(absence).await;
         }
     }
 
-    /// Waits for the next server; `None` when the driver has ended.
-    async fn reachable(&mut self) -> Option<Target> {
-        let browser = self.spec.manner == ConnectionPattern::Browser;
-        // a browser cannot forget its position after a reset, and the original server would accept
-        // it
+    /// Waits until there is a server. Returns `None` when the driver has ended.
+    async fn next_server(&mut self) -> Option<Target> {
+        let browser = self.spec.pattern == ConnectionPattern::Browser;
+        // a browser keeps its position after a `reset`; if it left a clone inside the snapshot, the
+        // original server would accept that position although the state is incomplete
         let usable = |target: &Target| target.url.is_some() && !(browser && target.is_clone);
         self.signals.target.wait_for(usable).await.ok().map(|target| target.clone())
     }
@@ -134,68 +135,68 @@ impl Checker {
         }
     }
 
-    /// Returns the signals that end a connection: another server, or none.
-    fn movers(&self) -> (watch::Receiver<Target>, watch::Receiver<u32>) {
+    /// Returns the signals that end a connection: another server, or an absence.
+    fn disconnect_signals(&self) -> (watch::Receiver<Target>, watch::Receiver<u32>) {
         let mut away = self.signals.away.clone();
         away.mark_unchanged();
         (self.signals.target.clone(), away)
     }
 
-    fn budget(&mut self) -> u64 {
-        match self.spec.manner {
+    fn read_budget(&mut self) -> u64 {
+        match self.spec.pattern {
             ConnectionPattern::Steady => u64::MAX,
             _ if self.random.random_bool(0.5) => self.random.random_range(SHORT_READ_BYTES),
             _ => self.random.random_range(LONG_READ_BYTES),
         }
     }
 
-    /// Runs one connection up to its end. Returns `None` if there was none.
-    async fn stream(&mut self, target: &Target) -> Option<End> {
+    /// Reads one connection to its end. Returns `None` if it could not be opened.
+    async fn stream(&mut self, target: &Target) -> Option<ConnectionEnd> {
         let url = target.url.as_deref()?;
         let resume_after = self.shared.state().resume_after.clone();
-        if resume_after.is_none() && self.spec.manner == ConnectionPattern::FromLists {
-            self.load(url).await?;
+        if resume_after.is_none() && self.spec.pattern == ConnectionPattern::FromLists {
+            self.load_lists(url).await?;
         }
         let mut response = self.open(url).await?;
         self.shared.state().begin(&target.lost);
-        let (mut moved, mut away) = self.movers();
-        let (mut lines, mut block, mut budget) = (Lines::default(), SseBlock::default(), self.budget());
+        let (mut target_changes, mut away) = self.disconnect_signals();
+        let (mut lines, mut block, mut read_budget) = (Lines::default(), SseBlock::default(), self.read_budget());
         loop {
             tokio::select! {
                 chunk = response.chunk() => match chunk {
                     Ok(Some(chunk)) => {
                         self.feed(&chunk, &mut lines, &mut block);
-                        budget = budget.saturating_sub(chunk.len() as u64);
+                        read_budget = read_budget.saturating_sub(chunk.len() as u64);
                     }
-                    Ok(None) | Err(_) => return Some(End::Broken),
+                    Ok(None) | Err(_) => return Some(ConnectionEnd::Broken),
                 },
-                _ = away.changed(), if self.spec.manner != ConnectionPattern::Steady => return Some(End::Broken),
-                () = self.shared.nudge.notified() => return Some(End::Broken),
-                _ = moved.wait_for(|now| now.number != target.number && now.url.is_some()) => return Some(End::Broken),
+                _ = away.changed(), if self.spec.pattern != ConnectionPattern::Steady => return Some(ConnectionEnd::Broken),
+                () = self.shared.nudge.notified() => return Some(ConnectionEnd::Broken),
+                _ = target_changes.wait_for(|now| now.number != target.number && now.url.is_some()) => return Some(ConnectionEnd::Broken),
             }
-            if budget == 0 && !*self.signals.calm.borrow() {
-                if self.spec.manner != ConnectionPattern::Staller {
-                    return Some(End::Left);
+            if read_budget == 0 && !*self.signals.calm.borrow() {
+                if self.spec.pattern != ConnectionPattern::Staller {
+                    return Some(ConnectionEnd::Left);
                 }
                 self.pause(ABSENCE_MS).await;
-                budget = self.budget();
+                read_budget = self.read_budget();
             }
             if self.must_list_again() {
-                return Some(End::Broken);
+                return Some(ConnectionEnd::Broken);
             }
         }
     }
 
-    /// Returns whether a checker that uses no snapshots has to start again.
+    /// Returns whether the checker uses no snapshots and has no position.
     fn must_list_again(&self) -> bool {
-        self.spec.manner == ConnectionPattern::FromLists && self.shared.state().resume_after.is_none()
+        self.spec.pattern == ConnectionPattern::FromLists && self.shared.state().resume_after.is_none()
     }
 
     async fn open(&mut self, url: &str) -> Option<reqwest::Response> {
         let resume_after = self.shared.state().resume_after.clone();
         let patch = if self.spec.form == Form::Patch { "&patch=true" } else { "" };
         let mut url = format!("{url}/v1/events?snapshot=true{}{patch}", self.spec.filter);
-        let in_header = self.spec.manner == ConnectionPattern::Browser || self.random.random_bool(0.5);
+        let in_header = self.spec.pattern == ConnectionPattern::Browser || self.random.random_bool(0.5);
         let accept = if self.spec.form == Form::NdJson { "application/x-ndjson" } else { "text/event-stream" };
         if let (Some(position), false) = (&resume_after, in_header) {
             url += &format!("&after={position}");
@@ -227,7 +228,7 @@ impl Checker {
 
     /// Reads the lists page by page while they change, instead of a snapshot. The stream continues
     /// from the first list's position, so changes before a later page are received twice.
-    async fn load(&mut self, url: &str) -> Option<()> {
+    async fn load_lists(&mut self, url: &str) -> Option<()> {
         let mut objects = Vec::new();
         let mut position = None;
         for kind in self.spec.kinds {
@@ -243,42 +244,42 @@ impl Checker {
         Some(())
     }
 
-    /// Repeats the long poll up to an error or the checker's own pause.
-    async fn poll(&mut self, target: &Target) -> Option<End> {
+    /// Repeats the long poll until an error, a signal or the checker's own pause.
+    async fn poll(&mut self, target: &Target) -> Option<ConnectionEnd> {
         let url = target.url.as_deref()?;
         // inside a snapshot or replay the next position is a continuation token of the last answer
-        let is_inside = |state: &State| state.resume_after.as_deref().is_some_and(|text| Position::parse(text).is_none());
+        let is_unfinished = |state: &State| state.resume_after.as_deref().is_some_and(|text| Position::parse(text).is_none());
         {
             let mut state = self.shared.state();
-            if !is_inside(&state) {
+            if !is_unfinished(&state) {
                 state.begin(&target.lost);
             }
         }
-        let (mut moved, mut away) = self.movers();
+        let (mut target_changes, mut away) = self.disconnect_signals();
         let until = Instant::now() + Duration::from_millis(self.random.random_range(ABSENCE_MS));
         loop {
             let after = self.shared.state().resume_after.clone();
             let begin = after.map_or_else(|| "snapshot=true".to_owned(), |position| format!("after={position}"));
-            let (limit, wait) = (self.random.random_range(TWIN_LIMIT), self.random.random_range(TWIN_WAIT_S));
+            let (limit, wait) = (self.random.random_range(POLL_LIMIT), self.random.random_range(POLL_WAIT_S));
             let url = format!("{url}/v1/changes?{begin}{}&limit={limit}&waitSeconds={wait}", self.spec.filter);
             tokio::select! {
                 answer = ask(&url) => match answer {
-                    Ok(text) => self.answered(&text?),
+                    Ok(text) => self.apply_answer(&text?),
                     Err(status) => {
                         self.shared.state().broken(&format!("{url} is answered with {status}"));
                         return None;
                     }
                 },
-                // the answer in transit is lost
-                () = sleep_until(until), if !*self.signals.calm.borrow() => return Some(End::Left),
-                _ = away.changed(), if self.spec.manner != ConnectionPattern::Steady => return Some(End::Broken),
-                () = self.shared.nudge.notified() => return Some(End::Broken),
-                _ = moved.wait_for(|now| now.number != target.number && now.url.is_some()) => return Some(End::Broken),
+                // the checker leaves, and the answer in transit is lost
+                () = sleep_until(until), if !*self.signals.calm.borrow() => return Some(ConnectionEnd::Left),
+                _ = away.changed(), if self.spec.pattern != ConnectionPattern::Steady => return Some(ConnectionEnd::Broken),
+                () = self.shared.nudge.notified() => return Some(ConnectionEnd::Broken),
+                _ = target_changes.wait_for(|now| now.number != target.number && now.url.is_some()) => return Some(ConnectionEnd::Broken),
             }
         }
     }
 
-    fn answered(&self, text: &str) {
+    fn apply_answer(&self, text: &str) {
         let mut state = self.shared.state();
         let answer: ChangesAnswer = match serde_json::from_str(text) {
             Ok(answer) => answer,
@@ -295,8 +296,8 @@ impl Checker {
     }
 }
 
-/// Sends a long poll. Returns `None` if there was no answer this time, and the status as an error
-/// if no client should get it.
+/// Sends a long poll. Returns `None` if there was no answer or the store is loading (503), and any
+/// other status as an error.
 async fn ask(url: &str) -> Result<Option<String>, u16> {
     let Ok(response) = http().get(url).send().await else { return Ok(None) };
     match response.status().as_u16() {

@@ -21,9 +21,11 @@ use crate::harness::truth::Truth;
 /// key changes often.
 const SHAPE: Shape = Shape { nodes: 12, identities: 60, endpoints: 1_000, services: 30, exports: 0 };
 
-/// Number of clusters with their own etcd, and of those in a KVStoreMesh's etcd.
-const DIRECT: u32 = 2;
-const CACHED: u32 = 2;
+/// Number of clusters with their own etcd.
+const DIRECT_CLUSTERS: u32 = 2;
+
+/// Number of clusters in the etcd of a KVStoreMesh.
+const CACHED_CLUSTERS: u32 = 2;
 
 /// Time to live of the writers' leases, in seconds: longer than the longest run.
 const LEASE_TTL_S: i64 = 86_400;
@@ -34,16 +36,16 @@ const TRANSACTION_KEYS: std::ops::RangeInclusive<usize> = 1..=120;
 /// `--max-txn-ops` of the servers: more than the 1,000 changes in one transaction.
 const TRANSACTION_OPERATIONS_MAX: usize = 1_200;
 
-/// Number of values of the changing fields.
+/// Number of different values of `flavour`.
 const FLAVOURS: u32 = 5;
 
-/// Probability that an existing key is deleted instead of changed. A deleted key is created again
-/// when it is picked again.
+/// Probability that an existing key is deleted instead of changed. When a deleted key is picked, it
+/// is created again.
 const DELETE_CHANCE: f64 = 0.12;
 
-/// Values of a key's changing fields.
+/// Values of the fields of a key that vary.
 #[derive(Debug, Clone, Copy, Default)]
-struct Dress {
+struct VaryingFields {
     flavour: u32,
     serial: u32,
     backend: u32,
@@ -54,8 +56,8 @@ struct Source {
     remote: Remote,
     client: Client,
     lease: i64,
-    dresses: HashMap<String, Dress>,
-    /// Values of every key without the changing fields, by cluster.
+    varying_fields: HashMap<String, VaryingFields>,
+    /// Values of every key without the varying fields, by cluster.
     templates: Vec<BTreeMap<String, Vec<u8>>>,
 }
 
@@ -75,7 +77,7 @@ impl Source {
         let proxy = Proxy::to(etcd.port()).await;
         let templates = clusters.iter().map(|cluster| cluster.entries.clone()).collect();
         let (client, lease) = connect(&etcd).await;
-        Self { remote: Remote { etcd, form, clusters, proxy }, client, lease, dresses: HashMap::new(), templates }
+        Self { remote: Remote { etcd, form, clusters, proxy }, client, lease, varying_fields: HashMap::new(), templates }
     }
 
     /// Changes `count` different keys of a cluster in one transaction.
@@ -86,17 +88,17 @@ impl Source {
         let picked: HashSet<&&String> = keys.choose_multiple(random, count).collect();
         let mut operations = Vec::with_capacity(count);
         for key in picked {
-            let at_source = source_key(self.remote.form, &target.name, key);
+            let key_at_source = source_key(self.remote.form, &target.name, key);
             if target.entries.contains_key(*key) && random.random_bool(DELETE_CHANCE) {
                 target.entries.remove(*key);
-                operations.push(TxnOp::delete(at_source, None));
+                operations.push(TxnOp::delete(key_at_source, None));
                 continue;
             }
-            let dress = self.dresses.entry((*key).clone()).or_default();
-            dress.change(key, random);
-            let value = dress.put_on(key, &templates[*key], target.id);
+            let fields = self.varying_fields.entry((*key).clone()).or_default();
+            fields.change(key, random);
+            let value = fields.apply_to(key, &templates[*key], target.id);
             target.entries.insert((*key).clone(), value.clone());
-            operations.push(TxnOp::put(at_source, value, Some(PutOptions::new().with_lease(self.lease))));
+            operations.push(TxnOp::put(key_at_source, value, Some(PutOptions::new().with_lease(self.lease))));
         }
         self.client.txn(Txn::new().and_then(operations)).await.unwrap();
     }
@@ -117,10 +119,12 @@ impl Sources {
     pub(super) async fn start(binary: &Path, seed: u64) -> Self {
         let cluster = |id| MeshCluster::generate(id, SHAPE);
         let mut sources = Vec::new();
-        for id in 1..=DIRECT {
+        for id in 1..=DIRECT_CLUSTERS {
             sources.push(Source::start(binary, Form::State, vec![cluster(id)]).await);
         }
-        sources.push(Source::start(binary, Form::Cache, (DIRECT + 1..=DIRECT + CACHED).map(cluster).collect()).await);
+        sources.push(
+            Source::start(binary, Form::Cache, (DIRECT_CLUSTERS + 1..=DIRECT_CLUSTERS + CACHED_CLUSTERS).map(cluster).collect()).await,
+        );
         Self { sources, random: StdRng::seed_from_u64(seed), stamp: 0, written: 0 }
     }
 
@@ -223,9 +227,9 @@ impl Sources {
                 match self.random.random_range(0..10_u32) {
                     0 => drop(cluster.entries.remove(key)),
                     1 | 2 => {
-                        let dress = source.dresses.entry(key.clone()).or_default();
-                        dress.change(key, &mut self.random);
-                        cluster.entries.insert(key.clone(), dress.put_on(key, template, cluster.id));
+                        let fields = source.varying_fields.entry(key.clone()).or_default();
+                        fields.change(key, &mut self.random);
+                        cluster.entries.insert(key.clone(), fields.apply_to(key, template, cluster.id));
                     }
                     _ => {}
                 }
@@ -249,9 +253,9 @@ impl Sources {
     }
 }
 
-impl Dress {
+impl VaryingFields {
     fn change(&mut self, key: &str, random: &mut StdRng) {
-        // patches exist for services of which only the backends change
+        // the stream sends a patch if only the backends of a service change
         if key.contains("/services/") && random.random_bool(0.5) {
             self.backend += 1;
             return;
@@ -260,17 +264,17 @@ impl Dress {
         self.serial += 1;
     }
 
-    /// Returns the value with these fields.
-    fn put_on(self, key: &str, template: &[u8], cluster_id: u32) -> Vec<u8> {
+    /// Returns the value of the template with these fields.
+    fn apply_to(self, key: &str, template: &[u8], cluster_id: u32) -> Vec<u8> {
         let text = std::str::from_utf8(template).expect("must be text: the mesh writes nothing else");
         let Self { flavour, serial, backend } = self;
         let labels = format!(r#""flavour":"f{flavour}","serial":"{serial}","#);
         let text = match key.split('/').nth(2) {
-            Some("nodes") => after(text, r#""Labels":{"#, 0, &labels),
+            Some("nodes") => replace_after(text, r#""Labels":{"#, 0, &labels),
             Some("identities") => format!("{text}k8s:flavour=f{flavour};k8s:serial={serial};"),
             Some("services") => {
                 let shared = flavour % 2 == 0;
-                let text = after(text, r#""labels":{"#, 0, &labels);
+                let text = replace_after(text, r#""labels":{"#, 0, &labels);
                 let text = text.replace(r#""shared":true"#, r#""shared":?"#).replace(r#""shared":false"#, r#""shared":?"#);
                 let text = text.replace(r#""shared":?"#, &format!(r#""shared":{shared}"#));
                 let new = format!(
@@ -278,34 +282,34 @@ impl Dress {
                     backend % 7 + 1,
                     1_000 + backend % 1_000
                 );
-                after(&text, r#""backends":{"#, 0, &new)
+                replace_after(&text, r#""backends":{"#, 0, &new)
             }
             _ => {
                 let identity = (cluster_id << 16) | (256 + flavour);
-                let text = after(text, r#""ID":"#, digits(text, r#""ID":"#), &identity.to_string());
-                let text = named(&text, r#""K8sNamespace":""#, &format!("ns-{flavour}"));
-                let text = named(&text, r#""K8sPodName":""#, &format!("pod-{flavour}"));
-                named(&text, r#""HostIP":""#, &format!("172.19.{}.{}", serial / 250 % 250, serial % 250 + 1))
+                let text = replace_after(text, r#""ID":"#, count_digits_after(text, r#""ID":"#), &identity.to_string());
+                let text = replace_string_after(&text, r#""K8sNamespace":""#, &format!("ns-{flavour}"));
+                let text = replace_string_after(&text, r#""K8sPodName":""#, &format!("pod-{flavour}"));
+                replace_string_after(&text, r#""HostIP":""#, &format!("172.19.{}.{}", serial / 250 % 250, serial % 250 + 1))
             }
         };
         text.into_bytes()
     }
 }
 
-/// Replaces the `replaced` bytes after the first occurrence of a mark. Does nothing without the
-/// mark.
-fn after(text: &str, mark: &str, replaced: usize, new: &str) -> String {
-    let Some(at) = text.find(mark).map(|at| at + mark.len()) else { return text.to_owned() };
-    format!("{}{new}{}", &text[..at], &text[at + replaced..])
+/// Replaces the `replaced` bytes after the first occurrence of a mark. Returns the text unchanged
+/// if it lacks the mark.
+fn replace_after(text: &str, mark: &str, replaced: usize, new: &str) -> String {
+    let Some(start) = text.find(mark).map(|start| start + mark.len()) else { return text.to_owned() };
+    format!("{}{new}{}", &text[..start], &text[start + replaced..])
 }
 
-/// Replaces the string after a mark, up to its end.
-fn named(text: &str, mark: &str, new: &str) -> String {
-    let length = text.find(mark).and_then(|at| text[at + mark.len()..].find('"')).unwrap_or(0);
-    after(text, mark, length, new)
+/// Replaces the string after a mark, up to its closing quote.
+fn replace_string_after(text: &str, mark: &str, new: &str) -> String {
+    let length = text.find(mark).and_then(|start| text[start + mark.len()..].find('"')).unwrap_or(0);
+    replace_after(text, mark, length, new)
 }
 
 /// Returns the number of digits after a mark.
-fn digits(text: &str, mark: &str) -> usize {
-    text.find(mark).map_or(0, |at| text[at + mark.len()..].bytes().take_while(u8::is_ascii_digit).count())
+fn count_digits_after(text: &str, mark: &str) -> usize {
+    text.find(mark).map_or(0, |start| text[start + mark.len()..].bytes().take_while(u8::is_ascii_digit).count())
 }

@@ -1,4 +1,4 @@
-//! Comparison at a quiet moment: at the same position, a checker's state must be equal to the
+//! Comparison while nothing changes: at the same position, a checker's state must be equal to the
 //! lists.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -35,17 +35,17 @@ pub(super) struct List {
 /// All lists at one position.
 pub(super) struct Snapshot {
     url: String,
-    text: String,
+    position_text: String,
     position: Position,
     objects: BTreeMap<Kind, Vec<String>>,
 }
 
-/// Method by which a checker that has all changes gets the newest position.
+/// Way in which a checker that has received all changes gets the newest position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reaching {
-    /// It disconnects and resumes.
+pub(super) enum CatchUpMethod {
+    /// The checker disconnects and resumes.
     Resume,
-    /// It waits for a bookmark.
+    /// The checker waits for a bookmark.
     Bookmark,
 }
 
@@ -63,7 +63,7 @@ pub(super) async fn read_list(url: &str, path: &str) -> Option<List> {
         let page: Page = serde_json::from_slice(&response.bytes().await.ok()?).ok()?;
         let first = position.get_or_insert_with(|| page.meta.position.clone());
         let sequence = |position: &str| position.rsplit('.').next().map(str::to_owned);
-        assert_eq!(sequence(first), sequence(&page.meta.position), "every page of {path} goes on from the first one's position");
+        assert_eq!(sequence(first), sequence(&page.meta.position), "all pages of {path} must have the position of the first");
         items.extend(page.items);
         match page.next_page_token {
             Some(next) => token = format!("&pageToken={next}"),
@@ -73,29 +73,29 @@ pub(super) async fn read_list(url: &str, path: &str) -> Option<List> {
 }
 
 impl Snapshot {
-    /// Returns all lists, if nothing changed meanwhile.
-    async fn take(url: &str) -> Option<Self> {
+    /// Reads all lists. Returns `None` if something changed meanwhile.
+    async fn read_if_quiet(url: &str) -> Option<Self> {
         let status: Value = http().get(format!("{url}/v1/status")).send().await.ok()?.json().await.ok()?;
-        let text = status["position"].as_str()?.to_owned();
+        let position_text = status["position"].as_str()?.to_owned();
         let mut objects = BTreeMap::new();
         for kind in KINDS {
             let list = read_list(url, &format!("{}?limit=10000", kind.path())).await?;
-            if list.position != text {
+            if list.position != position_text {
                 return None;
             }
             objects.insert(kind, list.items.iter().map(|item| kind.compared(item.get()).into_string()).collect());
         }
-        Some(Self { url: url.to_owned(), position: Position::parse(&text)?, text, objects })
+        Some(Self { url: url.to_owned(), position: Position::parse(&position_text)?, position_text, objects })
     }
 
     /// Waits until nothing changes any more, and returns all lists at one position.
     pub(super) async fn when_quiet(url: &str) -> Self {
         let deadline = Instant::now() + CATCHING_UP;
         loop {
-            if let Some(snapshot) = Self::take(url).await {
+            if let Some(snapshot) = Self::read_if_quiet(url).await {
                 return snapshot;
             }
-            assert!(Instant::now() < deadline, "the lists do not come to rest at one position");
+            assert!(Instant::now() < deadline, "the lists never had one position in common");
             sleep(Duration::from_millis(50)).await;
         }
     }
@@ -120,10 +120,10 @@ impl Snapshot {
             let list = read_list(&self.url, &path).await.ok_or_else(|| format!("{path} is not answered"))?;
             let items: Vec<Box<str>> = list.items.iter().map(|item| kind.compared(item.get())).collect();
             let items = items.iter().map(|item| &**item).collect();
-            if list.position == self.text
+            if list.position == self.position_text
                 && let Some(difference) = difference(self.expected(watched, *kind), items)
             {
-                return Err(format!("{path} against the filter applied here: {difference}"));
+                return Err(format!("{path} compared with the filter of this test: {difference}"));
             }
         }
         Ok(())
@@ -132,7 +132,7 @@ impl Snapshot {
     /// Waits until a checker has the right state at the position of the lists or later: findings
     /// that are added and resolved over time have sequences too, but change no list. Returns the
     /// number of compared kinds.
-    pub(super) async fn compare(&self, watched: &Watched, reaching: Reaching) -> Result<u64, String> {
+    pub(super) async fn compare(&self, watched: &Watched, reaching: CatchUpMethod) -> Result<u64, String> {
         if watched.spec.is_filtered() {
             self.check_filtered_lists(watched).await?;
         }
@@ -140,30 +140,30 @@ impl Snapshot {
         let mut deadline = Instant::now() + CATCHING_UP;
         let mut nudged = false;
         loop {
-            let (is_there, is_synced, text, difference) = {
+            let (has_reached, is_synced, progress, difference) = {
                 let state = watched.shared.state();
                 let is_synced = state.phase == Phase::Synced;
-                let is_there = is_synced && state.position.as_ref().is_some_and(|position| position.reaches(&self.position));
+                let has_reached = is_synced && state.position.as_ref().is_some_and(|position| position.reaches(&self.position));
                 // while the checker is behind, comparing costs more than waiting
                 let difference = is_synced.then(|| differences(&expected, &state)).flatten();
-                (is_there, is_synced, format!("{:?} at {:?}", state.phase, state.position), difference)
+                (has_reached, is_synced, format!("{:?} at {:?}", state.phase, state.position), difference)
             };
             let name = watched.spec.name;
             match difference {
-                Some(difference) if is_there => return Err(format!("checker {name} at the position of the lists: {difference}")),
-                None if is_there => return Ok(KINDS.len() as u64),
-                // its state is complete, so the stream has sent everything; only the position is
-                // behind
+                Some(difference) if has_reached => return Err(format!("checker {name} at the position of the lists: {difference}")),
+                None if has_reached => return Ok(KINDS.len() as u64),
+                // the state is complete, so the stream has sent everything; only the position is
+                // old
                 None if is_synced && !nudged => {
                     nudged = true;
                     match reaching {
-                        Reaching::Resume => watched.shared.nudge.notify_one(),
-                        Reaching::Bookmark => deadline = Instant::now() + BOOKMARK_WAIT,
+                        CatchUpMethod::Resume => watched.shared.nudge.notify_one(),
+                        CatchUpMethod::Bookmark => deadline = Instant::now() + BOOKMARK_WAIT,
                     }
                 }
                 difference if Instant::now() >= deadline => {
                     let difference = difference.unwrap_or_default();
-                    return Err(format!("checker {name} does not reach {}: {text}: {difference}", self.text));
+                    return Err(format!("checker {name} does not reach {}: {progress}: {difference}", self.position_text));
                 }
                 _ => {}
             }
@@ -174,8 +174,8 @@ impl Snapshot {
 
 fn differences(expected: &HashMap<Kind, Vec<&str>>, state: &State) -> Option<String> {
     KINDS.into_iter().find_map(|kind| {
-        let held = state.held.values().filter(|held| held.kind == kind).map(|held| &*held.text).collect();
-        difference(expected[&kind].clone(), held).map(|text| format!("{}: {text}", kind.name()))
+        let received = state.held.values().filter(|object| object.kind == kind).map(|object| &*object.text).collect();
+        difference(expected[&kind].clone(), received).map(|text| format!("{}: {text}", kind.name()))
     })
 }
 
@@ -198,9 +198,9 @@ fn difference(mut expected: Vec<&str>, mut actual: Vec<&str>) -> Option<String> 
         let lines = from.difference(other).take(DIFFERENCES_SHOWN).map(|text| format!("\n  {what} {text}"));
         lines.collect()
     };
-    let (listed, held) = (expected.len(), actual.len());
-    let lines = show("listed only:", &missing, &left_over) + &show("held only:  ", &left_over, &missing);
-    Some(format!("{listed} listed, {held} held{lines}"))
+    let (listed, received) = (expected.len(), actual.len());
+    let lines = show("listed only:", &missing, &left_over) + &show("received only:", &left_over, &missing);
+    Some(format!("{listed} listed, {received} received{lines}"))
 }
 
 /// Returns an object in a form that does not depend on the order of members and backends.
@@ -213,10 +213,10 @@ fn canonical(text: &str) -> String {
 }
 
 #[test]
-fn a_missing_a_left_over_and_a_changed_object_are_each_seen() {
+fn missing_extra_and_changed_objects_are_detected() {
     let (a, b, c) = (r#"{"x":1,"y":2}"#, r#"{"x":2}"#, r#"{"y":2,"x":1}"#);
     assert_eq!(difference(vec![a, b], vec![b, a]), None);
-    assert_eq!(difference(vec![a, b], vec![b, c]), None, "the order of members is nothing");
+    assert_eq!(difference(vec![a, b], vec![b, c]), None, "the order of members does not matter");
     for (expected, actual) in [(vec![a, b], vec![a]), (vec![a], vec![a, b]), (vec![a], vec![b]), (vec![a], vec![a, a])] {
         assert!(difference(expected, actual).is_some());
     }

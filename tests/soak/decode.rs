@@ -1,4 +1,4 @@
-//! Decoder of a stream's bytes into events, chunk by chunk.
+//! Incremental decoder of a stream's bytes into events.
 
 use std::borrow::Cow;
 use std::io::BufRead;
@@ -53,21 +53,22 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Adds a chunk and passes on the lines that are complete now.
-    pub(super) fn feed(&mut self, chunk: &[u8], mut take: impl FnMut(&[u8])) {
+    /// Adds a chunk and calls `on_line` for each line that is complete now.
+    pub(super) fn feed(&mut self, chunk: &[u8], mut on_line: impl FnMut(&[u8])) {
         self.bytes.extend_from_slice(chunk);
-        let mut rest = self.bytes.as_slice();
+        let mut remaining = self.bytes.as_slice();
         let mut used = 0;
         loop {
-            // the standard library's own search is optimized, but this file is not
-            let mut after = rest;
+            // the standard library is optimized even in a test build, a search in this file would
+            // not be
+            let mut after = remaining;
             let length = after.skip_until(b'\n').expect("must be readable: it is memory");
-            if length == 0 || rest[length - 1] != b'\n' {
+            if length == 0 || remaining[length - 1] != b'\n' {
                 break;
             }
-            take(&rest[..length - 1]);
+            on_line(&remaining[..length - 1]);
             used += length;
-            rest = after;
+            remaining = after;
         }
         self.bytes.drain(..used);
     }
@@ -82,7 +83,7 @@ pub(super) struct SseBlock {
 }
 
 impl SseBlock {
-    /// Adds one line. At the end of an event passes on its name, id and data.
+    /// Adds one line. At the end of an event, calls `dispatch` with its name, id and data.
     pub(super) fn line(&mut self, line: &[u8], mut dispatch: impl FnMut(&[u8], Option<&[u8]>, &[u8])) {
         if line.is_empty() {
             if !self.data.is_empty() {
@@ -128,7 +129,7 @@ pub(super) struct PageMeta {
 }
 
 #[test]
-fn an_event_cut_anywhere_comes_out_once_and_whole() {
+fn an_event_split_at_any_byte_is_decoded_once() {
     let bytes =
         b"retry: 2000\nevent: upsert\nid: v1.aa.5\ndata: {\"key\":\"\xc3\xa4\"}\n\n: comment\n\nevent: delete\ndata: {}\n\nevent: lost\n";
     for cut in 0..bytes.len() {

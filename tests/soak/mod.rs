@@ -1,6 +1,6 @@
-//! Soak test of the change stream. Checkers rebuild the state from the stream alone while
-//! everything fails that can fail. At every quiet moment nothing may be missing, left over or out
-//! of order.
+//! Soak test of the change stream. Checkers rebuild the state from the stream alone, while
+//! meshkeep, the etcds and the connections are killed, restarted and cut. Whenever the changes
+//! pause, no object may be missing or left over. No event may be out of order.
 //!
 //! CI runs it until 200,000 changes were delivered, `scripts/soak` until `MESHKEEP_SOAK_EVENTS`.
 //! `MESHKEEP_SOAK_SEED` repeats the order of actions and changes, but not their timing.
@@ -25,7 +25,7 @@ use tokio::task::JoinSet;
 use self::chaos::{ACTIONS, Action, Sidecar, act};
 use self::checker::{Signals, Target, Watched};
 use self::churn::Sources;
-use self::compare::{Reaching, Snapshot};
+use self::compare::{CatchUpMethod, Snapshot};
 use self::spec::{Form, checkers};
 use self::state::Tally;
 use crate::harness::etcd::etcd_binaries;
@@ -55,7 +55,7 @@ struct Soak {
     sidecar: Sidecar,
     watched: Vec<Watched>,
     calm: watch::Sender<bool>,
-    /// Tasks of the checkers, which end with the run.
+    /// Tasks of the checkers. They are aborted when the run is dropped.
     _tasks: JoinSet<()>,
     actions: BTreeMap<Action, u32>,
     comparisons: u64,
@@ -65,13 +65,13 @@ struct Soak {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn checkers_hold_the_truth_at_every_quiet_moment_whatever_happens() {
+async fn checkers_have_the_true_state_after_every_failure() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap_or_else(|e| panic!("{name}: {e}")));
     let seed = number("MESHKEEP_SOAK_SEED").unwrap_or_else(|| rand::random_range(0..1_000_000));
     let events = number("MESHKEEP_SOAK_EVENTS").unwrap_or(EVENTS_IN_CI);
     println!("MESHKEEP_SOAK_SEED={seed} MESHKEEP_SOAK_EVENTS={events}");
     let mut soak = Soak::start(seed, if events > EVENTS_IN_CI { BURST_IN_LONG_RUN } else { BURST_IN_CI }).await;
-    soak.compare("the start", Reaching::Resume).await;
+    soak.compare("the start", CatchUpMethod::Resume).await;
     loop {
         let mut actions = ACTIONS;
         actions.shuffle(&mut soak.random);
@@ -84,7 +84,7 @@ async fn checkers_hold_the_truth_at_every_quiet_moment_whatever_happens() {
         assert!(soak.started.elapsed() < RUN_MAX, "too few events: {:?}", soak.tally());
     }
     // the last positions arrive only with bookmarks
-    soak.compare("the end", Reaching::Bookmark).await;
+    soak.compare("the end", CatchUpMethod::Bookmark).await;
     println!("{}", soak.report(seed));
     soak.expect_coverage();
 }
@@ -120,7 +120,7 @@ impl Soak {
         }
     }
 
-    /// Runs some actions during changes, and a comparison.
+    /// Runs these actions while the sources change, and then a comparison.
     async fn round(&mut self, actions: &[Action]) {
         self.calm.send_replace(false);
         for action in actions {
@@ -129,12 +129,12 @@ impl Soak {
             *self.actions.entry(*action).or_default() += 1;
             self.expect_no_violation(&format!("{action:?}"));
         }
-        self.compare(&format!("{actions:?}"), Reaching::Resume).await;
+        self.compare(&format!("{actions:?}"), CatchUpMethod::Resume).await;
     }
 
-    /// Waits until nothing changes, and compares the lists with the sources and every checker with
-    /// the lists.
-    async fn compare(&mut self, after: &str, reaching: Reaching) {
+    /// Waits until nothing changes. Compares the lists with the sources, and every checker with the
+    /// lists.
+    async fn compare(&mut self, after: &str, reaching: CatchUpMethod) {
         self.calm.send_replace(true);
         settles(self.sidecar.meshkeep(), &self.sources.truth().expected(), after).await;
         let names: Vec<String> = self.sources.client_files().into_iter().map(|(name, _)| name).collect();
@@ -160,7 +160,8 @@ impl Soak {
     fn expect_coverage(&self) {
         let tally = self.tally();
         let resets = |reason: &str| tally.resets.get(reason).copied().unwrap_or(0);
-        // the store's lost tail, and tombstones trimmed past a position
+        // resets after the store lost its tail, and after tombstones later than a position were
+        // dropped
         assert!(resets("foreignEpoch") + resets("rolledBack") > 0 && resets("expired") > 0, "{:?}", tally.resets);
         assert!(tally.resumes > 0 && (!RESUMES_AFTER_KILL || tally.resumes_over_restarts > 0), "{tally:?}");
         assert!(
@@ -179,11 +180,11 @@ impl Soak {
             self.tally();
         let forms = |form| self.watched.iter().filter(|watched| watched.spec.form == form).count();
         format!(
-            "soak: seed {seed}, {} s, {} checkers ({} SSE, {} NDJSON, {} patch, {} twin; {} filtered)\n\
+            "soak: seed {seed}, {} s, {} checkers ({} SSE, {} NDJSON, {} patch, {} long poll; {} filtered)\n\
              written {}; delivered {} changes ({live} live, {replayed} in replays, {patches} of them patches; {idle} idle) and {snapshot} in snapshots\n\
              {connections} connections, {resumes} resumes ({resumes_over_restarts} over a restart), resets {resets:?}, {bookmarks} bookmarks\n\
              {} starts of meshkeep, actions {:?}\n\
-             {} comparisons of a kind at {} quiet moments; nothing missing, left over or out of order",
+             {} comparisons of one kind at {} quiet moments; nothing missing, left over or out of order",
             self.started.elapsed().as_secs(),
             self.watched.len(),
             forms(Form::Sse),

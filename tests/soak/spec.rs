@@ -1,5 +1,5 @@
-//! Requests and behaviour of each checker. The filters are implemented here a second time, on the
-//! served JSON.
+//! Requests and behaviour of each checker. The filters are implemented a second time here, for the
+//! JSON that meshkeep serves.
 
 use serde_json::Value;
 
@@ -37,10 +37,10 @@ pub(super) enum ConnectionPattern {
 
 /// Description of one checker.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Spec {
+pub(super) struct CheckerSpec {
     pub(super) name: &'static str,
     pub(super) form: Form,
-    pub(super) manner: ConnectionPattern,
+    pub(super) pattern: ConnectionPattern,
     /// Query parameters other than the position's, each with a leading `&`.
     pub(super) filter: &'static str,
     /// Kinds that the filter can match.
@@ -64,7 +64,7 @@ use Kind::{Cluster, Identity, Ipcache, Node, Service};
 pub(super) const KINDS: [Kind; 5] = [Node, Service, Identity, Ipcache, Cluster];
 
 impl Kind {
-    /// Returns the name in events.
+    /// Returns the name of the kind in events.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Node => "node",
@@ -75,7 +75,7 @@ impl Kind {
         }
     }
 
-    /// Returns the path of the list.
+    /// Returns the path of the kind's list.
     pub(super) const fn path(self) -> &'static str {
         match self {
             Node => "/v1/nodes",
@@ -86,7 +86,7 @@ impl Kind {
         }
     }
 
-    /// Returns the event that carries an object of the kind.
+    /// Returns the type of the event that has an object of the kind.
     pub(super) const fn event(self) -> &'static str {
         match self {
             Node | Service | Identity | Ipcache => "upsert",
@@ -113,8 +113,8 @@ impl Kind {
     }
 }
 
-impl Spec {
-    /// Returns the filter for lists, which have one kind each.
+impl CheckerSpec {
+    /// Returns the filter without kinds, for lists, which have one kind each.
     pub(super) fn list_filter(&self) -> String {
         self.filter.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("kind=")).map(|pair| format!("&{pair}")).collect()
     }
@@ -125,19 +125,19 @@ impl Spec {
     }
 }
 
-const fn everything(name: &'static str, form: Form, manner: ConnectionPattern) -> Spec {
-    Spec { name, form, manner, filter: "", kinds: &KINDS, passes: |_| true }
+const fn everything(name: &'static str, form: Form, pattern: ConnectionPattern) -> CheckerSpec {
+    CheckerSpec { name, form, pattern, filter: "", kinds: &KINDS, passes: |_| true }
 }
 
-/// Returns the checkers. Half of them have filters that objects start or stop to match with every
-/// change ([`super::churn`]).
-pub(super) fn checkers() -> Vec<Spec> {
+/// Returns the checkers. Half of them have filters: with every change, objects start or stop to
+/// match ([`super::churn`]).
+pub(super) fn checkers() -> Vec<CheckerSpec> {
     let mut all = unfiltered();
     all.extend(filtered());
     all
 }
 
-fn unfiltered() -> Vec<Spec> {
+fn unfiltered() -> Vec<CheckerSpec> {
     vec![
         everything("steady", Form::Sse, ConnectionPattern::Steady),
         everything("steady-ndjson", Form::NdJson, ConnectionPattern::Steady),
@@ -151,44 +151,49 @@ fn unfiltered() -> Vec<Spec> {
         everything("staller", Form::Sse, ConnectionPattern::Staller),
         everything("from-lists", Form::Sse, ConnectionPattern::FromLists),
         everything("browser", Form::Sse, ConnectionPattern::Browser),
-        Spec { filter: "&kind=service&kind=node", kinds: &[Node, Service], ..everything("kinds", Form::Sse, ConnectionPattern::Restless) },
+        CheckerSpec {
+            filter: "&kind=service&kind=node",
+            kinds: &[Node, Service],
+            ..everything("kinds", Form::Sse, ConnectionPattern::Restless)
+        },
     ]
 }
 
-fn filtered() -> Vec<Spec> {
-    let spec = |name, filter, kinds, passes| Spec { name, form: Form::Sse, manner: ConnectionPattern::Restless, filter, kinds, passes };
+fn filtered() -> Vec<CheckerSpec> {
+    let spec =
+        |name, filter, kinds, passes| CheckerSpec { name, form: Form::Sse, pattern: ConnectionPattern::Restless, filter, kinds, passes };
     vec![
         spec("labels-services", "&kind=service&labelSelector=flavour%3Df1", &[Service], |o| flavour(o) == Some("f1")),
-        Spec {
-            manner: ConnectionPattern::Steady,
+        CheckerSpec {
+            pattern: ConnectionPattern::Steady,
             ..spec("labels", "&labelSelector=flavour%20in%20(f1,f2)", &[Node, Service, Identity], |o| {
                 matches!(flavour(o), Some("f1" | "f2"))
             })
         },
-        Spec {
+        CheckerSpec {
             form: Form::NdJson,
             ..spec("labels-identities", "&kind=identity&labelSelector=flavour%21%3Df0", &[Identity], |o| flavour(o) != Some("f0"))
         },
-        Spec {
-            manner: ConnectionPattern::Browser,
+        CheckerSpec {
+            pattern: ConnectionPattern::Browser,
             ..spec("label", "&kind=identity&label=k8s:flavour%3Df3", &[Identity], |o| flavour(o) == Some("f3"))
         },
-        Spec { form: Form::Patch, ..spec("shared", "&kind=service&shared=true", &[Service], |o| o["shared"] == true) },
+        CheckerSpec { form: Form::Patch, ..spec("shared", "&kind=service&shared=true", &[Service], |o| o["shared"] == true) },
         spec("not-shared", "&shared=false", &[Service], |o| o["shared"] != true),
-        Spec { manner: ConnectionPattern::Steady, ..spec("identity", "&identity=65793", &[Ipcache], |o| o["identity"] == 65793) },
-        Spec {
-            manner: ConnectionPattern::Sleeper,
+        CheckerSpec { pattern: ConnectionPattern::Steady, ..spec("identity", "&identity=65793", &[Ipcache], |o| o["identity"] == 65793) },
+        CheckerSpec {
+            pattern: ConnectionPattern::Sleeper,
             ..spec("identity-2", "&kind=ipcache&identity=131330", &[Ipcache], |o| o["identity"] == 131_330)
         },
-        Spec {
-            manner: ConnectionPattern::FromLists,
+        CheckerSpec {
+            pattern: ConnectionPattern::FromLists,
             ..spec("cidr", "&kind=ipcache&cidr=10.1.0.64/26", &[Ipcache], |o| in_range(text(o, "prefix"), [10, 1, 0], 64..128))
         },
-        Spec {
-            manner: ConnectionPattern::Staller,
+        CheckerSpec {
+            pattern: ConnectionPattern::Staller,
             ..spec("namespace", "&namespace=ns-1", &[Service, Ipcache], |o| text(o, "namespace") == "ns-1")
         },
-        Spec {
+        CheckerSpec {
             form: Form::Changes,
             ..spec("changes-namespace", "&namespace=ns-2", &[Service, Ipcache], |o| text(o, "namespace") == "ns-2")
         },
@@ -205,13 +210,13 @@ fn text<'a>(object: &'a Value, name: &str) -> &'a str {
     object[name].as_str().unwrap_or_default()
 }
 
-/// Returns the label that the churn changes. In identities it includes the source.
+/// Returns the label that the churn changes. In identities its key includes the source.
 fn flavour(object: &Value) -> Option<&str> {
     let labels = object["labels"].as_object()?;
     labels.get("flavour").or_else(|| labels.get("k8s:flavour"))?.as_str()
 }
 
-fn in_range(prefix: &str, start: [u8; 3], last: std::ops::Range<u8>) -> bool {
+fn in_range(prefix: &str, start: [u8; 3], last_octet: std::ops::Range<u8>) -> bool {
     let address = prefix.split('/').next().unwrap_or_default();
-    address.parse::<std::net::Ipv4Addr>().is_ok_and(|address| address.octets()[..3] == start && last.contains(&address.octets()[3]))
+    address.parse::<std::net::Ipv4Addr>().is_ok_and(|address| address.octets()[..3] == start && last_octet.contains(&address.octets()[3]))
 }

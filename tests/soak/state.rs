@@ -1,4 +1,4 @@
-//! State of a checker, built from the stream alone, and the rules that every stream must keep.
+//! State of a checker, built from the stream alone, and the rules that every stream must obey.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use super::RESUMES_AFTER_KILL;
 use super::decode::Event;
-use super::spec::{ConnectionPattern, Form, KINDS, Kind, Spec};
+use super::spec::{CheckerSpec, ConnectionPattern, Form, KINDS, Kind};
 
-/// Maximum number of broken rules that a checker records. The first one matters.
-const VIOLATIONS_KEPT: usize = 5;
+/// Maximum number of violations that a checker records. The first one matters most.
+const VIOLATIONS_MAX: usize = 5;
 
 /// Interval, in upserts, at which an object is decoded and tested against the filter. Comparisons
 /// test all of them.
@@ -18,7 +18,7 @@ const FILTER_TESTED_EVERY: u64 = 16;
 /// Number of hexadecimal digits of an epoch.
 const EPOCH_DIGITS: usize = 16;
 
-/// Last sequence of each epoch that a server has, if it lost or never had later ones.
+/// Last sequence that a server has of each epoch whose later sequences it lost or never had.
 pub(super) type Lost = BTreeMap<String, u64>;
 
 /// A parsed position.
@@ -58,7 +58,7 @@ pub(super) struct Tally {
     pub(super) snapshot: u64,
     pub(super) patches: u64,
     pub(super) connections: u64,
-    /// Number of positions that were resumed from, and of those that came from an earlier start of
+    /// Number of accepted positions, and number of those that came from an earlier start of
     /// meshkeep.
     pub(super) resumes: u64,
     pub(super) resumes_over_restarts: u64,
@@ -72,7 +72,7 @@ pub(super) struct Tally {
 /// State of a checker.
 #[derive(Debug)]
 pub(super) struct State {
-    spec: Spec,
+    spec: CheckerSpec,
     pub(super) held: HashMap<String, ReceivedObject>,
     /// Current position; `None` inside a snapshot.
     pub(super) position: Option<Position>,
@@ -83,7 +83,7 @@ pub(super) struct State {
     pub(super) violations: Vec<String>,
     /// Highest sequence seen of each epoch.
     highest: HashMap<String, u64>,
-    /// Last sequence of each epoch that the server of this connection has, for epochs whose end it
+    /// Last sequence that the server of this connection has of each epoch whose later sequences it
     /// lacks.
     lost: Lost,
     /// Number of upserts and deletes since the last `reset`.
@@ -131,7 +131,7 @@ impl Tally {
 }
 
 impl State {
-    pub(super) fn new(spec: Spec) -> Self {
+    pub(super) fn new(spec: CheckerSpec) -> Self {
         Self {
             spec,
             held: HashMap::new(),
@@ -164,14 +164,14 @@ impl State {
     }
 
     pub(super) fn broken(&mut self, rule: &str) {
-        if self.violations.len() < VIOLATIONS_KEPT {
+        if self.violations.len() < VIOLATIONS_MAX {
             self.violations.push(format!("checker {}, {:?} at {:?}: {rule}", self.spec.name, self.phase, self.position));
         }
     }
 
     /// Processes a server-sent event.
     pub(super) fn sse(&mut self, name: &[u8], id: Option<&[u8]>, data: &[u8]) {
-        let Some(event) = self.read(data) else { return };
+        let Some(event) = self.parse_event(data) else { return };
         if event.name.as_bytes() != name {
             self.broken(&format!("`type` is not the event's name {}: {}", String::from_utf8_lossy(name), String::from_utf8_lossy(data)));
         }
@@ -183,12 +183,12 @@ impl State {
 
     /// Processes the data of an event.
     pub(super) fn data(&mut self, data: &[u8]) {
-        if let Some(event) = self.read(data) {
+        if let Some(event) = self.parse_event(data) {
             self.apply(&event);
         }
     }
 
-    fn read<'a>(&mut self, data: &'a [u8]) -> Option<Event<'a>> {
+    fn parse_event<'a>(&mut self, data: &'a [u8]) -> Option<Event<'a>> {
         match serde_json::from_slice(data) {
             Ok(event) => Some(event),
             Err(e) => {
@@ -205,16 +205,16 @@ impl State {
         match event.name {
             "reset" => self.reset(event.reason.unwrap_or_default()),
             "upsert" | "cluster" => {
-                self.count(event);
+                self.count_change(event);
                 self.upsert(event);
             }
             "delete" => {
-                self.count(event);
+                self.count_change(event);
                 let known = event.key.as_ref().is_some_and(|key| self.held.remove(key.as_ref()).is_some());
                 self.tally.idle += u64::from(!known && self.phase == Phase::Synced);
             }
             "patch" => {
-                self.count(event);
+                self.count_change(event);
                 self.patch(event);
             }
             "synced" => self.synced(event),
@@ -223,7 +223,7 @@ impl State {
                 if self.phase != Phase::Synced {
                     self.broken("a bookmark before synced");
                 }
-                self.mark(event);
+                self.apply_position(event);
             }
             "error" => {
                 let problem = event.problem.map(serde_json::value::RawValue::get).unwrap_or_default();
@@ -233,12 +233,12 @@ impl State {
                     self.broken(&format!("an error event: {problem}"));
                 }
             }
-            // an event of a later version: its position counts
-            _ => self.mark(event),
+            // an event type of a later version: only its position matters
+            _ => self.apply_position(event),
         }
     }
 
-    /// The first event was no `reset`, so the server accepted the position.
+    /// Handles a connection whose first event is no `reset`: the server accepted the position.
     fn resumed(&mut self) {
         self.phase = Phase::Replay;
         let Some(sent) = self.resume_after.as_deref().and_then(Position::parse) else {
@@ -246,10 +246,10 @@ impl State {
             return;
         };
         if self.partial {
-            self.broken("a position is honoured that was answered with a reset before");
+            self.broken("the server accepted a position that was answered with a reset before");
         }
         if self.lost.get(&sent.epoch).is_some_and(|bound| sent.seen > *bound) {
-            self.broken(&format!("the position {sent:?} is honoured, which this store does not have: {:?}", self.lost));
+            self.broken(&format!("the server accepted the position {sent:?}, which its store does not have: {:?}", self.lost));
         }
         self.tally.resumes += 1;
     }
@@ -264,12 +264,12 @@ impl State {
             (Phase::Snapshot | Phase::Replay | Phase::Synced, _) => &["expired"],
         };
         let sent = self.resume_after.as_deref().and_then(Position::parse);
-        let excused = sent.is_none_or(|sent| self.lost.contains_key(&sent.epoch));
-        if !allowed.contains(&reason) || (RESUMES_AFTER_KILL && !excused && ["foreignEpoch", "rolledBack"].contains(&reason)) {
+        let is_lost_epoch = sent.is_none_or(|sent| self.lost.contains_key(&sent.epoch));
+        if !allowed.contains(&reason) || (RESUMES_AFTER_KILL && !is_lost_epoch && ["foreignEpoch", "rolledBack"].contains(&reason)) {
             self.broken(&format!("reset with the reason {reason:?} after {:?}", self.resume_after));
         }
         self.forget();
-        if self.spec.manner != ConnectionPattern::Browser {
+        if self.spec.pattern != ConnectionPattern::Browser {
             self.resume_after = None;
         }
     }
@@ -283,7 +283,7 @@ impl State {
         self.partial = true;
     }
 
-    fn count(&mut self, event: &Event<'_>) {
+    fn count_change(&mut self, event: &Event<'_>) {
         self.since_reset += 1;
         match self.phase {
             Phase::Snapshot => {
@@ -303,7 +303,7 @@ impl State {
         }
     }
 
-    fn mark(&mut self, event: &Event<'_>) {
+    fn apply_position(&mut self, event: &Event<'_>) {
         match event.position() {
             Some(text) => self.move_to(text, 0),
             None => self.broken(&format!("no position: {event:?}")),
@@ -323,8 +323,8 @@ impl State {
         if highest.is_none() {
             self.highest.insert(position.epoch.clone(), position.sequence);
             let sent = self.resume_after.as_deref().and_then(Position::parse);
-            let continued = self.phase == Phase::Replay && sent.is_some_and(|sent| sent.epoch != position.epoch);
-            self.tally.resumes_over_restarts += u64::from(continued);
+            let is_from_earlier_start = self.phase == Phase::Replay && sent.is_some_and(|sent| sent.epoch != position.epoch);
+            self.tally.resumes_over_restarts += u64::from(is_from_earlier_start);
         } else if let Some(highest) = self.highest.get_mut(&position.epoch) {
             *highest = position.sequence.max(*highest);
         }
@@ -340,7 +340,7 @@ impl State {
         if self.phase == Phase::Snapshot && event.count != Some(self.since_reset) {
             self.broken(&format!("synced counts {:?} events of a snapshot of {}", event.count, self.since_reset));
         }
-        self.mark(event);
+        self.apply_position(event);
         self.phase = Phase::Synced;
         self.partial = false;
     }
@@ -354,7 +354,7 @@ impl State {
         if self.since_reset.is_multiple_of(FILTER_TESTED_EVERY) {
             let value: Value = serde_json::from_str(object.get()).unwrap_or_default();
             if !self.spec.kinds.contains(&kind) || !(self.spec.passes)(&value) {
-                self.broken(&format!("an object that the filter {} does not let through: {value}", self.spec.filter));
+                self.broken(&format!("an object that does not match the filter {}: {value}", self.spec.filter));
             }
         }
         let text = kind.compared(object.get());
@@ -366,22 +366,21 @@ impl State {
     fn patch(&mut self, event: &Event<'_>) {
         self.tally.patches += 1;
         if self.spec.form != Form::Patch || self.phase != Phase::Synced {
-            self.broken(&format!("a patch that nobody asked for, or not live: {event:?}"));
+            self.broken(&format!("a patch that was not requested, or not live: {event:?}"));
         }
-        let held = event.key.as_ref().and_then(|key| self.held.get_mut(key.as_ref()));
-        let (Some(held), Some(backends)) = (held, event.backends) else {
-            self.broken(&format!("a patch of an object that was not sent, or of nothing: {event:?}"));
+        let object = event.key.as_ref().and_then(|key| self.held.get_mut(key.as_ref()));
+        let (Some(object), Some(backends)) = (object, event.backends) else {
+            self.broken(&format!("a patch of an object that was not sent, or without backends: {event:?}"));
             return;
         };
-        match patched(&held.text, backends.get()) {
-            Some(text) => held.text = text,
+        match patched(&object.text, backends.get()) {
+            Some(text) => object.text = text,
             None => self.broken(&format!("a patch that cannot be applied: {event:?}")),
         }
     }
 }
 
-/// Applies a patch of backends to a service: replaced, added and removed, each identified by its
-/// address.
+/// Applies a patch to the backends of a service. A backend is identified by its address.
 fn patched(service: &str, patch: &str) -> Option<Box<str>> {
     let mut service: Value = serde_json::from_str(service).ok()?;
     let patch: Value = serde_json::from_str(patch).ok()?;

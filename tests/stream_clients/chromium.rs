@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::client::{Following, end_group, installed};
+use super::client::{Following, installed, kill_process_group};
 use crate::harness::eventually;
 use crate::harness::meshkeep::http;
 
@@ -44,17 +44,18 @@ impl Chromium {
         let driver = command.spawn().unwrap_or_else(|e| panic!("chromedriver (see scripts/stream-clients-setup): {e}"));
         let mut chromium = Self { driver, directory, session: String::new() };
         let port = eventually("chromedriver to listen", || std::future::ready(chromium.port())).await;
-        let data = format!("--user-data-dir={}", chromium.directory.path().join("profile").display());
-        let flags: Vec<&str> = FLAGS.into_iter().chain([data.as_str()]).collect();
+        let profile = format!("--user-data-dir={}", chromium.directory.path().join("profile").display());
+        let flags: Vec<&str> = FLAGS.into_iter().chain([profile.as_str()]).collect();
         let options = json!({"binary": "/usr/bin/chromium", "args": flags});
-        let wanted = json!({"capabilities": {"alwaysMatch": {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}}});
-        let session = post(&format!("http://127.0.0.1:{port}/session"), &wanted).await;
+        let capabilities =
+            json!({"capabilities": {"alwaysMatch": {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}}});
+        let session = post(&format!("http://127.0.0.1:{port}/session"), &capabilities).await;
         chromium.session = format!("http://127.0.0.1:{port}/session/{}", session["sessionId"].as_str().unwrap());
         post(&format!("{}/url", chromium.session), &json!({"url": page})).await;
         chromium
     }
 
-    /// Returns the result of a script in the page.
+    /// Runs a script in the page and returns its result.
     pub(crate) async fn run(&self, script: &str) -> Value {
         self.ask("execute/sync", &json!({"script": script, "args": []})).await
     }
@@ -71,8 +72,8 @@ impl Chromium {
 
     fn port(&self) -> Option<u16> {
         let log = fs::read_to_string(self.directory.path().join("driver.log")).unwrap();
-        let (_, rest) = log.split_once("started successfully on port ")?;
-        rest.split_once('.')?.0.parse().ok()
+        let (_, port_and_rest) = log.split_once("started successfully on port ")?;
+        port_and_rest.split_once('.')?.0.parse().ok()
     }
 }
 
@@ -85,7 +86,7 @@ impl Following for Chromium {
 
 impl Drop for Chromium {
     fn drop(&mut self) {
-        end_group(&mut self.driver);
+        kill_process_group(&mut self.driver);
         if std::thread::panicking() {
             eprintln!("{}", fs::read_to_string(self.directory.path().join("driver.log")).unwrap_or_default());
         }

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A follower of the stream that can be asked for its state.
+/// A client of the stream whose state can be read.
 pub(crate) trait Following {
     /// Returns the newest complete state; `None` before the first.
     async fn latest(&self) -> Option<Value>;
@@ -33,7 +33,7 @@ impl Client {
         Self { child, directory }
     }
 
-    /// Returns a file in its directory.
+    /// Returns the content of a file in its directory.
     pub(crate) fn read(&self, name: &str) -> String {
         // it may end in the middle of a character; only complete lines are used
         String::from_utf8_lossy(&fs::read(self.directory.path().join(name)).unwrap()).into_owned()
@@ -56,15 +56,15 @@ impl Following for Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        end_group(&mut self.child);
+        kill_process_group(&mut self.child);
         if std::thread::panicking() {
-            eprintln!("what the client complained of:\n{}", self.read("errors"));
+            eprintln!("errors of the client:\n{}", self.read("errors"));
         }
     }
 }
 
 /// Kills a child that leads a process group, and the group.
-pub(crate) fn end_group(child: &mut Child) {
+pub(crate) fn kill_process_group(child: &mut Child) {
     // a failure cannot be handled here, and a panic in `drop` would hide the test's own
     let _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).stderr(Stdio::null()).status();
     let _ = child.wait();

@@ -24,10 +24,10 @@ async fn ask(url: &str, accept: &str) -> Response {
 }
 
 /// Reads up to and including the chunk that contains a text.
-async fn text_up_to(response: &mut Response, sought: &str) -> String {
+async fn text_up_to(response: &mut Response, expected: &str) -> String {
     let mut text = String::new();
-    while !text.contains(sought) {
-        let chunk = tokio::time::timeout(PATIENCE, response.chunk()).await.expect("must come").unwrap();
+    while !text.contains(expected) {
+        let chunk = tokio::time::timeout(PATIENCE, response.chunk()).await.expect("must arrive in time").unwrap();
         text += str::from_utf8(&chunk.expect("must not end yet")).expect("must be ASCII");
     }
     text
@@ -35,7 +35,7 @@ async fn text_up_to(response: &mut Response, sought: &str) -> String {
 
 /// Reads to the end of the stream.
 async fn text(response: Response) -> String {
-    let body = tokio::time::timeout(PATIENCE, response.bytes()).await.expect("must end").unwrap();
+    let body = tokio::time::timeout(PATIENCE, response.bytes()).await.expect("must end in time").unwrap();
     String::from_utf8(body.into()).expect("must be plain text")
 }
 
@@ -44,7 +44,7 @@ fn header<'a>(response: &'a Response, name: &str) -> Option<&'a str> {
 }
 
 #[tokio::test]
-async fn events_keep_the_rules_that_clients_rely_on() {
+async fn streams_follow_the_rules_that_clients_depend_on() {
     let mut scene = settled(SMALL).await;
     let url = format!("{}/v1/events?snapshot=true", scene.meshkeep().url());
     let mut stream = ask(&url, "text/event-stream").await;
@@ -55,18 +55,18 @@ async fn events_keep_the_rules_that_clients_rely_on() {
         assert_eq!(header(response, "cache-control"), Some("no-cache, no-transform"));
         assert_eq!(header(response, "x-accel-buffering"), Some("no"));
     }
-    // in an unfinished snapshot the change would come before `synced`
-    let (stream_begun, lines_begun) = (text_up_to(&mut stream, "\"synced\"").await, text_up_to(&mut lines, "\"synced\"").await);
+    // wait for `synced`, because a change during the snapshot would be sent before it
+    let (stream_start, lines_start) = (text_up_to(&mut stream, "\"synced\"").await, text_up_to(&mut lines, "\"synced\"").await);
     scene.remotes[0].change(|cluster| drop(super::insert_big_service(cluster))).await;
     scene.settles("a big service").await;
-    // the end brings the bookmark, which would otherwise take up to 15 s
+    // a shutdown sends a last bookmark at once; otherwise the next one might take 15 s
     let ended = scene.meshkeep.take().unwrap().stop().await;
     assert!(ended.status.success(), "{}", ended.log);
 
-    let stream = stream_begun + &text(stream).await;
+    let stream = stream_start + &text(stream).await;
     assert!(stream.starts_with("retry: 2000\nevent: reset\n") && stream.ends_with("\n\n") && !stream.contains('\r'));
     let blocks = stream.trim_start_matches("retry: 2000\n").split_terminator("\n\n");
-    let events: Vec<Value> = blocks.map(checked).collect();
+    let events: Vec<Value> = blocks.map(parse_block).collect();
     assert_eq!(events[0]["type"], "reset");
     assert_eq!(events.last().unwrap()["type"], "bookmark");
     let synced = events.iter().position(|event| event["type"] == "synced").unwrap();
@@ -77,7 +77,7 @@ async fn events_keep_the_rules_that_clients_rely_on() {
         assert!(position(event).is_some_and(|position| !position.is_empty()), "an id from synced on: {event}");
     }
 
-    let lines = lines_begun + &text(lines).await;
+    let lines = lines_start + &text(lines).await;
     assert!(lines.ends_with('\n') && !lines.contains('\r'));
     let same: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let names = |events: &[Value]| events.iter().map(|event| event["type"].to_string()).collect::<Vec<_>>();
@@ -89,7 +89,7 @@ fn position(event: &Value) -> Option<&str> {
 }
 
 /// Checks the form of a block and returns its data.
-fn checked(block: &str) -> Value {
+fn parse_block(block: &str) -> Value {
     let fields: Vec<(&str, &str)> = block.lines().map(|line| line.split_once(": ").unwrap_or_else(|| panic!("{line:?}"))).collect();
     let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
     assert!([&["event", "id", "data"][..], &["event", "data"]].contains(&&names[..]), "one line of data, never an id alone: {block}");
@@ -97,13 +97,13 @@ fn checked(block: &str) -> Value {
     let data: Value = serde_json::from_str(data).unwrap();
     assert_eq!(data["type"], event);
     let id = (names.len() == 3).then_some(fields[1].1);
-    assert_ne!(id, Some(""), "an empty id would clear the client's: {block}");
+    assert_ne!(id, Some(""), "an empty id would clear the id of the client: {block}");
     assert_eq!(id, position(&data));
     data
 }
 
 #[tokio::test]
-async fn an_empty_last_event_id_is_none() {
+async fn an_empty_last_event_id_starts_with_a_snapshot() {
     let scene = settled(SMALL).await;
     let url = format!("{}/v1/events?snapshot=true", scene.meshkeep().url());
     let follower = Follower::of(http().get(&url).header("last-event-id", "").send().await.unwrap());
@@ -113,14 +113,14 @@ async fn an_empty_last_event_id_is_none() {
 }
 
 #[tokio::test]
-async fn events_pass_nginx_at_once() {
+async fn events_pass_nginx_without_delay() {
     let mut scene = settled(SMALL).await;
     let nginx = Nginx::before(port_of(scene.meshkeep().url())).await;
     let url = format!("http://127.0.0.1:{}/v1/events?snapshot=true", nginx.port());
-    let asked = Instant::now();
+    let started = Instant::now();
     let response = ask(&url, "text/event-stream").await;
-    assert!(asked.elapsed() < PROXY_DELAY_MAX, "the head comes at once: {:?}", asked.elapsed());
-    assert_eq!(header(&response, "content-encoding"), None, "nginx compresses it as little");
+    assert!(started.elapsed() < PROXY_DELAY_MAX, "the head must arrive at once: {:?}", started.elapsed());
+    assert_eq!(header(&response, "content-encoding"), None, "not compressed by nginx either");
     let through = Follower::of(response);
     through.synced_after(0).await;
     for service in scene.remotes[0].clusters[0].keys_of("services/v1").into_iter().take(3) {
@@ -129,6 +129,6 @@ async fn events_pass_nginx_at_once() {
         scene.follower().wait("the delete", |followed| followed.named("delete", seen).next().map(|_| ())).await;
         let direct = Instant::now();
         eventually("the delete through nginx", || std::future::ready(through.now().named("delete", seen_through).next().map(|_| ()))).await;
-        assert!(direct.elapsed() < PROXY_DELAY_MAX, "nginx kept an event for {:?}", direct.elapsed());
+        assert!(direct.elapsed() < PROXY_DELAY_MAX, "nginx delayed an event by {:?}", direct.elapsed());
     }
 }

@@ -1,5 +1,5 @@
-//! The followers of examples/, run as a user would run them. Each must have the same entries as
-//! `/v1/ipcache`, whatever happens to meshkeep.
+//! The followers in examples/, run as a user would run them. Each must have the same entries as
+//! `/v1/ipcache`, even after meshkeep was killed or lost its data.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,31 +9,31 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::client::{Client, generated_clients, python};
-use super::{COMPARING_EVERY, port_of, settled, url};
+use super::{COMPARE_INTERVAL, port_of, settled, url};
 use crate::harness::PATIENCE;
 use crate::harness::mesh::SMALL;
 use crate::harness::meshkeep::Meshkeep;
 use crate::harness::proxy::Proxy;
 use crate::harness::scene::Scene;
 
-/// Maximum length of an example in lines. Nobody reads longer ones.
+/// Maximum length of an example in lines, so that it is short enough to read.
 const LINES_MAX: usize = 40;
 
 /// A running follower.
 struct Example {
     name: &'static str,
     client: Client,
-    /// File in its own directory whose last line has its state.
+    /// File in the client's directory whose last line has the client's state.
     output: &'static str,
 }
 
 impl Example {
-    fn prints(name: &'static str, mut command: Command, base: &str) -> Self {
+    fn start_printing(name: &'static str, mut command: Command, base: &str) -> Self {
         command.arg(base);
         Self { name, client: Client::start(|_| command), output: "output" }
     }
 
-    fn writes(name: &'static str, mut command: Command, base: &str) -> Self {
+    fn start_writing(name: &'static str, mut command: Command, base: &str) -> Self {
         let client = Client::start(|directory| {
             command.arg(base).arg(directory.join("copy.json"));
             command
@@ -41,28 +41,28 @@ impl Example {
         Self { name, client, output: "copy.json" }
     }
 
-    /// Returns the entries of its newest complete copy, by key.
+    /// Returns the entries of the newest complete copy, by key.
     fn entries(&self) -> Value {
         self.client.last_line_of(self.output).unwrap_or_default()["entries"].take()
     }
 
     /// Waits until a copy satisfies a condition. Panics with the last copy.
-    async fn comes_to(&self, what: &str, fits: impl Fn(&Value) -> bool) {
+    async fn wait_for(&self, what: &str, is_reached: impl Fn(&Value) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let entries = self.entries();
-            if fits(&entries) {
+            if is_reached(&entries) {
                 return;
             }
-            assert!(Instant::now() < deadline, "{}: {what}, but it holds {entries:#}", self.name);
-            tokio::time::sleep(COMPARING_EVERY).await;
+            assert!(Instant::now() < deadline, "{}: {what}, but it has {entries:#}", self.name);
+            tokio::time::sleep(COMPARE_INTERVAL).await;
         }
     }
 
     /// Waits until the faulty follower has the new entry and still has the deleted one.
-    async fn is_caught(&self, gone: &str, new: &str) {
-        let what = format!("it must see that {new} is new and keep {gone}");
-        self.comes_to(&what, |held| held[new].is_object() && held[gone].is_object()).await;
+    async fn wait_for_fault(&self, deleted: &str, added: &str) {
+        let what = format!("it must have the new {added} and still have {deleted}");
+        self.wait_for(&what, |entries| entries[added].is_object() && entries[deleted].is_object()).await;
     }
 }
 
@@ -78,24 +78,24 @@ fn program(name: impl AsRef<Path>, script: Option<&Path>) -> Command {
 }
 
 /// Starts all followers with the address of a meshkeep.
-fn all(base: &str) -> Vec<Example> {
+fn start_all(base: &str) -> Vec<Example> {
     let clients = generated_clients();
     vec![
-        Example::writes("shell", program(example("follow.sh"), None), base),
-        Example::prints("Python", program(python(), Some(&example("follow.py"))), base),
-        Example::prints("TypeScript", program("node", Some(&clients.join("typescript/out/follow.js"))), base),
-        Example::prints("Go", program(clients.join("go/follow/follow"), None), base),
-        Example::prints("Rust", program(clients.join("rust/debug/follow"), None), base),
+        Example::start_writing("shell", program(example("follow.sh"), None), base),
+        Example::start_printing("Python", program(python(), Some(&example("follow.py"))), base),
+        Example::start_printing("TypeScript", program("node", Some(&clients.join("typescript/out/follow.js"))), base),
+        Example::start_printing("Go", program(clients.join("go/follow/follow"), None), base),
+        Example::start_printing("Rust", program(clients.join("rust/debug/follow"), None), base),
     ]
 }
 
 /// Starts the Python follower with one line disabled, to check that the tests notice the error.
-fn without(directory: &Path, name: &'static str, line: &str, base: &str) -> Example {
+fn faulty_follower(directory: &Path, name: &'static str, line: &str, base: &str) -> Example {
     let text = fs::read_to_string(example("follow.py")).unwrap();
     assert!(text.contains(line), "{line}");
     let path = directory.join(name);
     fs::write(&path, text.replace(line, "pass")).unwrap();
-    Example::prints(name, program(python(), Some(&path)), base)
+    Example::start_printing(name, program(python(), Some(&path)), base)
 }
 
 /// Returns the entries of `/v1/ipcache`, in order.
@@ -112,17 +112,17 @@ fn sorted<'a>(items: impl IntoIterator<Item = &'a Value>) -> Vec<String> {
 }
 
 /// Waits until each follower has the entries of the list.
-async fn all_hold_the_truth(examples: &[Example], scene: &Scene, after: &str) {
+async fn wait_until_all_agree(examples: &[Example], scene: &Scene, after: &str) {
     scene.settles(after).await;
     let truth = truth(scene.meshkeep()).await;
     for example in examples {
-        let what = format!("after {after} it must hold {truth:#?}");
-        example.comes_to(&what, |entries| entries.as_object().is_some_and(|entries| sorted(entries.values()) == truth)).await;
+        let what = format!("after {after} it must have {truth:#?}");
+        example.wait_for(&what, |entries| entries.as_object().is_some_and(|entries| sorted(entries.values()) == truth)).await;
     }
 }
 
-/// Returns the number of resets that clients received, by reason. Excludes that of the harness's
-/// own follower, which starts with a snapshot.
+/// Returns the number of resets that clients received, by reason. Excludes the initial reset of the
+/// harness's own follower, which starts with a snapshot.
 async fn resets(meshkeep: &Meshkeep) -> Vec<(String, u64)> {
     let metrics = meshkeep.text("/metrics").await;
     let counts = metrics.lines().filter_map(|line| line.strip_prefix("meshkeep_stream_resets_total{reason=\"")?.split_once("\"} "));
@@ -132,68 +132,68 @@ async fn resets(meshkeep: &Meshkeep) -> Vec<(String, u64)> {
 
 /// Deletes one entry, changes another and adds a third. Returns the deleted key and the new one.
 async fn change_entries(scene: &mut Scene) -> (String, String) {
-    let mut reported = None;
+    let mut keys = None;
     scene.remotes[0]
         .change(|cluster| {
             let before = cluster.keys_of("ip/v1");
             cluster.delete(&before[0]);
             cluster.change(&before[1]);
             cluster.add_endpoints(1);
-            let new = cluster.keys_of("ip/v1").into_iter().find(|key| !before.contains(key)).unwrap();
-            reported = Some((before[0].clone(), new));
+            let added = cluster.keys_of("ip/v1").into_iter().find(|key| !before.contains(key)).unwrap();
+            keys = Some((before[0].clone(), added));
         })
         .await;
-    reported.unwrap()
+    keys.unwrap()
 }
 
 /// Starts meshkeep again and connects the proxy to it.
-async fn start_behind(wire: &mut Proxy, scene: &mut Scene) {
+async fn restart_behind_proxy(proxy: &mut Proxy, scene: &mut Scene) {
     scene.start_meshkeep().await;
-    wire.retarget(port_of(scene.meshkeep().url()));
-    wire.restore().await;
+    proxy.retarget(port_of(scene.meshkeep().url()));
+    proxy.restore().await;
 }
 
 #[tokio::test]
-async fn every_example_follows_over_a_kill_and_the_loss_of_all_data() {
+async fn every_example_survives_a_kill_and_the_loss_of_all_data() {
     let mut scene = settled(SMALL).await;
-    let mut wire = Proxy::to(port_of(scene.meshkeep().url())).await;
-    let examples = all(&url(&wire));
+    let mut proxy = Proxy::to(port_of(scene.meshkeep().url())).await;
+    let examples = start_all(&url(&proxy));
     let directory = tempfile::tempdir().unwrap();
-    let deletes_nothing = without(directory.path(), "deletes-nothing.py", "fresh.pop(event[\"key\"], None)", &url(&wire));
-    let forgets_nothing = without(directory.path(), "forgets-nothing.py", "fresh, synced = {}, False", &url(&wire));
-    all_hold_the_truth(&examples, &scene, "the start").await;
-    for wrong in [&deletes_nothing, &forgets_nothing] {
-        // the error shows only in its state
-        wrong.comes_to("it must begin", |held| held.as_object().is_some_and(|held| !held.is_empty())).await;
+    let deletes_nothing = faulty_follower(directory.path(), "deletes-nothing.py", "fresh.pop(event[\"key\"], None)", &url(&proxy));
+    let forgets_nothing = faulty_follower(directory.path(), "forgets-nothing.py", "fresh, synced = {}, False", &url(&proxy));
+    wait_until_all_agree(&examples, &scene, "the start").await;
+    for faulty in [&deletes_nothing, &forgets_nothing] {
+        // a faulty follower reports no error, only its state is wrong
+        faulty.wait_for("it must have a state", |entries| entries.as_object().is_some_and(|entries| !entries.is_empty())).await;
     }
 
-    let (gone, new) = change_entries(&mut scene).await;
-    all_hold_the_truth(&examples, &scene, "changes").await;
-    deletes_nothing.is_caught(&gone, &new).await;
+    let (deleted, added) = change_entries(&mut scene).await;
+    wait_until_all_agree(&examples, &scene, "changes").await;
+    deletes_nothing.wait_for_fault(&deleted, &added).await;
     drop(deletes_nothing);
 
-    wire.cut().await;
+    proxy.cut().await;
     scene.kill_meshkeep();
     change_entries(&mut scene).await;
-    start_behind(&mut wire, &mut scene).await;
-    all_hold_the_truth(&examples, &scene, "a kill").await;
-    assert_eq!(resets(scene.meshkeep()).await, [], "they go on from their positions");
+    restart_behind_proxy(&mut proxy, &mut scene).await;
+    wait_until_all_agree(&examples, &scene, "a kill").await;
+    assert_eq!(resets(scene.meshkeep()).await, [], "all followers resume from their positions");
 
-    wire.cut().await;
+    proxy.cut().await;
     scene.stop_meshkeep().await;
-    let (gone, new) = change_entries(&mut scene).await;
+    let (deleted, added) = change_entries(&mut scene).await;
     fs::remove_dir_all(scene.home.data_directory()).unwrap();
-    start_behind(&mut wire, &mut scene).await;
-    all_hold_the_truth(&examples, &scene, "the loss of all data").await;
-    forgets_nothing.is_caught(&gone, &new).await;
+    restart_behind_proxy(&mut proxy, &mut scene).await;
+    wait_until_all_agree(&examples, &scene, "the loss of all data").await;
+    forgets_nothing.wait_for_fault(&deleted, &added).await;
     let expected = [("foreignEpoch".to_owned(), examples.len() as u64 + 1)];
-    assert_eq!(resets(scene.meshkeep()).await, expected, "each is reported once");
+    assert_eq!(resets(scene.meshkeep()).await, expected, "each follower gets one reset");
     change_entries(&mut scene).await;
-    all_hold_the_truth(&examples, &scene, "changes behind a reset").await;
+    wait_until_all_agree(&examples, &scene, "changes after a reset").await;
 }
 
 #[test]
-fn no_example_is_too_long_to_be_read() {
+fn examples_are_short_and_listed_in_the_readme() {
     let readme = fs::read_to_string(example("README.md")).unwrap();
     for file in fs::read_dir(example("")).unwrap() {
         let file = file.unwrap();

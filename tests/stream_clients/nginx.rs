@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
-use super::client::{end_group, installed, source};
+use super::client::{installed, kill_process_group, source};
 use crate::harness::PATIENCE;
-use crate::harness::etcd::take_port;
+use crate::harness::etcd::unused_port;
 
 /// Settings of the package.
 const PACKAGE_SETTINGS: &str = "/etc/nginx/nginx.conf";
@@ -29,17 +29,17 @@ pub(super) struct Nginx {
 }
 
 impl Nginx {
-    /// Starts nginx as a proxy for a port of this machine: only `proxy_pass` for `/v1/`. It also
-    /// serves the page.
+    /// Starts nginx as a reverse proxy of a local port: `/v1/` has a `proxy_pass` and no other
+    /// setting. It also serves the test page.
     pub(super) async fn before(upstream: u16) -> Self {
         installed();
         for _ in 0..START_ATTEMPTS_MAX {
-            let port = take_port();
+            let port = unused_port();
             let directory = tempfile::Builder::new().prefix("meshkeep-nginx-").tempdir().unwrap();
             let settings = write_settings(directory.path(), port, upstream);
             let mut command = Command::new("nginx");
             command.arg("-c").arg(settings).arg("-e").arg(directory.path().join("error.log")).args(["-g", "daemon off;"]);
-            // Debian installs it in a directory that is not always in the path
+            // Debian installs nginx in a directory that is not always in the path
             command.env("PATH", format!("{}:/usr/sbin", std::env::var("PATH").unwrap_or_default()));
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
             let child = command.spawn().unwrap_or_else(|e| panic!("nginx (see scripts/stream-clients-setup): {e}"));
@@ -61,7 +61,7 @@ impl Nginx {
         fs::read_to_string(self.directory.path().join("error.log")).unwrap_or_default()
     }
 
-    /// Waits until it accepts connections. Returns false if it ended instead.
+    /// Waits until nginx accepts connections. Returns false if it ended instead.
     async fn listens(&mut self) -> bool {
         let deadline = Instant::now() + PATIENCE;
         while self.child.try_wait().unwrap().is_none() {
@@ -77,9 +77,9 @@ impl Nginx {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        end_group(&mut self.child);
+        kill_process_group(&mut self.child);
         if std::thread::panicking() {
-            eprintln!("what nginx complained of:\n{}", self.errors());
+            eprintln!("errors of nginx:\n{}", self.errors());
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Import cycles between modules. Among the modules with one parent, none may import itself through
-//! others; submodules count as their module.
+//! Import cycles between modules. Modules with the same parent must not import one another in a
+//! cycle; submodules count as the module that contains them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,31 +9,31 @@ use super::{SOURCES, expect_none, is_word};
 /// Path of a module from the crate's root.
 pub(super) type Module = Vec<String>;
 
-/// Imports between modules of one parent, each with an example.
+/// Imports between modules with the same parent, each with one import as an example.
 type Imports = BTreeMap<Module, BTreeMap<Module, String>>;
 
 #[test]
-fn modules_of_a_room_import_one_another_in_no_circle() {
+fn modules_with_one_parent_have_no_import_cycle() {
     let files: Vec<SourceFile> = SOURCES.into_iter().flat_map(read_sources).collect();
     let files: Vec<&SourceFile> = files.iter().filter(|file| !file.is_test() && !is_root(file)).collect();
-    expect_none(circles(&files));
+    expect_none(import_cycles(&files));
 }
 
-/// Returns whether a file is the root of a library or the program. These list rooms, and `ROOMS`
-/// checks the rooms' imports.
+/// Returns whether a file is the root of a library or of the program. The roots declare the rooms,
+/// and `ROOMS` checks the imports of rooms.
 fn is_root(file: &SourceFile) -> bool {
     ["src/lib.rs", "src/main.rs", "crates/cilium-kvstore/src/lib.rs"].contains(&file.path.as_str())
 }
 
 /// Returns the imports that form cycles.
-fn circles(files: &[&SourceFile]) -> Vec<String> {
+fn import_cycles(files: &[&SourceFile]) -> Vec<String> {
     let modules: BTreeSet<Module> = files.iter().map(|file| module_of(&file.path)).collect();
     let mut imports = Imports::new();
     for file in files {
         let from = module_of(&file.path);
         for path in paths(&file.code) {
             let Some(to) = resolved(&from, &path, &modules) else { continue };
-            let common = from.iter().zip(&to).take_while(|(one, other)| one == other).count();
+            let common = from.iter().zip(&to).take_while(|(from_part, to_part)| from_part == to_part).count();
             // the table of rooms checks imports between rooms, and a parent forms no cycle with its
             // submodules
             if common > 0 && common < from.len() && common < to.len() {
@@ -53,7 +53,7 @@ fn circles(files: &[&SourceFile]) -> Vec<String> {
             break;
         }
     }
-    imports.into_values().flat_map(BTreeMap::into_values).map(|import| format!("in a circle of imports: {import}")).collect()
+    imports.into_values().flat_map(BTreeMap::into_values).map(|import| format!("in a cycle of imports: {import}")).collect()
 }
 
 /// Returns the module of a file. In `crates/` it begins with the name of the crate.
@@ -72,41 +72,41 @@ pub(super) fn crate_root(module: &Module) -> Module {
 
 /// Returns the module that a path in another module refers to.
 pub(super) fn resolved(from: &Module, path: &[String], modules: &BTreeSet<Module>) -> Option<Module> {
-    let mut at: Module = if path[0] == "crate" { crate_root(from) } else { from.clone() };
+    let mut module: Module = if path[0] == "crate" { crate_root(from) } else { from.clone() };
     for name in path {
         match name.as_str() {
             "crate" | "self" => {}
-            "super" => drop(at.pop()),
+            "super" => drop(module.pop()),
             _ => {
-                at.push(name.clone());
-                if !modules.contains(&at) {
-                    at.pop();
+                module.push(name.clone());
+                if !modules.contains(&module) {
+                    module.pop();
                     break;
                 }
             }
         }
     }
-    modules.contains(&at).then_some(at)
+    modules.contains(&module).then_some(module)
 }
 
 /// Returns the paths that begin with `crate`, `super` or `self`, one per element of a group.
 pub(super) fn paths(code: &str) -> Vec<Vec<String>> {
     let starts = ["crate::", "super::", "self::"].into_iter().flat_map(|start| code.match_indices(start));
-    let begins = |at: usize| !code[..at].ends_with(|before| is_word(before) || before == ':');
-    starts.filter(|(at, _)| begins(*at)).flat_map(|(at, _)| tree(&code[at..]).0).collect()
+    let begins = |offset: usize| !code[..offset].ends_with(|before| is_word(before) || before == ':');
+    starts.filter(|(offset, _)| begins(*offset)).flat_map(|(offset, _)| tree(&code[offset..]).0).collect()
 }
 
 /// Returns each path of the use tree at the start of a text, and the length of the tree.
 fn tree(text: &str) -> (Vec<Vec<String>>, usize) {
     if let Some(group) = text.strip_prefix('{') {
-        let (mut all, mut at) = (Vec::new(), 0);
-        while let Some(next) = group[at..].chars().next().filter(|next| *next != '}') {
-            let (paths, length) = tree(&group[at..]);
+        let (mut all, mut offset) = (Vec::new(), 0);
+        while let Some(next) = group[offset..].chars().next().filter(|next| *next != '}') {
+            let (paths, length) = tree(&group[offset..]);
             all.extend(paths);
             // a comma, a space or an asterisk
-            at += if length == 0 { next.len_utf8() } else { length };
+            offset += if length == 0 { next.len_utf8() } else { length };
         }
-        return (all, at + 2);
+        return (all, offset + 2);
     }
     let name: String = text.chars().take_while(|character| is_word(*character)).collect();
     if name.is_empty() {
@@ -120,9 +120,9 @@ fn tree(text: &str) -> (Vec<Vec<String>>, usize) {
 }
 
 #[test]
-fn circles_are_seen_whatever_form_their_imports_have() {
+fn import_cycles_of_every_form_are_detected() {
     let file = |path: &str, code: &str| SourceFile::new(path, code);
-    let seen = |files: &[SourceFile]| circles(&files.iter().collect::<Vec<_>>());
+    let detected = |files: &[SourceFile]| import_cycles(&files.iter().collect::<Vec<_>>());
     let parent = file("src/a/mod.rs", "mod b;\nmod c;\nuse b::X;\nuse c::Y;");
     for (b, c, count) in [
         ("use super::c::Y;", "use super::b::X;", 2),
@@ -131,7 +131,7 @@ fn circles_are_seen_whatever_form_their_imports_have() {
         ("use super::Thing;", "use super::b::*;", 0),
     ] {
         let files = [&parent, &file("src/a/b.rs", b), &file("src/a/c.rs", c)].map(|file| SourceFile::new(&file.path, &file.text));
-        assert_eq!(seen(&files).len(), count, "{b} {c}");
+        assert_eq!(detected(&files).len(), count, "{b} {c}");
     }
     // submodules count as their module, and a module that imports a cycle is not part of it
     let below = [
@@ -142,8 +142,8 @@ fn circles_are_seen_whatever_form_their_imports_have() {
         file("src/a/f.rs", "use super::b::X;"),
         file("src/g.rs", "use crate::a::b::X;"),
     ];
-    assert_eq!(seen(&below).len(), 3, "{:?}", seen(&below));
-    // the modules of a crate in crates/ have no table that holds them apart
+    assert_eq!(detected(&below).len(), 3, "{:?}", detected(&below));
+    // no table has the rooms of a crate in crates/, so that its top modules are compared too
     let of_crate = [file("crates/x-y/src/a.rs", "use crate::b::X;"), file("crates/x-y/src/b.rs", "use crate::a::Y;")];
-    assert_eq!(seen(&of_crate).len(), 2, "{:?}", seen(&of_crate));
+    assert_eq!(detected(&of_crate).len(), 2, "{:?}", detected(&of_crate));
 }

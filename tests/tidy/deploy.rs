@@ -1,6 +1,6 @@
-//! Files that are deployed with the binary. Alerts and dashboard may only use existing metrics,
-//! each alert has a section in docs/operate/alerts.md, and the chart has equal copies. Another test
-//! compares docs/operate/metrics.md with `/metrics`.
+//! Files that are deployed with the binary. Alerts and the dashboard may only use existing metrics,
+//! each alert must have a section in docs/operate/alerts.md, and the chart must have equal copies.
+//! Another test compares docs/operate/metrics.md with `/metrics`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,7 +17,7 @@ fn metrics() -> BTreeMap<String, String> {
     rows.map(|(name, rest)| (name.to_owned(), rest.split(' ').next().unwrap_or_default().to_owned())).collect()
 }
 
-/// Returns the words that have the form of meshkeep's metrics.
+/// Returns the words that look like names of meshkeep's metrics.
 fn names(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     words.filter(|word| ["meshkeep_", "process_"].iter().any(|begin| word.starts_with(begin))).collect()
@@ -25,38 +25,38 @@ fn names(text: &str) -> BTreeSet<&str> {
 
 /// Returns the metrics in a text that `/metrics` does not have.
 fn unknown<'a>(text: &'a str, metrics: &BTreeMap<String, String>) -> Vec<&'a str> {
-    let of_histogram = |name: &str| {
+    let is_part_of_histogram = |name: &str| {
         let family = ["_bucket", "_count", "_sum"].iter().find_map(|end| name.strip_suffix(end));
         family.is_some_and(|family| metrics.get(family).is_some_and(|kind| kind == "histogram"))
     };
-    names(text).into_iter().filter(|name| !metrics.contains_key(*name) && !of_histogram(name)).collect()
+    names(text).into_iter().filter(|name| !metrics.contains_key(*name) && !is_part_of_histogram(name)).collect()
 }
 
 #[test]
-fn alerts_and_dashboard_ask_for_metrics_that_there_are() {
+fn alerts_and_dashboard_use_only_existing_metrics() {
     let metrics = metrics();
     for name in ["alerts.yaml", "alerts.test.yaml", "dashboard.json"].map(|name| format!("deploy/prometheus/{name}")) {
         let text = read(&name);
-        assert!(names(&text).len() > 10, "{name} names hardly any");
+        assert!(names(&text).len() > 10, "{name} names hardly any metrics");
         assert_eq!(unknown(&text, &metrics), Vec::<&str>::new(), "{name}");
     }
 }
 
 #[test]
-fn a_metric_that_is_not_there_is_found() {
+fn an_unknown_metric_is_detected() {
     let metrics = metrics();
     let text = "rate(meshkeep_durable_duration_seconds_bucket[5m]) + meshkeep_loaded_count + meshkeep_lodaed + process_threads";
     assert_eq!(unknown(text, &metrics), ["meshkeep_loaded_count", "meshkeep_lodaed"]);
 }
 
 #[test]
-fn each_alert_has_a_part_of_the_page_and_each_part_an_alert() {
+fn each_alert_has_a_section_and_each_section_an_alert() {
     let (rules, page) = (read("deploy/prometheus/alerts.yaml"), read("docs/operate/alerts.md"));
-    let behind = |begin: &str| rules.lines().filter_map(|line| line.trim().strip_prefix(begin)).map(str::to_owned).collect::<Vec<_>>();
-    let alerts: BTreeSet<String> = behind("- alert: ").into_iter().collect();
+    let values_of = |begin: &str| rules.lines().filter_map(|line| line.trim().strip_prefix(begin)).map(str::to_owned).collect::<Vec<_>>();
+    let alerts: BTreeSet<String> = values_of("- alert: ").into_iter().collect();
     let headings: BTreeSet<String> = page.lines().filter_map(|line| line.strip_prefix("## Meshkeep")).map(str::to_lowercase).collect();
-    let links: BTreeSet<String> = behind("runbook_url: docs/operate/alerts.md#meshkeep").into_iter().collect();
-    assert_eq!((behind("runbook_url: ").len(), alerts.len() > 20), (behind("- alert: ").len(), true), "each alert has a link");
+    let links: BTreeSet<String> = values_of("runbook_url: docs/operate/alerts.md#meshkeep").into_iter().collect();
+    assert_eq!((values_of("runbook_url: ").len(), alerts.len() > 20), (values_of("- alert: ").len(), true), "each alert has a link");
     assert_eq!(headings, links);
     for alert in &alerts {
         assert!(page.contains(alert.as_str()), "docs/operate/alerts.md does not name {alert}");

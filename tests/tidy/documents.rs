@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::source::read_sources;
 
-/// Folders that document names in code are relative to.
+/// Folders to which the names of documents in code are relative.
 const ROOTS: [&str; 2] = ["", "docs/"];
 
 fn root() -> &'static Path {
@@ -21,12 +21,12 @@ fn headings(name: &str) -> Option<Vec<String>> {
 }
 
 /// Returns the documents that a line names, each with the text that follows.
-fn named(line: &str) -> impl Iterator<Item = (&str, &str)> {
-    line.match_indices(".md").filter_map(|(at, end)| {
-        let start = line[..at].rfind(|c: char| !(c.is_ascii_alphanumeric() || "-_/.".contains(c))).map_or(0, |before| before + 1);
-        let rest = &line[at + end.len()..];
-        let is_name = start < at && !rest.starts_with(|c: char| c.is_ascii_alphanumeric());
-        is_name.then(|| (&line[start..at + end.len()], rest))
+fn document_names(line: &str) -> impl Iterator<Item = (&str, &str)> {
+    line.match_indices(".md").filter_map(|(dot, end)| {
+        let start = line[..dot].rfind(|c: char| !(c.is_ascii_alphanumeric() || "-_/.".contains(c))).map_or(0, |before| before + 1);
+        let rest = &line[dot + end.len()..];
+        let is_name = start < dot && !rest.starts_with(|c: char| c.is_ascii_alphanumeric());
+        is_name.then(|| (&line[start..dot + end.len()], rest))
     })
 }
 
@@ -38,39 +38,39 @@ fn section(rest: &str) -> Option<&str> {
 }
 
 /// Returns the errors in a line's references.
-fn wrong(line: &str, known: &mut BTreeMap<String, Option<Vec<String>>>) -> Vec<String> {
-    let mut found = Vec::new();
-    for (name, rest) in named(line) {
+fn reference_errors(line: &str, known: &mut BTreeMap<String, Option<Vec<String>>>) -> Vec<String> {
+    let mut errors = Vec::new();
+    for (name, rest) in document_names(line) {
         let known = known.entry(name.to_owned()).or_insert_with(|| headings(name));
         match (known, section(rest)) {
-            (None, _) => found.push(format!("there is no {name}")),
+            (None, _) => errors.push(format!("there is no {name}")),
             (Some(headings), Some(number)) => {
                 let begins = |heading: &&String| heading.strip_prefix(number).is_some_and(|rest| rest.starts_with([' ', '.']));
                 if !headings.iter().any(|heading| begins(&heading)) {
-                    found.push(format!("{name} has no section {number}"));
+                    errors.push(format!("{name} has no section {number}"));
                 }
             }
             (Some(_), None) => {}
         }
     }
-    found
+    errors
 }
 
 #[test]
-fn every_document_that_code_names_is_there_with_the_section_that_it_names() {
+fn documents_and_sections_named_in_code_exist() {
     let mut known = BTreeMap::new();
-    let mut found = Vec::new();
+    let mut errors = Vec::new();
     for file in ["src", "crates", "tests", "benches"].into_iter().flat_map(read_sources) {
         for (number, line) in file.text.lines().enumerate() {
-            found.extend(wrong(line, &mut known).into_iter().map(|what| format!("{}:{}: {what}", file.path, number + 1)));
+            errors.extend(reference_errors(line, &mut known).into_iter().map(|what| format!("{}:{}: {what}", file.path, number + 1)));
         }
     }
-    assert_eq!(found, Vec::<String>::new());
+    assert_eq!(errors, Vec::<String>::new());
 }
 
 #[test]
-fn a_document_or_a_section_that_is_not_there_is_found() {
-    let missing = |line: &str| wrong(line, &mut BTreeMap::new());
+fn a_missing_document_or_section_is_detected() {
+    let missing = |line: &str| reference_errors(line, &mut BTreeMap::new());
     let (nowhere, real) = (concat!("nowhere", ".md"), concat!("docs/develop/protocol", ".md"));
     assert_eq!(missing(&format!("/// As {nowhere} has it.")), [format!("there is no {nowhere}")]);
     assert_eq!(missing(&format!("/// ({real} §2.8) and ({real}, §99)")), [format!("{real} has no section 99")]);
@@ -87,8 +87,8 @@ fn pages_in(folder: &str) -> impl Iterator<Item = PathBuf> {
 
 /// Returns the anchor that GitHub generates for a heading.
 fn anchor(heading: &str) -> String {
-    let kept = heading.to_lowercase().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect::<String>();
-    kept.replace(' ', "-")
+    let words = heading.to_lowercase().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect::<String>();
+    words.replace(' ', "-")
 }
 
 /// Returns the links of a page to files of the repository and to their headings.
@@ -98,7 +98,7 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn each_link_between_pages_leads_somewhere() {
+fn every_link_between_pages_has_a_target() {
     let others = [
         "README.md",
         "ARCHITECTURE.md",
@@ -113,31 +113,31 @@ fn each_link_between_pages_leads_somewhere() {
         "docs/operate/README.md",
         "docs/develop/README.md",
     ];
-    let mut wrong = Vec::new();
+    let mut broken = Vec::new();
     for page in FOLDERS.into_iter().flat_map(pages_in).chain(others.map(|name| root().join(name))) {
         let text = fs::read_to_string(&page).unwrap();
         for link in links(&text) {
             let (file, heading) = link.split_once('#').map_or((link, None), |(file, heading)| (file, Some(heading)));
             let target = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
-            let found = if target.is_dir() { Ok(String::new()) } else { fs::read_to_string(&target) };
+            let content = if target.is_dir() { Ok(String::new()) } else { fs::read_to_string(&target) };
             let has = |heading: &str, text: &str| {
                 text.lines().any(|line| line.starts_with('#') && anchor(line.trim_start_matches('#').trim()) == heading)
             };
-            let is_there = match (&found, heading) {
+            let is_there = match (&content, heading) {
                 (Ok(text), Some(heading)) => has(heading, text),
                 // the target is not text, for instance a picture
                 (_, _) => target.exists(),
             };
             if !is_there {
-                wrong.push(format!("{}: {link}", page.display()));
+                broken.push(format!("{}: {link}", page.display()));
             }
         }
     }
-    assert_eq!(wrong, Vec::<String>::new());
+    assert_eq!(broken, Vec::<String>::new());
 }
 
 #[test]
-fn each_folder_s_index_lists_its_pages() {
+fn each_folder_index_lists_its_pages() {
     let index = |folder: &str| fs::read_to_string(root().join(folder).join(concat!("README", ".md"))).unwrap();
     let lists = |index: &str, page: &Path| index.contains(&format!("]({})", page.file_name().unwrap().to_str().unwrap()));
     let mut missing = Vec::new();
@@ -145,6 +145,6 @@ fn each_folder_s_index_lists_its_pages() {
         missing.extend(pages_in(folder).filter(|page| !lists(&index(folder), page)));
     }
     assert_eq!(missing, Vec::<PathBuf>::new());
-    assert_eq!(pages_in("docs").collect::<Vec<_>>(), Vec::<PathBuf>::new(), "pages belong into one of the folders");
+    assert_eq!(pages_in("docs").collect::<Vec<_>>(), Vec::<PathBuf>::new(), "pages belong in one of the folders");
     assert!(FOLDERS.iter().all(|folder| index("docs").contains(&format!("]({}/", folder.trim_start_matches("docs/")))));
 }

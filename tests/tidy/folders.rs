@@ -31,9 +31,9 @@ const API_PARTS: [&str; 17] = [
 ];
 
 /// Imports against the order of [`API_PARTS`], at most five: the part that imports, the part that
-/// is imported, and why.
+/// is imported, and the reason.
 const API_EXCEPTIONS: [(&str, &str, &str); 1] =
-    [("openapi", "mod", "the document is collected from the routes, and `fields=` is read by what it says of a list")];
+    [("openapi", "mod", "the document is collected from the routes, and `fields=` is checked with its schema of a list")];
 
 #[test]
 fn folders_have_few_source_files() {
@@ -47,8 +47,8 @@ fn folders_have_few_source_files() {
     expect_none(large.collect());
 }
 
-/// The imports among the parts of `src/api/`: the part that imports, the part that is imported, and
-/// one import that does.
+/// Returns the imports between parts of `src/api/`: the part that imports, the part that is
+/// imported, and one such import as an example.
 fn imports_of_api(files: &[&SourceFile]) -> BTreeMap<(String, String), String> {
     let modules = files.iter().map(|file| module_of(&file.path)).collect();
     let mut imports = BTreeMap::new();
@@ -71,11 +71,12 @@ fn parts_of_api_import_only_lower_parts() {
     let files = read_sources("src/api");
     let files: Vec<&SourceFile> = files.iter().filter(|file| !file.is_test()).collect();
     let imports = imports_of_api(&files);
-    let place = |part: &str| API_PARTS.iter().position(|known| *known == part).unwrap_or(API_PARTS.len());
+    let position = |part: &str| API_PARTS.iter().position(|known| *known == part).unwrap_or(API_PARTS.len());
     let is_excepted = |from: &str, to: &str| API_EXCEPTIONS.iter().any(|(one, other, _)| (*one, *other) == (from, to));
-    let unknown = files.iter().map(|file| module_of(&file.path)).filter(|module| module.len() > 1 && place(&module[1]) == API_PARTS.len());
+    let unknown =
+        files.iter().map(|file| module_of(&file.path)).filter(|module| module.len() > 1 && position(&module[1]) == API_PARTS.len());
     let unknown = unknown.map(|module| format!("src/api/{} is not in the list of parts", module[1]));
-    let upward = imports.iter().filter(|((from, to), _)| place(from) <= place(to) && !is_excepted(from, to));
+    let upward = imports.iter().filter(|((from, to), _)| position(from) <= position(to) && !is_excepted(from, to));
     let upward = upward.map(|((from, to), import)| format!("{from} must not import {to}: {import}"));
     let stale = API_EXCEPTIONS.iter().filter(|(from, to, _)| !imports.contains_key(&((*from).to_owned(), (*to).to_owned())));
     let stale = stale.map(|(from, to, _)| format!("{from} does not import {to}: remove the exception"));

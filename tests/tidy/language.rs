@@ -22,11 +22,11 @@ const SHARED_NAMES: [&str; 8] = ["Args", "Batch", "Case", "Data", "Error", "Inne
 /// Folders whose types describe JSON and keep the field's names.
 const WIRE_SHAPES: [&str; 2] = ["src/dto/", "src/wire/"];
 
-/// First words of doc comments that usually stand for an inverted sentence.
+/// First words of doc comments that usually begin an inverted sentence.
 const OPENINGS: [&str; 9] = ["How", "What", "Whether", "Where", "Who", "Which", "Those", "Of", "So"];
 
-/// Phrases that a reader must translate first. Each is split in two, so that this file does not
-/// contain it.
+/// Vague phrases, which a reader must translate first. Each is split in two, so that this file does
+/// not contain it.
 const PHRASES: [(&str, &str); 14] = [
     ("to", "ld"),
     ("tel", "ls"),
@@ -47,10 +47,10 @@ const PHRASES: [(&str, &str); 14] = [
 /// Maximum length of a line of comments.
 const COMMENT_COLUMNS_MAX: usize = 100;
 
-/// Texts that name the page or the standard of a section sign.
+/// Texts that name the page or the standard to which a section sign refers.
 const SOURCES_OF_SECTIONS: [&str; 4] = [".md", "RFC ", "HTML ", "YAML "];
 
-/// References to how the project came about, which mean nothing to its users.
+/// References to the history of the project, which mean nothing to its users.
 const PROJECT_HISTORY: [(&str, &str); 4] = [("seed docu", "ment"), ("the user as", "ked"), ("the issue as", "ks"), ("revie", "wer")];
 
 fn all_code() -> Vec<SourceFile> {
@@ -60,12 +60,12 @@ fn all_code() -> Vec<SourceFile> {
 /// Returns the project's Markdown pages.
 fn pages() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let (mut pages, mut open) = (Vec::new(), vec![root.join("docs"), root.join("crates"), root.join("deploy"), root.join("examples")]);
+    let (mut pages, mut unvisited) = (Vec::new(), vec![root.join("docs"), root.join("crates"), root.join("deploy"), root.join("examples")]);
     let top = fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<PathBuf> = top.filter(|path| path.is_file()).collect();
-    while let Some(folder) = open.pop() {
+    while let Some(folder) = unvisited.pop() {
         for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-            if path.is_dir() { open.push(path) } else { files.push(path) }
+            if path.is_dir() { unvisited.push(path) } else { files.push(path) }
         }
     }
     for path in files {
@@ -76,11 +76,11 @@ fn pages() -> Vec<(String, String)> {
     pages
 }
 
-/// Returns the names that a line declares with one of the keywords.
+/// Returns the name that a line declares with one of the keywords.
 fn declared<'a>(line: &'a str, keywords: &[&str]) -> Option<&'a str> {
     let mut words = line.trim_start().split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty());
-    let visible = ["pub", "crate", "super", "in", "cli"];
-    let keyword = words.find(|word| !visible.contains(word))?;
+    let visibility = ["pub", "crate", "super", "in", "cli"];
+    let keyword = words.find(|word| !visibility.contains(word))?;
     keywords.contains(&keyword).then(|| words.next()).flatten()
 }
 
@@ -103,14 +103,15 @@ fn doc_comments(text: &str) -> Vec<(usize, &str)> {
 fn count_phrases(text: &str) -> usize {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let count = |phrase: String| {
-        let whole = |&(at, found): &(usize, &str)| !text[..at].ends_with(is_word) && !text[at + found.len()..].starts_with(is_word);
-        text.match_indices(&phrase).filter(whole).count()
+        let is_whole_word =
+            |&(start, matched): &(usize, &str)| !text[..start].ends_with(is_word) && !text[start + matched.len()..].starts_with(is_word);
+        text.match_indices(&phrase).filter(is_whole_word).count()
     };
     PHRASES.iter().map(|(first, second)| count(format!("{first}{second}"))).sum()
 }
 
 #[test]
-fn type_and_module_names_say_what_they_are() {
+fn type_and_module_names_are_specific() {
     let mut wrong = Vec::new();
     for file in all_code() {
         for (number, line) in file.code.lines().enumerate() {
@@ -158,26 +159,26 @@ fn doc_comments_begin_with_a_noun_or_a_verb() {
 }
 
 #[test]
-fn code_and_documents_have_none_of_the_old_phrases() {
+fn code_and_documents_avoid_the_vague_phrases() {
     let mut places = Vec::new();
     let (mut lines, mut words) = (0, 0);
     for file in all_code() {
         lines += file.text.lines().count();
-        let found = file.text.lines().enumerate().filter(|(_, line)| count_phrases(&line.to_lowercase()) > 0);
-        places.extend(found.map(|(number, line)| format!("{}:{}: {}", file.path, number + 1, line.trim())));
+        let lines_with_phrases = file.text.lines().enumerate().filter(|(_, line)| count_phrases(&line.to_lowercase()) > 0);
+        places.extend(lines_with_phrases.map(|(number, line)| format!("{}:{}: {}", file.path, number + 1, line.trim())));
     }
     assert!(places.len() * 1_000 <= lines, "{} in {lines} lines of code:\n{}", places.len(), places.join("\n"));
     places.clear();
     for (path, text) in pages() {
         words += text.split_whitespace().count();
-        let found = text.lines().enumerate().filter(|(_, line)| count_phrases(&line.to_lowercase()) > 0);
-        places.extend(found.map(|(number, line)| format!("{path}:{}: {}", number + 1, line.trim())));
+        let lines_with_phrases = text.lines().enumerate().filter(|(_, line)| count_phrases(&line.to_lowercase()) > 0);
+        places.extend(lines_with_phrases.map(|(number, line)| format!("{path}:{}: {}", number + 1, line.trim())));
     }
     assert!(places.len() * 1_000 <= words, "{} in {words} words of documents:\n{}", places.len(), places.join("\n"));
 }
 
 #[test]
-fn comments_are_narrow_and_each_file_says_what_it_is() {
+fn comments_are_narrow_and_each_file_has_a_head_comment() {
     let mut wrong = Vec::new();
     for file in all_code() {
         let (mut previous, mut is_example) = ("", false);
@@ -192,7 +193,7 @@ fn comments_are_narrow_and_each_file_says_what_it_is() {
                 && line.contains('§')
                 && ![previous, line].iter().any(|line| SOURCES_OF_SECTIONS.iter().any(|source| line.contains(source)))
             {
-                wrong.push(format!("{}:{}: a section without its page", file.path, number + 1));
+                wrong.push(format!("{}:{}: a section sign without its page", file.path, number + 1));
             }
             previous = line;
         }
@@ -205,7 +206,7 @@ fn comments_are_narrow_and_each_file_says_what_it_is() {
 }
 
 #[test]
-fn nothing_speaks_of_how_the_project_came_about() {
+fn nothing_refers_to_the_history_of_the_project() {
     let code = all_code().into_iter().map(|file| (file.path, file.text));
     let mut wrong = Vec::new();
     for (path, text) in code.chain(pages()) {
@@ -220,7 +221,7 @@ fn nothing_speaks_of_how_the_project_came_about() {
 }
 
 #[test]
-fn the_old_dialect_is_found() {
+fn vague_phrases_and_declared_names_are_detected() {
     assert_eq!(count_phrases(&format!("it {}{} us {}{}; untold", "to", "ld", "an", "ew")), 2);
     assert_eq!(declared("    pub(crate) struct Cursor<T> {", &["struct"]), Some("Cursor"));
     assert_eq!(declared("mod page;", &["struct", "mod"]), Some("page"));

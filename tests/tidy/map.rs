@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::{ROOMS, TELEMETRY, expect_none};
 
-/// Folders that the paths on the pages are relative to.
+/// Folders to which the paths on the pages are relative.
 const ROOTS: [&str; 3] = ["", "src/", "crates/cilium-kvstore/src/"];
 
 fn read_page(name: &str) -> String {

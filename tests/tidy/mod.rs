@@ -1,5 +1,5 @@
-//! Style rules as tests: imports between rooms, sizes, unused files and banned words.
-//! ARCHITECTURE.md's table of rooms is [`ROOMS`].
+//! Style rules as tests: imports between rooms, sizes, unused files and banned texts. [`ROOMS`]
+//! equals the table of rooms in ARCHITECTURE.md.
 
 mod circles;
 mod deploy;
@@ -71,7 +71,7 @@ const ROOMS: [(&str, &[&str]); 29] = [
     ("api", &["admission", "dto", "files", "findings", "handle", "instruments", "model", "page", "server"]),
 ];
 
-/// Room that is not in the table and is created once it is needed.
+/// Row of the room `telemetry`.
 const TELEMETRY: (&str, &[&str]) = ("telemetry", &["config", "handle", "instruments", "model"]);
 
 /// Folders with code that ships.
@@ -88,7 +88,7 @@ const SOLE_IMPORTERS: [(&str, &[&str]); 9] = [
     // as a server: the client is `cilium-kvstore`
     ("etcd_client", &["etcd_api"]),
     ("tonic", &["etcd_api"]),
-    // `model` re-exports its ids and the backoff, `files` how it reads files
+    // `model` re-exports its ids and the backoff, `files` its functions that read files
     ("cilium_kvstore", &["announce", "cli", "client_file", "clustermesh", "doctor", "files", "model", "reflect", "runtime"]),
 ];
 
@@ -101,29 +101,29 @@ const FUNCTION_LINES_MAX: usize = 70;
 /// Texts that must not occur in code or comments, with the reason. Each is split in two, so that
 /// this file does not contain it.
 const BANNED: [(&[&str], &str); 7] = [
-    (&["..", "/shared"], "the project stands alone"),
+    (&["..", "/shared"], "the project refers to nothing outside of it"),
     (&["TO", "DO"], "do it, or open an issue"),
     (&["FIX", "ME"], "do it, or open an issue"),
-    (&["dbg", "!("], "a log line is for keeps, a debugger's is not"),
-    (&["#[ig", "nore"], "a test that does not run is none"),
+    (&["dbg", "!("], "debug output does not belong in the repository"),
+    (&["#[ig", "nore"], "a disabled test checks nothing"),
     (&["thread::", "sleep"], "wait for a condition with a deadline"),
-    (&["todo", "!("], "code that is not there panics"),
+    (&["todo", "!("], "unfinished code panics"),
 ];
 
 /// Files that may contain banned texts, with the reason.
 const EXCEPTIONS: [(&str, &str); 5] = [
-    ("src/commit/mod.rs", "spaces snapshots; nothing is waited for, and what comes meanwhile joins the next one"),
-    ("src/store/engine.rs", "polls, with a deadline, for sled's own lock, which cannot be waited for"),
-    ("src/store/directory/lock.rs", "polls, with a deadline, for a file lock, which cannot be waited for with one"),
-    ("src/store/tests/faults/crash.rs", "strikes at a random moment; nothing is waited for"),
-    ("src/store/tests/faults/power.rs", "strikes at a random moment; nothing is waited for"),
+    ("src/commit/mod.rs", "spaces snapshots; it waits for no condition, and changes meanwhile join the next snapshot"),
+    ("src/store/engine.rs", "polls, with a deadline, for sled's own lock, which has no wait"),
+    ("src/store/directory/lock.rs", "polls, with a deadline, for a file lock, which has no wait with a deadline"),
+    ("src/store/tests/faults/crash.rs", "kills or cuts at a random moment; it waits for no condition"),
+    ("src/store/tests/faults/power.rs", "kills or cuts at a random moment; it waits for no condition"),
 ];
 
 fn allowed(room: &str) -> Option<&'static [&'static str]> {
     ROOMS.iter().chain([&TELEMETRY]).find(|(name, _)| *name == room).map(|(_, imports)| *imports)
 }
 
-/// Fails with all complaints.
+/// Panics with all complaints.
 fn expect_none(complaints: Vec<String>) {
     assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
 }
@@ -145,7 +145,7 @@ fn each_room_imports_only_what_the_table_allows() {
 }
 
 #[test]
-fn only_the_named_room_imports_a_foreign_crate() {
+fn some_crates_are_imported_only_by_named_rooms() {
     let mut complaints = Vec::new();
     for file in read_sources("src") {
         let below = file.path.trim_start_matches("src/");
@@ -184,28 +184,29 @@ fn every_file_is_reachable_through_mod() {
     ] {
         let files = read_sources(root);
         let mut reached = BTreeSet::new();
-        let mut open: Vec<String> = entries.into_iter().map(str::to_owned).collect();
-        while let Some(path) = open.pop() {
+        let mut unvisited: Vec<String> = entries.into_iter().map(str::to_owned).collect();
+        while let Some(path) = unvisited.pop() {
             if let Some(file) = files.iter().find(|file| file.path == path)
                 && reached.insert(path)
             {
-                open.extend(file.children());
+                unvisited.extend(file.children());
             }
         }
-        complaints
-            .extend(files.iter().filter(|file| !reached.contains(&file.path)).map(|file| format!("{}: no mod leads here", file.path)));
+        complaints.extend(
+            files.iter().filter(|file| !reached.contains(&file.path)).map(|file| format!("{}: no `mod` line leads here", file.path)),
+        );
     }
     expect_none(complaints);
 }
 
 #[test]
-fn banned_words_stand_nowhere() {
+fn no_file_contains_a_banned_text() {
     let mut complaints = Vec::new();
     let excepted = |file: &SourceFile| EXCEPTIONS.iter().any(|(path, _)| *path == file.path);
     for file in ["src", "crates", "tests"].into_iter().flat_map(read_sources).filter(|file| !excepted(file)) {
         for (number, line) in file.text.lines().enumerate() {
-            let found = BANNED.iter().filter(|(parts, _)| line.contains(&parts.concat()));
-            complaints.extend(found.map(|(parts, why)| format!("{}:{}: {}: {why}", file.path, number + 1, parts.concat())));
+            let matches = BANNED.iter().filter(|(parts, _)| line.contains(&parts.concat()));
+            complaints.extend(matches.map(|(parts, why)| format!("{}:{}: {}: {why}", file.path, number + 1, parts.concat())));
         }
     }
     expect_none(complaints);
@@ -215,14 +216,14 @@ fn banned_words_stand_nowhere() {
 const DEPENDENT_BEGINNINGS: [&str; 6] = ["The same ", "So many ", "So much ", "So long ", "So few ", "So often "];
 
 #[test]
-fn docs_are_understood_without_the_item_above_them() {
+fn doc_comments_do_not_depend_on_the_item_above() {
     let mut complaints = Vec::new();
     for file in ["src", "crates", "tests", "benches"].into_iter().flat_map(read_sources) {
         let mut before = "";
         for (number, line) in file.text.lines().map(str::trim_start).enumerate() {
             let doc = line.strip_prefix("/// ").or_else(|| line.strip_prefix("//! ")).filter(|_| !before.starts_with(&line[..3]));
             if doc.is_some_and(|doc| DEPENDENT_BEGINNINGS.iter().any(|beginning| doc.starts_with(beginning))) {
-                complaints.push(format!("{}:{}: say what it is: {line}", file.path, number + 1));
+                complaints.push(format!("{}:{}: name the thing itself: {line}", file.path, number + 1));
             }
             before = line;
         }
@@ -231,15 +232,15 @@ fn docs_are_understood_without_the_item_above_them() {
 }
 
 #[test]
-fn the_checks_see_what_they_look_for() {
+fn the_checks_detect_violations() {
     let code = strip("use crate::{model::Node, wire};\nfn f() { crate::store::open(); let s = \"crate::api\"; } // crate::feed\n");
     let rooms: Vec<_> = imported_rooms(&code, "crate::").into_iter().collect();
     assert_eq!(rooms, ["model", "store", "wire"]);
     assert!(uses_crate("use sled::Db;", "sled") && uses_crate("let x: ::sled::Db;", "sled"));
     assert!(!uses_crate("use crate::store::sled::Db;", "sled") && !uses_crate("let sled = 1;", "sled"));
     let code = strip("fn a() {\n}\n\nimpl X {\n    fn b<T>(x: char) -> bool\n    {\n        x == '{' || \"}{\" == r#\"\"{\"#\n    }\n}\n");
-    let found: Vec<_> = functions(&code).into_iter().map(|function| (function.name, function.line, function.lines)).collect();
-    assert_eq!(found, [("a".to_owned(), 1, 2), ("b".to_owned(), 5, 4)]);
+    let spans: Vec<_> = functions(&code).into_iter().map(|function| (function.name, function.line, function.lines)).collect();
+    assert_eq!(spans, [("a".to_owned(), 1, 2), ("b".to_owned(), 5, 4)]);
     let code = strip("trait X {\n    fn a(x: &[u8]) -> bool;\n\n    fn b(x: [u8; 2]) {\n    }\n}\n");
     assert_eq!(functions(&code).into_iter().map(|function| (function.name, function.lines)).collect::<Vec<_>>(), [("b".to_owned(), 2)]);
     let file = SourceFile::new("src/a/b.rs", "mod c;\npub(crate) mod d;\nmod e {}\n#[cfg(test)]\nmod tests {\n fn x() {}\n}\n");
@@ -252,8 +253,8 @@ fn the_checks_see_what_they_look_for() {
 /// `crate::{x::…, y}`.
 fn imported_rooms(code: &str, root: &str) -> BTreeSet<String> {
     let mut rooms = BTreeSet::new();
-    for (at, _) in code.match_indices(root) {
-        let rest = code[at + root.len()..].trim_start();
+    for (start, _) in code.match_indices(root) {
+        let rest = code[start + root.len()..].trim_start();
         match rest.strip_prefix('{') {
             Some(group) => rooms.extend(top_level_names(group)),
             None => rooms.extend(leading_name(rest)),
@@ -265,14 +266,14 @@ fn imported_rooms(code: &str, root: &str) -> BTreeSet<String> {
 /// Returns the first names of a `{a::b, c::{d, e}}` group. The text starts after the brace.
 fn top_level_names(group: &str) -> Vec<String> {
     let (mut names, mut depth, mut start) = (Vec::new(), 0_u32, true);
-    for (at, character) in group.char_indices() {
+    for (offset, character) in group.char_indices() {
         match character {
             '{' => depth += 1,
             '}' if depth == 0 => break,
             '}' => depth -= 1,
             ',' if depth == 0 => start = true,
             _ if start && !character.is_whitespace() => {
-                names.extend(leading_name(&group[at..]));
+                names.extend(leading_name(&group[offset..]));
                 start = false;
             }
             _ => {}
@@ -281,20 +282,20 @@ fn top_level_names(group: &str) -> Vec<String> {
     names
 }
 
-/// Returns the name at the start of a text if it is a module's. Types of the crate's root start
-/// with a capital letter, and it has no functions.
+/// Returns the name at the start of a text if it is a module's. Types at the root of the crate
+/// start with a capital letter, and the root has no functions.
 fn leading_name(text: &str) -> Option<String> {
     let name: String = text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
     name.starts_with(|c: char| c.is_ascii_lowercase()).then_some(name)
 }
 
-/// Returns whether code contains a path that begins with this crate.
+/// Returns whether code contains a path that begins with the name of this crate.
 fn uses_crate(code: &str, name: &str) -> bool {
     code.match_indices(name).any(|(at, _)| {
         let (before, after) = (&code[..at], &code[at + name.len()..]);
         let before = before.strip_suffix("::").filter(|before| !before.ends_with(is_word)).unwrap_or(before);
-        let begins = !before.ends_with(is_word) && !before.ends_with(':');
-        begins && (after.starts_with("::") || before.ends_with("use ") && after.starts_with([';', ' ']))
+        let starts_path = !before.ends_with(is_word) && !before.ends_with(':');
+        starts_path && (after.starts_with("::") || before.ends_with("use ") && after.starts_with([';', ' ']))
     })
 }
 

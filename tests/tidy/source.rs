@@ -9,8 +9,8 @@ pub(crate) struct SourceFile {
     /// Path from the project's root, with `/`.
     pub(crate) path: String,
     pub(crate) text: String,
-    /// The text without comments, the contents of string literals, and the items below
-    /// `#[cfg(test)]` in braces. Line numbers are those of the text, up to the first such item.
+    /// `text` without comments, the contents of string literals, and the items with `#[cfg(test)]`.
+    /// Line numbers are those of `text` up to the first such item.
     pub(crate) code: String,
 }
 
@@ -38,7 +38,7 @@ impl SourceFile {
         self.path.split('/').any(|part| part == "tests" || part == "tests.rs")
     }
 
-    /// Returns the files that the `mod x;` lines may refer to.
+    /// Returns the files to which the `mod x;` lines may refer.
     pub(crate) fn children(&self) -> Vec<String> {
         let (directory, file) = self.path.rsplit_once('/').unwrap_or(("", &self.path));
         let owner = match file {
@@ -48,8 +48,8 @@ impl SourceFile {
         let declared = strip(&self.text);
         let names = declared.lines().filter_map(|line| {
             let (before, after) = line.split_once("mod ")?;
-            let fits = before.trim().is_empty() || before.trim().starts_with("pub");
-            after.trim().strip_suffix(';').filter(|_| fits).map(str::to_owned)
+            let is_declaration = before.trim().is_empty() || before.trim().starts_with("pub");
+            after.trim().strip_suffix(';').filter(|_| is_declaration).map(str::to_owned)
         });
         names.flat_map(|name| [format!("{owner}/{name}.rs"), format!("{owner}/{name}/mod.rs")]).collect()
     }
@@ -58,12 +58,12 @@ impl SourceFile {
 /// Returns every Rust file below a folder of the project, sorted by path.
 pub(crate) fn read_sources(folder: &str) -> Vec<SourceFile> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let (mut files, mut open) = (Vec::new(), vec![root.join(folder)]);
-    while let Some(directory) = open.pop() {
+    let (mut files, mut unvisited) = (Vec::new(), vec![root.join(folder)]);
+    while let Some(directory) = unvisited.pop() {
         for entry in fs::read_dir(&directory).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                open.push(path);
+                unvisited.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let relative = path.strip_prefix(root).unwrap().to_str().unwrap();
                 files.push(SourceFile::new(relative, &fs::read_to_string(&path).unwrap()));
@@ -135,12 +135,12 @@ fn character_length(rest: &str) -> usize {
     }
 }
 
-/// Removes every `#[cfg(test)] … { … }`.
+/// Removes every item with `#[cfg(test)]`.
 fn without_tests(code: &str) -> String {
     let mark = "#[cfg(test)]";
-    let (mut kept, mut rest) = (String::with_capacity(code.len()), code);
+    let (mut remaining_code, mut rest) = (String::with_capacity(code.len()), code);
     while let Some(start) = rest.find(mark) {
-        kept.push_str(&rest[..start]);
+        remaining_code.push_str(&rest[..start]);
         let after = &rest[start + mark.len()..];
         let end = match (after.find('{'), after.find(';')) {
             (Some(open), semicolon) if semicolon.is_none_or(|semicolon| open < semicolon) => open + block_length(&after[open..]),
@@ -149,16 +149,16 @@ fn without_tests(code: &str) -> String {
         };
         rest = after[end..].trim_start_matches('\n');
     }
-    kept + rest
+    remaining_code + rest
 }
 
 /// Returns the length of the block whose opening brace starts the text.
 fn block_length(code: &str) -> usize {
     let mut depth = 0_u32;
-    for (at, character) in code.char_indices() {
+    for (offset, character) in code.char_indices() {
         match character {
             '{' => depth += 1,
-            '}' if depth == 1 => return at + 1,
+            '}' if depth == 1 => return offset + 1,
             '}' => depth -= 1,
             _ => {}
         }
@@ -168,9 +168,9 @@ fn block_length(code: &str) -> usize {
 
 /// Returns every function that has a body.
 pub(crate) fn functions(code: &str) -> Vec<Function> {
-    let mut found = Vec::new();
-    for (at, _) in code.match_indices("fn ") {
-        let (before, after) = (&code[..at], &code[at..]);
+    let mut functions = Vec::new();
+    for (offset, _) in code.match_indices("fn ") {
+        let (before, after) = (&code[..offset], &code[offset..]);
         let name: String = after[3..].chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
         if name.is_empty() || before.ends_with(|c: char| c.is_alphanumeric() || c == '_') {
             continue;
@@ -178,20 +178,20 @@ pub(crate) fn functions(code: &str) -> Vec<Function> {
         let Some(open) = body_of(after) else { continue };
         let length = open + block_length(&after[open..]);
         let lines = after[..length].lines().count();
-        found.push(Function { name, line: before.matches('\n').count() + 1, lines });
+        functions.push(Function { name, line: before.matches('\n').count() + 1, lines });
     }
-    found
+    functions
 }
 
 /// Returns the offset of the body of a declared function; `None` if it has no body. Array types in
 /// the signature contain semicolons too.
 fn body_of(declaration: &str) -> Option<usize> {
     let mut depth = 0_u32;
-    for (at, character) in declaration.char_indices() {
+    for (offset, character) in declaration.char_indices() {
         match character {
             '(' | '[' => depth += 1,
             ')' | ']' => depth = depth.saturating_sub(1),
-            '{' if depth == 0 => return Some(at),
+            '{' if depth == 0 => return Some(offset),
             ';' if depth == 0 => return None,
             _ => {}
         }

@@ -1,5 +1,5 @@
-//! Elects a leader by a lock: `leader http://127.0.0.1:2379`. If several run, one leads until it
-//! ends with Ctrl-C.
+//! Elects a leader with a lock: `leader http://127.0.0.1:2379`. If several processes run it, one
+//! leads until it ends with Ctrl-C.
 
 use std::error::Error;
 
@@ -11,7 +11,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::args().nth(1).ok_or("usage: give the address of an etcd")?;
     let session = Session::start(EtcdConfig::new(url), SessionOptions::default(), CancellationToken::new());
     println!("waiting for the lock");
-    let lock = session.lock_path_for_long(b"cilium/example-leader").await?;
+    let lock = session.lock_path_without_limit(b"cilium/example-leader").await?;
     println!("leading");
     tokio::select! {
         () = lock.lost() => return Err("the lease of the lock expired: another process may lead now".into()),

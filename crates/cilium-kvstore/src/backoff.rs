@@ -1,4 +1,4 @@
-//! Exponential backoff: the waits between attempts that fail.
+//! Exponential backoff: the waits between failed attempts.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ mod tests {
     const MAX: Duration = Duration::from_secs(30);
 
     #[test]
-    fn waits_double_up_to_the_longest_and_start_again_after_a_reset() {
+    fn waits_double_up_to_the_maximum_and_restart_after_a_reset() {
         let mut backoff = Backoff::new(MIN, MAX);
         let waits: Vec<u128> = (0..8).map(|_| backoff.next_wait().as_millis()).collect();
         assert_eq!(waits, [800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000]);

@@ -32,8 +32,8 @@ use crate::{Endpoint, TLS_FILE_BYTES_MAX};
 pub struct EtcdConfig {
     /// Never empty.
     endpoints: Vec<Endpoint>,
-    /// Certificate authorities of the server, in PEM form. `None`: those of the system.
-    /// (`trusted-ca-file`)
+    /// CA certificates that the server's certificate is verified against, in PEM form. `None` uses
+    /// the system's CA certificates. (`trusted-ca-file`)
     pub trusted_ca_file: Option<PathBuf>,
     /// Certificate that the client presents, with its key. (`cert-file`, `key-file`)
     pub client_certificate: Option<ClientCertificate>,
@@ -44,14 +44,14 @@ pub struct EtcdConfig {
     pub insecure_skip_tls_verify: bool,
     /// User of etcd to log in as. (`username`, `password`)
     pub credentials: Option<Credentials>,
-    /// Addresses that replace those from DNS for some host names. (`cilium-host-aliases`)
+    /// Addresses that replace the DNS results of some host names. (`cilium-host-aliases`)
     pub host_aliases: HostAliases,
 }
 
 /// Files with the client's certificate and its private key, in PEM form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCertificate {
-    /// Client certificate, followed by intermediate ones.
+    /// Client certificate, followed by its intermediate certificates.
     pub certificate_file: PathBuf,
     /// Private key of the certificate.
     pub key_file: PathBuf,
@@ -82,12 +82,12 @@ impl HostAliases {
         self.0.iter().map(|(name, ips)| (name.as_str(), ips.as_slice()))
     }
 
-    /// Returns the addresses of a name: of the entry with the same spelling, otherwise of one that
-    /// differs only in case.
+    /// Returns the addresses of a name. An entry with the same spelling has priority over an entry
+    /// that differs only in case.
     #[must_use]
     pub fn addresses(&self, hostname: &str) -> Option<&[IpAddr]> {
-        let same = self.0.iter().find(|(name, _)| name == hostname);
-        let entry = same.or_else(|| self.0.iter().find(|(name, _)| name.eq_ignore_ascii_case(hostname)));
+        let exact_match = self.0.iter().find(|(name, _)| name == hostname);
+        let entry = exact_match.or_else(|| self.0.iter().find(|(name, _)| name.eq_ignore_ascii_case(hostname)));
         entry.map(|(_, ips)| ips.as_slice())
     }
 }
@@ -128,7 +128,7 @@ impl EtcdConfig {
         &self.endpoints
     }
 
-    /// Returns the files that a connection reads: CA, certificate and key, as far as they are set.
+    /// Returns the files that a connection reads: the CA, certificate and key files that are set.
     /// Empty with `insecure_transport`.
     #[must_use]
     pub fn referenced_files(&self) -> Vec<PathBuf> {
@@ -139,15 +139,15 @@ impl EtcdConfig {
         self.trusted_ca_file.iter().chain(pair).cloned().collect()
     }
 
-    /// Returns those of [`Self::referenced_files`] that do not exist. Checks the file system once
-    /// per file.
+    /// Returns the [`Self::referenced_files`] that do not exist. Checks the file system once per
+    /// file.
     #[must_use]
     pub fn missing_files(&self) -> Vec<PathBuf> {
         self.referenced_files().into_iter().filter(|path| !path.exists()).collect()
     }
 
     /// Returns the earliest expiry of a certificate in the client's chain or the CA file; `None` if
-    /// none of them can be read. Blocks on the files.
+    /// no certificate can be read. Blocks while it reads the files.
     #[must_use]
     pub fn certificate_expiry(&self) -> Option<SystemTime> {
         if self.insecure_transport {

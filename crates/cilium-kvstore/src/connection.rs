@@ -40,10 +40,10 @@ pub use self::paged_list::{ChangedKeys, Page, PagedList};
 pub use self::watch::ScriptedWatch;
 pub use self::watch::{Watch, WatchMessage};
 
-/// Start of the range that every role of Cilium's may read (`clustermesh-apiserver/etcdinit`),
-/// whether its key exists or not.
+/// Start of the range that every etcd role created by Cilium may read
+/// (`clustermesh-apiserver/etcdinit`), whether its key exists or not.
 const HEARTBEAT_KEY: &[u8] = b"cilium/.heartbeat";
-/// End of that range.
+/// End of the range that starts at [`HEARTBEAT_KEY`].
 const HEARTBEAT_END: &[u8] = b"cilium/.heartbeau";
 
 /// One connection to one etcd process. Clones share it. A broken connection stays broken, and every
@@ -63,10 +63,11 @@ struct ConnectionState {
     /// 0 until the first reply.
     etcd_cluster_id: EtcdClusterId,
     /// Newest revision of a reply to a single call.
-    newest: AtomicI64,
-    /// Whether lists may come as a stream. False once the server turned out to lack `RangeStream`.
+    newest_revision: AtomicI64,
+    /// Whether lists may use `RangeStream`. Set to false when the server does not implement it.
     range_stream: AtomicBool,
-    /// Whether several keys may be read in one transaction. False once the server refused `Txn`.
+    /// Whether several keys may be read in one transaction. Set to false when the server refuses
+    /// `Txn`.
     transactions: AtomicBool,
     has_user: bool,
     pace: RateLimiter,
@@ -76,29 +77,29 @@ struct ConnectionState {
 }
 
 impl Connection {
-    /// Returns whether the watch stream answers no progress requests, as behind a proxy that
-    /// forwards only changes.
+    /// Returns whether the server leaves progress requests on the watch stream unanswered, as a
+    /// proxy does that forwards only changes.
     pub async fn progress_is_unanswered(&self) -> bool {
         self.shared.watch_stream.lock().await.as_ref().is_some_and(|stream| stream.progress_is_unanswered())
     }
 
-    /// Connects to one endpoint of the file, logs in if the file names a user, and reads the
-    /// heartbeat's range once to get the etcd's cluster id.
+    /// Connects to one endpoint of a configuration, logs in if the configuration has a user, and
+    /// reads the heartbeat's range once to get the etcd's cluster id.
     ///
     /// # Errors
     /// [`KvstoreError`], which names the host, file or user that failed.
-    pub async fn open(file: &EtcdConfig, endpoint: &Endpoint, options: &ClientOptions) -> Result<Self, KvstoreError> {
-        let address = EndpointAddress::parse(endpoint, file.insecure_transport)?;
-        let channel = dial(file, &address, options).await?;
-        match Self::begin(channel, file, options).await {
-            Err(error @ KvstoreError::Rpc { .. }) if address.secure => Err(tls_refusal(file, &address, options).await.unwrap_or(error)),
+    pub async fn open(config: &EtcdConfig, endpoint: &Endpoint, options: &ClientOptions) -> Result<Self, KvstoreError> {
+        let address = EndpointAddress::parse(endpoint, config.insecure_transport)?;
+        let channel = dial(config, &address, options).await?;
+        match Self::begin(channel, config, options).await {
+            Err(error @ KvstoreError::Rpc { .. }) if address.secure => Err(tls_refusal(config, &address, options).await.unwrap_or(error)),
             result => result,
         }
     }
 
-    async fn begin(channel: tonic::transport::Channel, file: &EtcdConfig, options: &ClientOptions) -> Result<Self, KvstoreError> {
+    async fn begin(channel: tonic::transport::Channel, config: &EtcdConfig, options: &ClientOptions) -> Result<Self, KvstoreError> {
         let limit = options.request_timeout;
-        let (client, has_user) = timeout(limit, Box::pin(log_in(channel, file, options)))
+        let (client, has_user) = timeout(limit, Box::pin(log_in(channel, config, options)))
             .await
             .unwrap_or_else(|_| Err(KvstoreError::Timeout { what: "logging in".into(), limit }))?;
         let mut connection = ConnectionState {
@@ -108,7 +109,7 @@ impl Connection {
             client,
             options: options.clone(),
             etcd_cluster_id: EtcdClusterId(0),
-            newest: AtomicI64::new(0),
+            newest_revision: AtomicI64::new(0),
             range_stream: AtomicBool::new(options.range_stream),
             transactions: AtomicBool::new(true),
             has_user,
@@ -130,55 +131,55 @@ impl Connection {
 
     /// Returns the newest revision of a reply to a single call.
     pub(crate) fn newest_revision(&self) -> Revision {
-        Revision(self.shared.newest.load(Ordering::SeqCst))
+        Revision(self.shared.newest_revision.load(Ordering::SeqCst))
     }
 
-    /// Ends the bootstrap phase: requests are paced as usual from now on.
+    /// Ends the bootstrap phase: from now on, lists and watches use the normal rate limit.
     pub fn caught_up(&self) {
         self.shared.pace.caught_up();
     }
 
-    /// Reads one key, as of now or of a revision. In both cases the returned revision is etcd's
-    /// newest.
+    /// Reads one key at a revision, or at the newest revision if `at_revision` is `None`. Also
+    /// returns etcd's newest revision in both cases.
     ///
     /// # Errors
     /// [`KvstoreError`]; `Compacted` or `FutureRevision` if etcd does not have the revision.
-    pub async fn get(&self, key: &[u8], at: Option<Revision>) -> Result<(Option<KeyValue>, Revision), KvstoreError> {
-        let (reply, revision) = self.range(key, GetOptions::new().with_revision(at.map_or(0, |revision| revision.0))).await?;
+    pub async fn get(&self, key: &[u8], at_revision: Option<Revision>) -> Result<(Option<KeyValue>, Revision), KvstoreError> {
+        let (reply, revision) = self.range(key, GetOptions::new().with_revision(at_revision.map_or(0, |revision| revision.0))).await?;
         Ok((reply.kvs.into_iter().next().map(KeyValue::from), revision))
     }
 
     /// Reads several keys in one read-only transaction, all as of the returned revision. Returns
     /// one result per key, in their order. etcd accepts up to 128 keys (`--max-txn-ops`).
     ///
-    /// Servers with a read-only etcd API refuse `Txn`, which Cilium's readers do not need. In that
-    /// case each key is read on its own, in the same order: no value is older than the returned
-    /// revision, and some may be newer.
+    /// Servers with a read-only etcd API refuse `Txn`, which Cilium's readers do not need. For such
+    /// a server each key is read with its own request, in the same order: no value is older than
+    /// the returned revision, and some may be newer.
     ///
     /// # Errors
     /// [`KvstoreError`].
-    pub async fn get_together(&self, keys: &[Vec<u8>]) -> Result<(Vec<Option<KeyValue>>, Revision), KvstoreError> {
+    pub async fn get_many(&self, keys: &[Vec<u8>]) -> Result<(Vec<Option<KeyValue>>, Revision), KvstoreError> {
         if self.shared.transactions.load(Ordering::Relaxed) {
             match self.get_in_transaction(keys).await {
-                Err(error) if error.is_about_a_refused_call() => {}
+                Err(error) if error.is_unimplemented_or_denied() => {}
                 result => return result,
             }
         }
-        let read = self.get_one_by_one(keys).await?;
-        // only after these reads have succeeded: etcd also refuses a transaction because of a
-        // single key that the user may not read
+        let result = self.get_one_by_one(keys).await?;
+        // set only after these reads have succeeded: etcd also refuses a transaction if the user
+        // may not read one of its keys
         self.shared.transactions.store(false, Ordering::Relaxed);
-        Ok(read)
+        Ok(result)
     }
 
     async fn get_one_by_one(&self, keys: &[Vec<u8>]) -> Result<(Vec<Option<KeyValue>>, Revision), KvstoreError> {
-        let (mut values, mut oldest) = (Vec::with_capacity(keys.len()), None);
+        let (mut values, mut first_revision) = (Vec::with_capacity(keys.len()), None);
         for key in keys {
             let (value, revision) = self.get(key, None).await?;
             values.push(value);
-            oldest.get_or_insert(revision);
+            first_revision.get_or_insert(revision);
         }
-        Ok((values, oldest.unwrap_or_else(|| self.newest_revision())))
+        Ok((values, first_revision.unwrap_or_else(|| self.newest_revision())))
     }
 
     async fn get_in_transaction(&self, keys: &[Vec<u8>]) -> Result<(Vec<Option<KeyValue>>, Revision), KvstoreError> {
@@ -201,13 +202,14 @@ impl Connection {
         Ok((values, revision))
     }
 
-    /// Lists all keys with a prefix, page by page, as of one revision. Sends no request yet.
+    /// Returns a list of all keys with a prefix, as of one revision. [`PagedList::next_page`] sends
+    /// its first request.
     #[must_use]
     pub fn list(&self, prefix: &[u8]) -> PagedList {
         PagedList::new(self.clone(), prefix)
     }
 
-    /// Requests the remaining life of a lease.
+    /// Requests the remaining time to live of a lease.
     pub(crate) async fn time_to_live(&self, lease: LeaseId) -> Result<LeaseTimeToLiveResponse, KvstoreError> {
         let mut leases = self.shared.client.lease_client();
         let what = || format!("reading the time to live of lease {:x}", lease.0);
@@ -215,7 +217,7 @@ impl Connection {
         Ok(self.shared.read(what, call, |reply| reply.0.header.as_ref()).await?.0)
     }
 
-    /// Returns the first key of the range `[from, end)`, if it has any.
+    /// Returns the first key of the range `[from, end)`, or `None` if the range is empty.
     ///
     /// # Errors
     /// [`KvstoreError`].
@@ -247,25 +249,26 @@ impl Connection {
         self.shared.range(key, options).await
     }
 
-    /// Returns whether lists may use `RangeStream`. True until the server turned out to lack it.
+    /// Returns whether lists may use `RangeStream`. False if the server is known not to implement
+    /// it.
     #[must_use]
     pub fn has_range_stream(&self) -> bool {
         self.shared.range_stream.load(Ordering::Relaxed)
     }
 
-    /// Records that the server lacks `RangeStream`.
-    pub(crate) fn lacks_range_stream(&self) {
+    /// Records that the server does not implement `RangeStream`.
+    pub(crate) fn disable_range_stream(&self) {
         self.shared.range_stream.store(false, Ordering::Relaxed);
     }
 
-    /// Opens a `RangeStream`. A server that lacks it reports this at the first read.
+    /// Opens a `RangeStream`. If the server does not implement it, the first read fails.
     pub(crate) async fn range_stream(&self, key: &[u8], options: GetOptions) -> Result<GetStreamResponse, KvstoreError> {
         let mut kv = self.shared.kv.clone();
         self.shared.unary(|| format!("reading {}", printable(key)), Box::pin(kv.get_stream(key, Some(options)))).await
     }
 
-    /// Returns the next part of a `RangeStream`. Only the last part has a header, with the revision
-    /// at which the server started.
+    /// Returns the next part of a `RangeStream`. Only the last part has a header. Its revision is
+    /// the server's newest one when the stream started.
     pub(crate) async fn next_part(
         &self,
         stream: &mut GetStreamResponse,
@@ -288,20 +291,21 @@ impl Connection {
         &self.shared.options
     }
 
-    /// Waits until the pace allows another list or watch.
+    /// Waits until the rate limit permits another list or watch.
     pub(crate) async fn pace(&self) {
         self.shared.pace.acquire().await;
     }
 
     /// Requests a watch, on the shared stream if it accepts another one.
     pub(crate) async fn subscribe(&self, request: CreateRequest) -> Result<Subscription, etcd_client::Error> {
-        // held while a stream is opened on purpose: the other watches join it
-        let mut current = self.shared.watch_stream.lock().await;
-        if let Some(subscription) = current.as_ref().and_then(|stream| stream.subscribe(&request)) {
+        // keeps the lock while it opens a stream, so that the other watches wait and join that
+        // stream
+        let mut shared_stream = self.shared.watch_stream.lock().await;
+        if let Some(subscription) = shared_stream.as_ref().and_then(|stream| stream.subscribe(&request)) {
             return Ok(subscription);
         }
         let (stream, subscription) = SharedStream::open(self.shared.watch.clone(), request, self.options().progress_interval).await?;
-        *current = Some(stream);
+        *shared_stream = Some(stream);
         Ok(subscription)
     }
 
@@ -309,11 +313,11 @@ impl Connection {
         self.shared.has_user
     }
 
-    /// Renews the token, unless that has happened since `unless_since`. If several watches fail
-    /// because of an old token, only one logs in. (The client crate does this itself for single
-    /// calls.)
+    /// Renews the token, unless it was already renewed after `unless_since`. If several watches
+    /// fail because of an expired token, only one of them logs in. (For unary calls the client
+    /// crate renews the token itself.)
     pub(crate) async fn renew_token(&self, unless_since: Instant) -> Result<(), KvstoreError> {
-        // held across the call on purpose: the others wait for its result
+        // keeps the lock during the call, so that the other watches wait for its result
         let mut renewed = self.shared.token_renewed.lock().await;
         if renewed.is_some_and(|time| time >= unless_since) {
             return Ok(());
@@ -339,9 +343,9 @@ impl ConnectionState {
         Ok((reply.0, revision))
     }
 
-    /// Runs a call whose reply has a header, and checks the etcd's id and revision. Also returns
-    /// that revision. Replies to concurrent calls may arrive in any order, but a call that starts
-    /// after another's reply must not get an older state.
+    /// Runs a call whose reply has a header, and checks the header's cluster id and revision. Also
+    /// returns the revision. Replies to concurrent calls may arrive in any order, but a call that
+    /// starts after another call's reply must not get an older revision.
     async fn read<T>(
         &self,
         what: impl Fn() -> String,
@@ -349,31 +353,31 @@ impl ConnectionState {
         header: impl Fn(&T) -> Option<&PbResponseHeader>,
     ) -> Result<(T, Revision), KvstoreError> {
         let _permit = self.permit().await;
-        self.vital(what, call, header).await
+        self.call_without_permit(what, call, header).await
     }
 
-    /// Calls the server without waiting for a permit. For leases and locks, whose calls must not
-    /// wait behind others.
-    async fn vital<T>(
+    /// Like [`Self::read`], but without waiting for a permit. For leases and locks, whose calls
+    /// must not wait behind other calls.
+    async fn call_without_permit<T>(
         &self,
         what: impl Fn() -> String,
         call: Pin<Box<impl Future<Output = Result<T, etcd_client::Error>>>>,
         header: impl Fn(&T) -> Option<&PbResponseHeader>,
     ) -> Result<(T, Revision), KvstoreError> {
-        let before = Revision(self.newest.load(Ordering::SeqCst));
+        let newest_before = Revision(self.newest_revision.load(Ordering::SeqCst));
         let reply = self.timed(&what, call).await?;
         let expected = Some(self.etcd_cluster_id).filter(|id| id.0 != 0);
         let (_, revision) = check_header(expected, header(&reply))?;
-        if revision < before {
-            return Err(KvstoreError::WentBack { what: what(), from: before, to: revision });
+        if revision < newest_before {
+            return Err(KvstoreError::WentBack { what: what(), from: newest_before, to: revision });
         }
-        self.newest.fetch_max(revision.0, Ordering::SeqCst);
+        self.newest_revision.fetch_max(revision.0, Ordering::SeqCst);
         Ok((reply, revision))
     }
 
-    /// Runs a call with the limits on time and on calls in flight. The call is boxed because it
-    /// uses some 4 KB, and unboxed every task of every kind and cluster would reserve that all the
-    /// time (`just bench sync churn`: 12 MB for 255 clusters).
+    /// Runs a call with the limits on time and on calls in flight. Callers box the call: it uses
+    /// some 4 KB, which every task of every kind and cluster would otherwise reserve permanently
+    /// (`just bench sync churn`: 12 MB for 255 clusters).
     async fn unary<T>(
         &self,
         what: impl FnOnce() -> String,
@@ -397,20 +401,21 @@ impl ConnectionState {
     }
 }
 
-/// Creates the client, and logs in if the file names a user. Returns whether it is logged in.
-async fn log_in(channel: tonic::transport::Channel, file: &EtcdConfig, options: &ClientOptions) -> Result<(Client, bool), KvstoreError> {
+/// Creates the client, and logs in if the configuration has a user. Returns whether it is logged
+/// in.
+async fn log_in(channel: tonic::transport::Channel, config: &EtcdConfig, options: &ClientOptions) -> Result<(Client, bool), KvstoreError> {
     let plain = ConnectOptions::new().with_require_leader(true);
     let anonymous = async |channel| {
         let client = Client::from_channel(Channel::Tonic(channel), Some(plain.clone())).await;
         client.map_err(|e| KvstoreError::from_call("opening".into(), options.message_bytes_max, &e))
     };
-    let Some(Credentials { username, password }) = &file.credentials else {
+    let Some(Credentials { username, password }) = &config.credentials else {
         return Ok((anonymous(channel).await?, false));
     };
     let with_user = plain.clone().with_user(username, password).with_auto_token_refresh(true);
     match Client::from_channel(Channel::Tonic(channel.clone()), Some(with_user)).await {
         Ok(client) => Ok((client, true)),
-        // as in etcd's own client, a user is no error if authentication is disabled
+        // as in etcd's own client, configuring a user is not an error if authentication is disabled
         Err(etcd_client::Error::GRpcStatus(status)) if status.message().contains("authentication is not enabled") => {
             Ok((anonymous(channel).await?, false))
         }
@@ -421,8 +426,8 @@ async fn log_in(channel: tonic::transport::Channel, file: &EtcdConfig, options: 
     }
 }
 
-/// Returns the cluster id and revision of a reply. Fails if the reply comes from another etcd than
-/// expected, or has no cluster id (or the id zero).
+/// Returns the cluster id and revision of a reply. Fails if another etcd than expected sent the
+/// reply, or if the cluster id is missing or 0.
 pub(crate) fn check_header(
     expected: Option<EtcdClusterId>,
     header: Option<&PbResponseHeader>,
@@ -435,12 +440,12 @@ pub(crate) fn check_header(
     }
 }
 
-/// Checks that no key is newer than the reply that it comes in.
-pub(crate) fn check_keys(found: &[PbKeyValue], newest: Revision) -> Result<(), KvstoreError> {
-    match found.iter().find(|key_value| key_value.mod_revision > newest.0) {
+/// Checks that no key has a newer revision than its reply.
+pub(crate) fn check_keys(key_values: &[PbKeyValue], newest: Revision) -> Result<(), KvstoreError> {
+    match key_values.iter().find(|key_value| key_value.mod_revision > newest.0) {
         None => Ok(()),
-        Some(found) => {
-            let (key, revision) = (printable(&found.key), found.mod_revision);
+        Some(newer) => {
+            let (key, revision) = (printable(&newer.key), newer.mod_revision);
             Err(KvstoreError::Malformed { reason: format!("{key} of revision {revision} in a reply of revision {newest}") })
         }
     }
@@ -460,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_of_another_etcd_or_without_an_id_are_refused() {
+    fn replies_from_another_etcd_or_without_an_id_are_refused() {
         let header = |cluster_id| Some(PbResponseHeader { cluster_id, revision: 7, ..Default::default() });
         let message = |expected, header: Option<PbResponseHeader>| check_header(expected, header.as_ref()).map_err(|e| e.to_string());
         let (first, second) = (EtcdClusterId(0xabc), EtcdClusterId(0xdef));

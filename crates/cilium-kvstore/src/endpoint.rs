@@ -7,7 +7,7 @@ use tonic::transport::Uri;
 
 use crate::KvstoreError;
 
-/// Port of an endpoint that names none (IANA, `etcd-client`).
+/// Port of an endpoint without a port (IANA, `etcd-client`).
 const PORT_DEFAULT: u16 = 2379;
 
 /// Endpoint as in the client file. `Display` and `Debug` replace user, password and query with `…`;
@@ -29,9 +29,9 @@ impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plain = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "-._[]:%".contains(c));
         let (scheme, rest) = self.0.split_once("://").map_or(("", self.0.as_str()), |(scheme, rest)| (scheme, rest));
-        let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        let (authority, path_and_query) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         let (user, host) = authority.rsplit_once('@').map_or(("", authority), |(_, host)| ("…@", host));
-        // a non-numeric port may be a password without its host
+        // a non-numeric port may be a password, if the host is missing
         let (host, port) = match host.rsplit_once(':') {
             Some((name, port)) if !port.ends_with(']') && !port.bytes().all(|byte| byte.is_ascii_digit()) => (name, ":…"),
             Some(_) | None => (host, ""),
@@ -41,10 +41,10 @@ impl fmt::Display for Endpoint {
             scheme if plain(scheme) => write!(f, "{scheme}://")?,
             _ => f.write_str("…://")?,
         }
-        if behind.contains('@') || !plain(host) {
+        if path_and_query.contains('@') || !plain(host) {
             return f.write_str("…");
         }
-        write!(f, "{user}{host}{port}{}", if behind.len() > 1 { "/…" } else { "" })
+        write!(f, "{user}{host}{port}{}", if path_and_query.len() > 1 { "/…" } else { "" })
     }
 }
 
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_endpoints_are_refused_without_the_password() {
+    fn errors_of_invalid_endpoints_hide_the_password() {
         for text in ["", "https://", "unix:///run/etcd", "https://a:b:c", "https://a:2379/x", "https://a:99999", "a b:1"] {
             assert!(EndpointAddress::parse(&Endpoint::new(text), false).is_err(), "{text}");
         }

@@ -9,7 +9,7 @@ use tonic::Code;
 
 use crate::{Endpoint, EtcdClusterId, Revision, TlsRefusal};
 
-/// Maximum bytes of a key in a message: keys may be as large as a request.
+/// Maximum number of bytes of a key in a message. Keys may be as large as a request.
 const KEY_BYTES_SHOWN_MAX: usize = 256;
 
 /// Reaction that an error requires from the caller.
@@ -45,7 +45,7 @@ pub enum KvstoreError {
     /// The system has no CA certificates and the client file names none.
     #[error("this system has no CA certificates: set trusted-ca-file ({reason})")]
     NoSystemRoots {
-        /// Error of the search for certificates.
+        /// Error of the system's certificate search.
         reason: String,
     },
     /// The TCP connection failed.
@@ -84,7 +84,7 @@ pub enum KvstoreError {
         /// Description of the request.
         what: String,
     },
-    /// A reply came from another etcd than the first one.
+    /// A reply came from a different etcd than the first reply.
     #[error("etcd cluster id changed from {expected} to {found}")]
     ClusterIdChanged {
         /// Cluster id of the first reply.
@@ -103,19 +103,19 @@ pub enum KvstoreError {
         /// Oldest revision that still exists, if etcd reports it.
         compact_revision: Option<Revision>,
     },
-    /// The requested revision is in the future, so this is another history.
+    /// The requested revision is in the future, so this etcd has a different history.
     #[error("{what}: the revision is in the future")]
     FutureRevision {
         /// Description of the request.
         what: String,
     },
-    /// More keys than the server counted or Cilium ever writes. Reading them might never end.
+    /// More keys than the server counted or than Cilium ever writes. Reading them might never end.
     #[error("etcd sent an invalid answer: {reason}")]
     TooManyKeys {
         /// Description of the range and its limit.
         reason: String,
     },
-    /// A reply is older than an earlier one.
+    /// A reply has an older revision than an earlier reply.
     #[error("{what}: etcd went back from revision {from} to {to}: it was restored from a snapshot, or several etcds share one address")]
     WentBack {
         /// Description of the request.
@@ -125,7 +125,7 @@ pub enum KvstoreError {
         /// Revision of this reply.
         to: Revision,
     },
-    /// A single reply that cannot be split is over the limit.
+    /// A single reply is over the limit and cannot be split.
     #[error("{what}: more than {bytes_max} bytes in one message")]
     TooLarge {
         /// Description of the request.
@@ -185,17 +185,17 @@ pub enum KvstoreError {
         /// Description of the operation.
         what: String,
     },
-    /// A reply that no correct etcd sends.
+    /// A reply that a correct etcd never sends.
     #[error("etcd sent an invalid answer: {reason}")]
     Malformed {
-        /// Description of the mistake.
+        /// Description of the error in the reply.
         reason: String,
     },
 }
 
 impl KvstoreError {
-    /// Returns the reaction that the error requires. Unusable files and refused users are retried:
-    /// they can be repaired without a new client file.
+    /// Returns the reaction that the error requires. Unusable files and refused users are retried,
+    /// because both can be repaired without a new client file.
     #[must_use]
     pub fn disposition(&self) -> Disposition {
         match self {
@@ -223,8 +223,8 @@ impl KvstoreError {
         }
     }
 
-    /// Returns advice for the operator, if there is more to say than the error itself (Cilium's
-    /// `Hint` has the first of these).
+    /// Returns advice for the operator, if there is more to say than the error itself. (The first
+    /// hint is Cilium's `Hint`.)
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         match self {
@@ -246,12 +246,12 @@ impl KvstoreError {
     }
 
     /// Returns whether the lease of a put no longer exists.
-    pub(crate) fn is_about_a_lost_lease(&self) -> bool {
+    pub(crate) fn is_lease_not_found(&self) -> bool {
         matches!(self, Self::Rpc { code: Code::NotFound, message, .. } if message.contains("lease not found"))
     }
 
-    /// Returns whether a new token might help.
-    pub(crate) fn is_about_the_token(&self) -> bool {
+    /// Returns whether a new token might solve the error.
+    pub(crate) fn is_token_error(&self) -> bool {
         // etcd cancels a watch with an old token with "invalid auth token", older releases (3.5.1)
         // with "permission denied"
         let cancelled =
@@ -260,17 +260,17 @@ impl KvstoreError {
     }
 
     /// Returns whether the server does not implement the call.
-    pub(crate) fn is_about_a_missing_call(&self) -> bool {
+    pub(crate) fn is_unimplemented(&self) -> bool {
         matches!(self, Self::Rpc { code: Code::Unimplemented, .. })
     }
 
-    /// Returns whether the server does not offer the call, or not to this user.
-    pub(crate) fn is_about_a_refused_call(&self) -> bool {
-        self.is_about_a_missing_call() || matches!(self, Self::PermissionDenied { .. })
+    /// Returns whether the server does not implement the call, or does not permit it to this user.
+    pub(crate) fn is_unimplemented_or_denied(&self) -> bool {
+        self.is_unimplemented() || matches!(self, Self::PermissionDenied { .. })
     }
 
     /// Returns whether etcd refused the call, or could not execute it.
-    pub(crate) fn is_a_failed_call(&self) -> bool {
+    pub(crate) fn is_failed_call(&self) -> bool {
         matches!(self, Self::Rpc { .. } | Self::PermissionDenied { .. })
     }
 

@@ -1,5 +1,5 @@
-//! Reads files from untrusted writers: regular files only, up to a maximum size. A FIFO would block
-//! its reader forever, and a device such as `/dev/zero` never ends.
+//! Reads files that untrusted users may write: regular files only, up to a maximum size. A FIFO
+//! would block its reader forever, and a device such as `/dev/zero` never ends.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -8,8 +8,8 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// Reads a regular file of at most `max` bytes. Follows links. Blocks on the file system, but never
-/// waits for a writer.
+/// Reads a regular file of at most `max` bytes. Follows symbolic links. Blocks while it reads from
+/// the file system, but never waits for a writer.
 ///
 /// # Errors
 /// Errors of the file system; [`io::ErrorKind::FileTooLarge`]; [`io::ErrorKind::InvalidInput`] if
@@ -26,8 +26,8 @@ pub fn read_bounded(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     if u64::try_from(bytes.len()).is_ok_and(|length| length <= max) { Ok(bytes) } else { Err(too_large()) }
 }
 
-/// Opens a file and checks the type of the open file, so that it cannot be replaced between a check
-/// and the opening.
+/// Opens a file and then checks its type. A check before the opening could be evaded by replacing
+/// the file.
 fn open_regular(path: &Path) -> io::Result<File> {
     let nonblock = i32::try_from(OFlags::NONBLOCK.bits()).map_err(io::Error::other)?;
     let file = OpenOptions::new().read(true).custom_flags(nonblock).open(path)?;
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn regular_files_are_read_up_to_the_limit_and_nothing_else_is() {
+    fn only_regular_files_up_to_the_limit_are_read() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         std::fs::write(path("four"), "four").unwrap();
@@ -48,11 +48,11 @@ mod tests {
         File::create(path("sparse")).unwrap().set_len(1 << 40).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, path("fifo"), rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
         assert_eq!(read_bounded(&path("link"), 4).unwrap(), b"four");
-        let refused = |name: &str| read_bounded(&path(name), 3).unwrap_err().to_string();
-        assert_eq!(refused("four"), "larger than 3 bytes");
-        assert_eq!(refused("sparse"), "larger than 3 bytes");
-        assert_eq!(refused("fifo"), "not a regular file");
-        assert_eq!(refused("zero"), "not a regular file");
+        let error_text = |name: &str| read_bounded(&path(name), 3).unwrap_err().to_string();
+        assert_eq!(error_text("four"), "larger than 3 bytes");
+        assert_eq!(error_text("sparse"), "larger than 3 bytes");
+        assert_eq!(error_text("fifo"), "not a regular file");
+        assert_eq!(error_text("zero"), "not a regular file");
         assert_eq!(read_bounded(directory.path(), 3).unwrap_err().to_string(), "not a regular file");
     }
 }

@@ -1,4 +1,4 @@
-//! Numbers of etcd, each with its own type so that they cannot be confused.
+//! Numbers that etcd uses. Each has its own type, so that they cannot be confused.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Revision(pub i64);
 
 impl Revision {
-    /// Returns the next revision. The highest one is followed by itself.
+    /// Returns the next revision, or the same one if it is the highest.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
@@ -26,11 +26,11 @@ impl fmt::Display for Revision {
     }
 }
 
-/// Lease of an etcd. Zero means that a key has none.
+/// Id of an etcd lease. Zero means no lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LeaseId(pub i64);
 
-/// Id of an etcd cluster, which the header of each reply has. Not the id of a Cilium cluster.
+/// Id of an etcd cluster, as in the header of each reply. Not the id of a Cilium cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EtcdClusterId(pub u64);
 

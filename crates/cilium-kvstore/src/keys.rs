@@ -11,13 +11,13 @@ pub const STATE_PREFIX: &str = "cilium/state";
 pub const CACHE_PREFIX: &str = "cilium/cache";
 /// Prefix of the cluster configs, one per cluster.
 pub const CLUSTER_CONFIG_PREFIX: &str = "cilium/cluster-config";
-/// Prefix of the canaries, by cluster and the prefix that is complete.
+/// Prefix of the canaries: `<cluster>/<prefix that is complete>` follows.
 pub const SYNCED_PREFIX: &str = "cilium/synced";
 /// Key of the heartbeat, which is written every minute.
 pub const HEARTBEAT_PATH: &str = "cilium/.heartbeat";
 /// Interval at which Cilium's operator writes the heartbeat.
 pub const HEARTBEAT_WRITE_INTERVAL: Duration = Duration::from_secs(60);
-/// Path of locks that are held for a moment, to check whether etcd has a quorum.
+/// Path of the locks that check whether etcd has a quorum. They are held only for a moment.
 pub const INIT_LOCK_PATH: &str = "cilium/.initlock";
 
 /// Joins the parts of a key with `/` as Cilium's `JoinKey` does (v1.20): empty parts are skipped,
@@ -31,7 +31,7 @@ pub fn join(parts: &[&[u8]]) -> Vec<u8> {
         }
         key.extend_from_slice(part);
     }
-    key.dedup_by(|one, other| *one == b'/' && *other == b'/');
+    key.dedup_by(|left, right| *left == b'/' && *right == b'/');
     while key.last() == Some(&b'/') {
         key.pop();
     }
@@ -45,27 +45,27 @@ pub fn state_to_cache(prefix: &str) -> String {
     prefix.strip_prefix(STATE_PREFIX).map_or_else(|| prefix.to_owned(), |rest| format!("{CACHE_PREFIX}{rest}"))
 }
 
-/// Classifies a key in a bounded number of words: `nodes/v1` for `cilium/state/nodes/v1/…`,
-/// `heartbeat`, `synced/nodes/v1` for a canary, `other` for keys that are not Cilium's
-/// (`GetScopeFromKey`).
+/// Classifies a key into one of a limited number of scopes: `nodes/v1` for
+/// `cilium/state/nodes/v1/…`, `heartbeat`, `synced/nodes/v1` for a canary, `other` for keys that
+/// are not Cilium's (`GetScopeFromKey`).
 #[must_use]
 pub fn scope_of(key: &str) -> String {
     scope_in(key).unwrap_or_else(|| "other".to_owned())
 }
 
 fn scope_in(key: &str) -> Option<String> {
-    let (sort, rest) = key.strip_prefix("cilium/")?.split_once('/').map_or((key.strip_prefix("cilium/")?, ""), |parts| parts);
-    match sort {
+    let (family, rest) = key.strip_prefix("cilium/")?.split_once('/').map_or((key.strip_prefix("cilium/")?, ""), |parts| parts);
+    match family {
         "state" | "cache" => {
             let (resource, rest) = rest.split_once('/')?;
             let version = rest.split('/').next().unwrap_or_default();
             (!resource.is_empty() && !version.is_empty()).then(|| format!("{resource}/{version}"))
         }
         "synced" => {
-            let of = rest.split_once('/').and_then(|(_, prefix)| scope_in(prefix));
-            Some(of.map_or_else(|| "synced".to_owned(), |scope| format!("synced/{scope}")))
+            let synced_scope = rest.split_once('/').and_then(|(_, prefix)| scope_in(prefix));
+            Some(synced_scope.map_or_else(|| "synced".to_owned(), |scope| format!("synced/{scope}")))
         }
-        _ => Some(sort.trim_start_matches('.').to_owned()).filter(|name| !name.is_empty()),
+        _ => Some(family.trim_start_matches('.').to_owned()).filter(|name| !name.is_empty()),
     }
 }
 
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_a_scope() {
+    fn keys_are_classified_by_scope() {
         for (key, scope) in [
             ("cilium/state/identities/v1/id", "identities/v1"),
             ("cilium/cache/nodes/v1/paris/a", "nodes/v1"),

@@ -7,7 +7,7 @@
 //! | to do this | use |
 //! |---|---|
 //! | read and write keys, with leases, locks and transactions | [`Session`] |
-//! | follow a prefix over reconnects | [`Session::list_and_watch`] |
+//! | follow a prefix across reconnects | [`Session::list_and_watch`] |
 //! | keep a prefix equal to a set of values, or follow one | [`store`] |
 //! | allocate identities and collect unused ones | [`allocator`] |
 //! | read one etcd process exactly: pages, watches, revisions | [`Connection`] |
@@ -15,8 +15,8 @@
 //! | build Cilium's keys | [`keys`] |
 //!
 //! # A session
-//! A [`Session`] connects in the background, again after each failure, and keeps what outlives a
-//! connection: leases, locks and watches.
+//! A [`Session`] connects in the background and reconnects after each failure. Leases, locks and
+//! watches survive a reconnect.
 //!
 //! ```
 //! # mod etcd { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/etcd/mod.rs")); }
@@ -53,14 +53,14 @@
 //! # let session = Session::start(EtcdConfig::new(url), SessionOptions::default(), CancellationToken::new());
 //!
 //! let lock = session.lock_path(b"cilium/state/example").await?;
-//! session.update_if_locked(b"cilium/state/example", b"1", Life::Lasting, &lock).await?;
+//! session.update_if_locked(b"cilium/state/example", b"1", Life::Permanent, &lock).await?;
 //! lock.unlock().await?;
 //! # Ok(()) }
 //! ```
 //!
 //! # List and watch
 //! The events begin with all keys of the prefix. When a watch ends, the session lists again and
-//! reports keys that this list lacks as deleted.
+//! reports keys that are missing from the new list as deleted.
 //!
 //! ```
 //! # mod etcd { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/etcd/mod.rs")); }
@@ -71,7 +71,7 @@
 //! # use tokio_util::sync::CancellationToken;
 //! # let session = Session::start(EtcdConfig::new(url), SessionOptions::default(), CancellationToken::new());
 //!
-//! session.update(b"cilium/state/ip/v1/default/10.0.0.1", b"{}", Life::Lasting).await?;
+//! session.update(b"cilium/state/ip/v1/default/10.0.0.1", b"{}", Life::Permanent).await?;
 //! let mut watcher = session.list_and_watch(b"cilium/state/ip/v1/", 64);
 //! let kinds = [watcher.next().await, watcher.next().await].map(|event| event.map(|event| event.kind));
 //! assert_eq!(kinds, [Some(EventKind::Create), Some(EventKind::ListDone)]);

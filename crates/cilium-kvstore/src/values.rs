@@ -79,8 +79,8 @@ impl From<PbKeyValue> for KeyValue {
 impl TryFrom<PbEvent> for Event {
     type Error = KvstoreError;
 
-    /// Converts the event type by its number: the client crate's own accessor panics on an unknown
-    /// one.
+    /// Converts the event type by its number, because the client crate's own accessor panics on an
+    /// unknown type.
     fn try_from(raw: PbEvent) -> Result<Self, KvstoreError> {
         let Some(key_value) = raw.kv else {
             return Err(KvstoreError::Malformed { reason: "a watch event without a key".into() });
@@ -96,7 +96,8 @@ impl TryFrom<PbEvent> for Event {
 }
 
 /// Returns the end of the range of all keys with a prefix: the prefix with its last byte
-/// incremented, or `\0` ("to the end") if no byte can be (etcd's `clientv3.GetPrefixRangeEnd`).
+/// incremented, or `\0` ("to the end") if no byte can be incremented (etcd's
+/// `clientv3.GetPrefixRangeEnd`).
 #[must_use]
 pub fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     match prefix.iter().rposition(|byte| *byte < 0xff) {

@@ -19,7 +19,7 @@ use etcd::Etcd;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// Upper limit for what a healthy etcd does within milliseconds.
+/// Time limit for operations that a healthy etcd completes within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const IDENTITIES: &str = "cilium/state/identities/v1";
@@ -50,29 +50,29 @@ fn keys_are_named_as_cilium_names_them() {
 }
 
 #[test]
-fn status_checks_are_spread_by_the_size_of_the_cluster() {
-    let seconds = |nodes, all_well| status_check_interval(nodes, all_well).as_secs();
+fn the_status_check_interval_grows_with_the_cluster() {
+    let seconds = |nodes, all_healthy| status_check_interval(nodes, all_healthy).as_secs();
     assert_eq!([1, 4, 32, 512, 8192].map(|nodes| seconds(nodes, true)), [20, 48, 104, 187, 270]);
     assert_eq!([1, 4, 32, 512, 8192].map(|nodes| seconds(nodes, false)), [3, 8, 17, 31, 45]);
 }
 
 #[tokio::test]
-async fn an_endpoint_is_examined_from_its_name_to_its_version() {
+async fn each_step_of_an_examination_has_a_result() {
     let etcd = Etcd::start().unwrap();
-    let found = examine(&EtcdConfig::new(etcd.url()), &Endpoint::new(etcd.url()), PATIENCE).await.unwrap();
-    assert_eq!(found.host, "127.0.0.1");
-    assert!(found.connected.unwrap().is_ok() && found.handshake.is_none());
-    assert!(found.server.unwrap().unwrap().version.starts_with("3."));
+    let examination = examine(&EtcdConfig::new(etcd.url()), &Endpoint::new(etcd.url()), PATIENCE).await.unwrap();
+    assert_eq!(examination.host, "127.0.0.1");
+    assert!(examination.connected.unwrap().is_ok() && examination.handshake.is_none());
+    assert!(examination.server.unwrap().unwrap().version.starts_with("3."));
 }
 
 #[tokio::test]
 async fn an_observer_is_called_for_lost_leases_until_it_is_removed() {
     let etcd = Etcd::start().unwrap();
     let session = session(&etcd, SessionOptions::default()).await;
-    let (calls, forgotten) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (calls, removed_calls) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (sender, mut lost) = mpsc::channel(1);
     session.on_lease_lost(b"a/", {
-        let calls = Arc::clone(&forgotten);
+        let calls = Arc::clone(&removed_calls);
         move |_| {
             calls.fetch_add(1, Ordering::SeqCst);
         }
@@ -84,67 +84,67 @@ async fn an_observer_is_called_for_lost_leases_until_it_is_removed() {
             let _ = sender.try_send((keys.len(), keys.contains(b"b/1"), keys.contains(b"a/1")));
         }
     });
-    session.forget_lease_observer(b"a/");
+    session.remove_lease_observer(b"a/");
     for key in [b"a/1", b"b/1"] {
         session.update(key, b"x", Life::Leased).await.unwrap();
     }
     let lease = session.lease_of(b"b/1").unwrap();
     let mut client = etcd_client::Client::connect([etcd.url()], None).await.unwrap();
     client.lease_revoke(lease.0).await.unwrap();
-    // a put under the lease shows that etcd has lost it; the next one gets another lease
+    // the put shows that etcd no longer has the lease; the next put gets another lease
     assert!(session.update(b"b/1", b"y", Life::Leased).await.is_err());
     assert_eq!(tokio::time::timeout(PATIENCE, lost.recv()).await.unwrap(), Some((1, true, false)));
     session.update(b"b/1", b"x", Life::Leased).await.unwrap();
     assert_ne!(session.lease_of(b"b/1"), Some(lease));
-    assert_eq!((calls.load(Ordering::SeqCst), forgotten.load(Ordering::SeqCst)), (1, 0));
+    assert_eq!((calls.load(Ordering::SeqCst), removed_calls.load(Ordering::SeqCst)), (1, 0));
 }
 
 #[tokio::test]
-async fn until_all_is_read_operations_may_be_faster() {
+async fn the_bootstrap_phase_has_its_own_rate_limit() {
     let etcd = Etcd::start().unwrap();
     let client = ClientOptions { requests_per_second_max: 5, bootstrap_requests_per_second_max: Some(10_000), ..ClientOptions::default() };
     let session = session(&etcd, SessionOptions { client, quorum_check: false, ..SessionOptions::default() }).await;
-    let begun_at = Instant::now();
+    let started_at = Instant::now();
     for _ in 0..100 {
         session.get(b"a").await.unwrap();
     }
-    // 20 s at 5 a second
-    assert!(begun_at.elapsed() < Duration::from_secs(15), "{:?}", begun_at.elapsed());
+    // it would take 20 s at 5 per second
+    assert!(started_at.elapsed() < Duration::from_secs(15), "{:?}", started_at.elapsed());
     session.caught_up();
-    let begun_at = Instant::now();
+    let started_at = Instant::now();
     for _ in 0..10 {
         session.get(b"a").await.unwrap();
     }
-    // five at once, five at 5 a second
-    assert!(begun_at.elapsed() > Duration::from_millis(900), "{:?}", begun_at.elapsed());
+    // the burst allows five at once, the other five wait for 5 per second
+    assert!(started_at.elapsed() > Duration::from_millis(900), "{:?}", started_at.elapsed());
 }
 
 #[tokio::test]
-async fn status_checks_can_be_left_out() {
+async fn status_checks_can_be_disabled() {
     let etcd = Etcd::start().unwrap();
     let session = session(&etcd, SessionOptions { quorum_check: false, endpoint_check: false, ..SessionOptions::default() }).await;
-    session.update(b"a", b"1", Life::Lasting).await.unwrap();
+    session.update(b"a", b"1", Life::Permanent).await.unwrap();
     let status = session.status();
     assert!(status.connected && status.endpoints.is_empty() && status.quorum_error.is_none(), "{status}");
 }
 
 #[tokio::test]
-async fn a_lock_that_is_not_held_for_long_is_left_to_its_holder() {
+async fn a_lock_that_is_not_stale_is_not_collected() {
     let etcd = Etcd::start().unwrap();
     let session = session(&etcd, SessionOptions::default()).await;
     let lock = session.lock_path(b"locks/a").await.unwrap();
     assert_eq!(session.run_locks_gc(), 0);
     assert_eq!(lock.path(), b"locks/a");
-    session.update_if_locked(b"a", b"1", Life::Lasting, &lock).await.unwrap();
+    session.update_if_locked(b"a", b"1", Life::Permanent, &lock).await.unwrap();
     lock.unlock().await.unwrap();
 }
 
-/// Records the names that are in a store.
+/// Records the names and values of a store.
 #[derive(Default)]
 struct Names(Mutex<BTreeMap<Vec<u8>, Vec<u8>>>, tokio::sync::Notify);
 
 impl Names {
-    async fn become_empty(&self) {
+    async fn wait_until_empty(&self) {
         loop {
             let changed = self.1.notified();
             if self.0.lock().unwrap().is_empty() {
@@ -168,7 +168,7 @@ impl Observer for Names {
 }
 
 #[tokio::test]
-async fn a_key_that_its_owner_deletes_leaves_every_shared_store() {
+async fn a_deleted_local_key_is_removed_from_every_shared_store() {
     let etcd = Etcd::start().unwrap();
     let [first, second] = [session(&etcd, SessionOptions::default()).await, session(&etcd, SessionOptions::default()).await];
     let names = Arc::new(Names::default());
@@ -177,12 +177,12 @@ async fn a_key_that_its_owner_deletes_leaves_every_shared_store() {
     let other = SharedStore::join(&second, SharedStoreOptions::new(b"shared"), Arc::clone(&names) as Arc<dyn Observer>).await.unwrap();
     assert_eq!(other.shared_keys().len(), 1);
     owner.delete_local_key(b"one").await.unwrap();
-    tokio::time::timeout(PATIENCE, names.become_empty()).await.unwrap();
+    tokio::time::timeout(PATIENCE, names.wait_until_empty()).await.unwrap();
     assert_eq!(first.get(b"shared/one").await.unwrap(), None);
 }
 
 #[tokio::test]
-async fn an_allocator_lists_its_numbers_and_masks_new_ones() {
+async fn an_allocator_lists_its_numbers_and_masks_new_numbers() {
     let etcd = Etcd::start().unwrap();
     let session = session(&etcd, SessionOptions::default()).await;
     let (sender, mut events) = mpsc::channel(16);
@@ -208,7 +208,7 @@ async fn an_allocator_lists_its_numbers_and_masks_new_ones() {
     allocator.for_each(|id, key| known.push((id, key.clone())));
     assert_eq!(known, [(id, labels("cart"))]);
 
-    // a number that is in use is written again after somebody has deleted it
+    // a number in use is written again after it was deleted from etcd
     session.delete(format!("{IDENTITIES}/id/{id}").as_bytes()).await.unwrap();
     let written_again = async {
         let mut watcher = session.list_and_watch(format!("{IDENTITIES}/id/").as_bytes(), 16);
@@ -230,7 +230,7 @@ async fn a_remote_cache_has_the_numbers_that_its_validator_accepts() {
     let (own, remote) = (Etcd::start().unwrap(), Etcd::start().unwrap());
     let (here, there) = (session(&own, SessionOptions::default()).await, session(&remote, SessionOptions::default()).await);
     for (id, text) in [(70_000, "k8s:cluster=paris;"), (70_001, "k8s:cluster=rome;"), (300, "k8s:cluster=paris;")] {
-        there.update(format!("{IDENTITIES}/id/{id}").as_bytes(), text.as_bytes(), Life::Lasting).await.unwrap();
+        there.update(format!("{IDENTITIES}/id/{id}").as_bytes(), text.as_bytes(), Life::Permanent).await.unwrap();
     }
     let allocator = Allocator::start(EtcdBackend::new(here, IDENTITIES, "10.0.0.1"), AllocatorOptions::default()).unwrap();
     let (sender, mut events) = mpsc::channel(16);
@@ -240,8 +240,8 @@ async fn a_remote_cache_has_the_numbers_that_its_validator_accepts() {
     let backend = EtcdBackend::new(there.clone(), IDENTITIES, "10.0.0.1");
     let changes = async {
         assert_eq!(events.recv().await.unwrap().id.number(), 70_000);
-        // what is written after the list was read is reported after its end
-        there.update(format!("{IDENTITIES}/id/70002").as_bytes(), b"k8s:cluster=paris;", Life::Lasting).await.unwrap();
+        // a number that is written after the list was read is reported after the end of the list
+        there.update(format!("{IDENTITIES}/id/70002").as_bytes(), b"k8s:cluster=paris;", Life::Permanent).await.unwrap();
         assert_eq!(events.recv().await.unwrap().id.number(), 70_002);
     };
     tokio::select! {
@@ -257,7 +257,7 @@ async fn a_remote_cache_has_the_numbers_that_its_validator_accepts() {
 }
 
 #[tokio::test]
-async fn an_unused_number_is_collected_in_the_second_round_and_one_in_use_never() {
+async fn only_unused_numbers_are_collected_in_the_second_round() {
     let etcd = Etcd::start().unwrap();
     let session = session(&etcd, SessionOptions::default()).await;
     let node = Allocator::start(EtcdBackend::new(session.clone(), IDENTITIES, "10.0.0.1"), AllocatorOptions::default()).unwrap();
@@ -265,9 +265,9 @@ async fn an_unused_number_is_collected_in_the_second_round_and_one_in_use_never(
     let unused = node.allocate(&labels("unused")).await.unwrap().id;
     assert!(node.release(&labels("unused")).await.unwrap().last_use);
     let operator = Allocator::for_collection(EtcdBackend::new(session, IDENTITIES, "operator"), AllocatorOptions::default()).unwrap();
-    let what = CollectionLimits { range: IdRange::ALL, deletes_per_minute: 100_u32.try_into().unwrap() };
-    let first = operator.run_gc(&StaleIds::new(), &what).await.unwrap();
-    let second = operator.run_gc(&first.stale, &what).await.unwrap();
+    let limits = CollectionLimits { range: IdRange::ALL, deletes_per_minute: 100_u32.try_into().unwrap() };
+    let first = operator.run_gc(&StaleIds::new(), &limits).await.unwrap();
+    let second = operator.run_gc(&first.stale, &limits).await.unwrap();
     assert_eq!((first.alive, first.deleted.len()), (2, 0));
     assert_eq!((second.alive, second.deleted), (1, vec![unused]));
 }

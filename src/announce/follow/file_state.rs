@@ -30,15 +30,15 @@ pub(super) struct FileVersion {
 }
 
 impl FileState {
-    /// Reads the current stamp of a path. Blocks.
+    /// Reads the current state of a path. Blocks.
     pub(super) fn read(path: &Path) -> Self {
         match std::fs::metadata(path) {
-            Ok(found) => Self::Present(FileVersion {
-                device: found.dev(),
-                inode: found.ino(),
-                size: found.size(),
-                modified: (found.mtime(), found.mtime_nsec()),
-                changed: (found.ctime(), found.ctime_nsec()),
+            Ok(metadata) => Self::Present(FileVersion {
+                device: metadata.dev(),
+                inode: metadata.ino(),
+                size: metadata.size(),
+                modified: (metadata.mtime(), metadata.mtime_nsec()),
+                changed: (metadata.ctime(), metadata.ctime_nsec()),
             }),
             Err(error) if error.kind() == ErrorKind::NotFound => Self::Missing,
             Err(error) => Self::Unreadable(error.to_string()),

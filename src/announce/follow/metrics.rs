@@ -26,7 +26,7 @@ const WRITE_INTERVAL: Duration = Duration::from_mins(1);
 const MODE: u32 = 0o644;
 
 /// Writes the file whenever the plan or the report changes, until the future is dropped.
-pub(in crate::announce) async fn keep_metrics(
+pub(in crate::announce) async fn write_metrics(
     path: PathBuf,
     mut plans: watch::Receiver<Arc<ClusterPlan>>,
     mut reports: watch::Receiver<FollowReport>,
@@ -74,7 +74,7 @@ pub(super) fn metrics(plan: &ClusterPlan, report: &FollowReport) -> String {
             let _ = writeln!(text, "meshkeep_announce_{name}{labels} {value}");
         }
     };
-    let one = |value: usize| [(format!("{{cluster=\"{}\"}}", plan.cluster), value)];
+    let per_cluster = |value: usize| [(format!("{{cluster=\"{}\"}}", plan.cluster), value)];
     let withdrawn = |reason: HoldReason| match reason {
         HoldReason::Withdrawal(WithdrawnWorkloads { withdrawn, .. }) => Some(withdrawn),
         HoldReason::KeepsChanging => None,
@@ -83,18 +83,18 @@ pub(super) fn metrics(plan: &ClusterPlan, report: &FollowReport) -> String {
         .held
         .iter()
         .filter_map(|change| {
-            let file = escaped(&change.path.to_string_lossy());
+            let file = escape_label(&change.path.to_string_lossy());
             Some((format!("{{cluster=\"{}\",file=\"{file}\"}}", plan.cluster), withdrawn(change.reason)?))
         })
         .collect();
-    gauge("workloads", "Announced workloads.", &one(plan.workloads.len()));
-    gauge("held_files", "Files with a change that is held back.", &one(report.held.len()));
-    gauge("held_workloads", "Workloads that the change to a file would withdraw while it is held back.", &held);
-    gauge("file_errors", "Errors in the files; while there are any, no change is applied.", &one(report.faults.len()));
+    gauge("workloads", "Announced workloads.", &per_cluster(plan.workloads.len()));
+    gauge("held_files", "Files with a change that is held back.", &per_cluster(report.held.len()));
+    gauge("held_workloads", "Workloads that a change to the file would withdraw; the change is held back.", &held);
+    gauge("file_errors", "Errors in the files; while there are any, no change is applied.", &per_cluster(report.faults.len()));
     text
 }
 
 /// Escapes a label value for the text format.
-fn escaped(value: &str) -> String {
+fn escape_label(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

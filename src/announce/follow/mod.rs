@@ -1,5 +1,5 @@
-//! Follows the input files: applies their changes according to the [rules](rules) and logs each
-//! error and each change that is held back once.
+//! Follows the input files. Applies their changes according to the [rules](rules), and logs each
+//! error and each held-back change once.
 
 mod file_state;
 mod metrics;
@@ -17,7 +17,7 @@ use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 
 use file_state::FileState;
-pub(super) use metrics::keep_metrics;
+pub(super) use metrics::write_metrics;
 pub use rules::{ChangeRules, MaxWithdrawal};
 use rules::{Decision, FollowedFile, HeldChange, decide, first_wait, next_decision};
 
@@ -31,9 +31,9 @@ use crate::model::redacted_path;
 /// config directory.
 const STATE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time that reports of changes are gathered before the metadata is read. Same as for the config
-/// directory.
-const GATHERING: Duration = Duration::from_millis(100);
+/// Wait after a reported change before the metadata is read, so that one read covers several
+/// changes. Same as for the config directory.
+const DEBOUNCE_TIME: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) enum FollowError {
@@ -60,7 +60,7 @@ pub(super) struct FollowReport {
 pub(super) struct FileFollower {
     files: Vec<FollowedFile>,
     rules: ChangeRules,
-    /// Signal to apply every change at once.
+    /// Signal to apply every change immediately.
     apply_now: Arc<Notify>,
     plans: watch::Sender<Arc<ClusterPlan>>,
     reports: watch::Sender<FollowReport>,
@@ -74,7 +74,7 @@ impl FileFollower {
     pub(super) async fn start(paths: &[PathBuf], rules: ChangeRules, apply_now: Arc<Notify>) -> Result<Self, FollowError> {
         check_count(paths).map_err(FollowError::Files)?;
         let mut seen: Vec<(FileState, Instant)> = Vec::new();
-        let (mut at_once, mut is_logged) = (false, false);
+        let (mut immediately, mut is_logged) = (false, false);
         loop {
             let file_states = file_states(paths).await?;
             let (now, wall) = (Instant::now(), SystemTime::now());
@@ -84,27 +84,27 @@ impl FileFollower {
                 seen.into_iter().zip(file_states).map(|(old, state)| if old.0 == state { old } else { (state, now) }).collect()
             };
             let wait = first_wait(&seen, &rules, now);
-            if !wait.is_zero() && !at_once {
+            if !wait.is_zero() && !immediately {
                 if !is_logged {
                     tracing::info!(stable = ?rules.stable, "a file changed recently: waiting until all files are stable");
                     is_logged = true;
                 }
                 tokio::select! {
                     () = sleep(wait) => {}
-                    () = apply_now.notified() => at_once = true,
+                    () = apply_now.notified() => immediately = true,
                 }
                 continue;
             }
-            let all = paths.to_vec();
-            let contents: Vec<_> = spawn_blocking(move || all.iter().map(|path| read(path).map(Arc::new)).collect()).await?;
-            if !at_once && seen.iter().map(|(state, _)| state).ne(&self::file_states(paths).await?) {
+            let all_paths = paths.to_vec();
+            let contents: Vec<_> = spawn_blocking(move || all_paths.iter().map(|path| read(path).map(Arc::new)).collect()).await?;
+            if !immediately && seen.iter().map(|(state, _)| state).ne(&self::file_states(paths).await?) {
                 continue;
             }
-            return Self::with(seen, contents, rules, apply_now).await;
+            return Self::from_contents(seen, contents, rules, apply_now).await;
         }
     }
 
-    async fn with(
+    async fn from_contents(
         seen: Vec<(FileState, Instant)>,
         contents: Vec<Result<Arc<ParsedFile>, FileError>>,
         rules: ChangeRules,
@@ -120,12 +120,12 @@ impl FileFollower {
         Ok(Self { files, rules, apply_now, plans, reports })
     }
 
-    /// Returns the plans, as far as changes of the files are applied.
+    /// Returns a receiver of the plan. The plan changes when changes of the files are applied.
     pub(super) fn plans(&self) -> watch::Receiver<Arc<ClusterPlan>> {
         self.plans.subscribe()
     }
 
-    /// Returns the reports of held changes and errors.
+    /// Returns a receiver of the report of held-back changes and errors.
     pub(super) fn reports(&self) -> watch::Receiver<FollowReport> {
         self.reports.subscribe()
     }
@@ -140,31 +140,31 @@ impl FileFollower {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut next: Option<Instant> = None;
         loop {
-            let at_once = tokio::select! {
+            let immediately = tokio::select! {
                 () = self.apply_now.notified() => true,
-                () = changed.notified() => { sleep(GATHERING).await; false }
+                () = changed.notified() => { sleep(DEBOUNCE_TIME).await; false }
                 _ = ticks.tick() => false,
                 () = sleep_until(next.unwrap_or_else(Instant::now).into()), if next.is_some() => false,
             };
-            if at_once {
+            if immediately {
                 tracing::info!("SIGHUP: applying all changes of the files immediately");
             }
             let file_states = file_states(&paths).await?;
             let now = Instant::now();
-            let mut is_due = at_once || next.is_some_and(|next| next <= now);
+            let mut is_due = immediately || next.is_some_and(|next| next <= now);
             for (file, state) in self.files.iter_mut().zip(file_states) {
                 is_due |= file.observe(state, now);
             }
-            is_due |= self.read_changes(now, at_once).await?;
+            is_due |= self.read_changes(now, immediately).await?;
             if is_due {
-                next = self.apply_changes(now, at_once).await?;
+                next = self.apply_changes(now, immediately).await?;
             }
         }
     }
 
     /// Reads the files that changed and are stable. Returns whether there were any.
-    async fn read_changes(&mut self, now: Instant, at_once: bool) -> Result<bool, JoinError> {
-        let due = self.files.iter().enumerate().filter(|(_, file)| file.is_due(&self.rules, now, at_once));
+    async fn read_changes(&mut self, now: Instant, immediately: bool) -> Result<bool, JoinError> {
+        let due = self.files.iter().enumerate().filter(|(_, file)| file.is_due(&self.rules, now, immediately));
         let due: Vec<_> = due.map(|(index, file)| (index, file.path().to_owned(), file.state().clone())).collect();
         if due.is_empty() {
             return Ok(false);
@@ -174,7 +174,7 @@ impl FileFollower {
         for (index, content, state) in spawn_blocking(read_all).await? {
             let file = &mut self.files[index];
             // a file that changed while it was read is not stable
-            if at_once || state == *file.state() {
+            if immediately || state == *file.state() {
                 file.set_content(content);
             } else {
                 file.observe(state, now);
@@ -183,12 +183,12 @@ impl FileFollower {
         Ok(true)
     }
 
-    /// Decides about all changes and applies those that are due. Returns the time of the next
+    /// Decides on all changes and applies those that are due. Returns the time of the next
     /// decision.
-    async fn apply_changes(&mut self, now: Instant, at_once: bool) -> Result<Option<Instant>, JoinError> {
+    async fn apply_changes(&mut self, now: Instant, immediately: bool) -> Result<Option<Instant>, JoinError> {
         let (files, rules) = (take(&mut self.files), self.rules);
         let (files, decisions, checked) = spawn_blocking(move || {
-            let decisions = decide(&files, &rules, now, at_once);
+            let decisions = decide(&files, &rules, now, immediately);
             let is_changed = decisions.contains(&Decision::Apply);
             let checked = is_changed.then(|| check_files(files.iter().zip(&decisions).map(|(file, decision)| file.content(decision))));
             (files, decisions, checked)
@@ -266,7 +266,7 @@ fn log_changes(before: &FollowReport, now: &FollowReport, max: MaxWithdrawal) {
     }
 }
 
-/// Returns the state with the time since which the file has had it, limited to `stable` ago.
+/// Returns the state with the time since which the file has had it, at most `stable` ago.
 fn first_seen(state: FileState, stable: Duration, now: Instant, wall: SystemTime) -> (FileState, Instant) {
     let since = now.checked_sub(state.age(wall).min(stable)).unwrap_or(now);
     (state, since)
@@ -287,13 +287,13 @@ async fn file_states(paths: &[PathBuf]) -> Result<Vec<FileState>, JoinError> {
 }
 
 fn directories(paths: &[PathBuf]) -> Vec<PathBuf> {
-    let mut directories: Vec<_> = paths.iter().map(|path| directory_of(path)).collect();
+    let mut directories: Vec<_> = paths.iter().map(|path| parent_directory(path)).collect();
     directories.sort();
     directories.dedup();
     directories
 }
 
-fn directory_of(path: &Path) -> PathBuf {
+fn parent_directory(path: &Path) -> PathBuf {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
 }
 

@@ -63,7 +63,7 @@ pub(super) struct FollowedFile {
     /// Time since which the file has had changes that could not be read because the next change
     /// followed too soon.
     changing_since: Option<Instant>,
-    read: Option<ReadChange>,
+    read_change: Option<ReadChange>,
 }
 
 /// A change that was read once the file was stable.
@@ -76,7 +76,7 @@ struct ReadChange {
 }
 
 impl ReadChange {
-    fn has_content_of(&self, content: &Result<Arc<ParsedFile>, FileError>) -> bool {
+    fn has_same_content(&self, content: &Result<Arc<ParsedFile>, FileError>) -> bool {
         match (&self.content, content) {
             (Ok(before), Ok(now)) => before.text == now.text,
             (Err(before), Err(now)) => before == now,
@@ -89,7 +89,7 @@ impl FollowedFile {
     /// Creates a file whose content is announced already.
     pub(super) fn new(state: FileState, content: Arc<ParsedFile>, now: Instant) -> Self {
         let path = content.path.clone();
-        Self { path, applied: (state.clone(), content), seen: (state, now), changing_since: None, read: None }
+        Self { path, applied: (state.clone(), content), seen: (state, now), changing_since: None, read_change: None }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -107,7 +107,7 @@ impl FollowedFile {
         }
         self.seen = (state, now);
         if self.seen.0 == self.applied.0 {
-            (self.changing_since, self.read) = (None, None);
+            (self.changing_since, self.read_change) = (None, None);
         } else {
             self.changing_since.get_or_insert(now);
         }
@@ -125,25 +125,25 @@ impl FollowedFile {
     }
 
     /// Returns whether the file must be read now.
-    pub(super) fn is_due(&self, rules: &ChangeRules, now: Instant, at_once: bool) -> bool {
-        self.readable_at(rules).is_some_and(|due| at_once || due <= now)
+    pub(super) fn is_due(&self, rules: &ChangeRules, now: Instant, immediately: bool) -> bool {
+        self.readable_at(rules).is_some_and(|due| immediately || due <= now)
     }
 
     /// Records the content that belongs to the newest state. Writing the same content again does
     /// not reset its age.
     pub(super) fn set_content(&mut self, content: Result<Arc<ParsedFile>, FileError>) {
         self.changing_since = None;
-        let before = self.read.take().filter(|before| before.has_content_of(&content));
+        let before = self.read_change.take().filter(|before| before.has_same_content(&content));
         let (state, since) = (self.seen.0.clone(), before.map_or(self.seen.1, |before| before.since));
         match &content {
             Ok(content) if content.text == self.applied.1.text => self.applied.0 = state,
-            Ok(_) | Err(_) => self.read = Some(ReadChange { state, content, since }),
+            Ok(_) | Err(_) => self.read_change = Some(ReadChange { state, content, since }),
         }
     }
 
     /// Returns the change that was read, unless the file has changed again since.
     fn change(&self) -> Option<&ReadChange> {
-        self.read.as_ref().filter(|change| change.state == self.seen.0)
+        self.read_change.as_ref().filter(|change| change.state == self.seen.0)
     }
 
     /// Returns the content to announce after `decision`.
@@ -156,7 +156,7 @@ impl FollowedFile {
 
     /// Makes the change that was read the applied version.
     pub(super) fn apply(&mut self) {
-        if let Some(ReadChange { state, content: Ok(content), .. }) = self.read.take() {
+        if let Some(ReadChange { state, content: Ok(content), .. }) = self.read_change.take() {
             self.applied = (state, content);
         }
     }
@@ -186,7 +186,7 @@ pub(in crate::announce) struct HeldChange {
 pub(in crate::announce) enum HoldReason {
     /// The change withdraws too many workloads.
     Withdrawal(WithdrawnWorkloads),
-    /// The file is never unchanged for long enough.
+    /// The file changes again each time before it is stable.
     KeepsChanging,
 }
 
@@ -230,19 +230,19 @@ fn workloads(file: &ParsedFile) -> impl Iterator<Item = (&str, &str)> {
     file.yaml.workloads.iter().map(|workload| (workload.namespace.as_str(), workload.name.as_str()))
 }
 
-/// Decides about each file. A workload that moves to another file is not withdrawn, unless the
-/// change of the other file is held back.
-pub(super) fn decide(files: &[FollowedFile], rules: &ChangeRules, now: Instant, at_once: bool) -> Vec<Decision> {
+/// Decides on the change of each file. A workload that moves to another file is not withdrawn,
+/// unless the change of the other file is held back.
+pub(super) fn decide(files: &[FollowedFile], rules: &ChangeRules, now: Instant, immediately: bool) -> Vec<Decision> {
     let keeps_changing = |file: &FollowedFile| file.is_unread() && file.changing_since.is_some_and(|since| since + rules.hold <= now);
-    let first = |file: &FollowedFile| match file.change() {
+    let initial_decision = |file: &FollowedFile| match file.change() {
         Some(_) => Decision::Apply,
         None if keeps_changing(file) => {
             Decision::Hold(HeldChange { path: file.path.clone(), reason: HoldReason::KeepsChanging, until: None })
         }
         None => Decision::Keep,
     };
-    let mut decisions: Vec<Decision> = files.iter().map(first).collect();
-    if at_once {
+    let mut decisions: Vec<Decision> = files.iter().map(initial_decision).collect();
+    if immediately {
         return decisions;
     }
     // holding back one change can make another one withdraw more
@@ -254,7 +254,7 @@ pub(super) fn decide(files: &[FollowedFile], rules: &ChangeRules, now: Instant, 
             .zip(&decisions)
             .enumerate()
             .filter(|(_, (_, decision))| **decision == Decision::Apply)
-            .filter_map(|(index, (file, _))| Some((index, file.hold(&names, rules, now)?)))
+            .filter_map(|(index, (file, _))| Some((index, file.held_change(&names, rules, now)?)))
             .collect();
         if held.is_empty() {
             return decisions;
@@ -267,12 +267,12 @@ pub(super) fn decide(files: &[FollowedFile], rules: &ChangeRules, now: Instant, 
 
 impl FollowedFile {
     /// Returns the file's change if it must be held back.
-    fn hold(&self, names: &HashSet<(&str, &str)>, rules: &ChangeRules, now: Instant) -> Option<HeldChange> {
+    fn held_change(&self, names: &HashSet<(&str, &str)>, rules: &ChangeRules, now: Instant) -> Option<HeldChange> {
         let change = self.change()?;
         let withdrawal = WithdrawnWorkloads::between(&self.applied.1, change.content.as_ref().ok()?, names);
         let until = change.since + rules.hold;
-        let held = withdrawal.exceeds(rules.max_withdrawal) && now < until;
-        held.then(|| HeldChange { path: self.path.clone(), reason: HoldReason::Withdrawal(withdrawal), until: Some(until) })
+        let is_held = withdrawal.exceeds(rules.max_withdrawal) && now < until;
+        is_held.then(|| HeldChange { path: self.path.clone(), reason: HoldReason::Withdrawal(withdrawal), until: Some(until) })
     }
 }
 

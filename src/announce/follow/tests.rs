@@ -37,8 +37,8 @@ fn state(version: u64) -> FileState {
 
 /// Returns the parsed content of a file with these workloads.
 fn file(path: &str, workloads: &[u32]) -> Result<Arc<ParsedFile>, FileError> {
-    let one = |number: &u32| format!("- {{namespace: a, name: w{number}, labels: {{app: x}}, ips: [10.0.0.{number}]}}\n");
-    let list: String = workloads.iter().map(one).collect();
+    let entry = |number: &u32| format!("- {{namespace: a, name: w{number}, labels: {{app: x}}, ips: [10.0.0.{number}]}}\n");
+    let list: String = workloads.iter().map(entry).collect();
     let text = if list.is_empty() { "workloads: []\n".to_owned() } else { format!("workloads:\n{list}") };
     let yaml = serde_yaml_ng::from_str(&text).unwrap();
     Ok(Arc::new(ParsedFile { path: path.into(), text, yaml }))
@@ -56,23 +56,23 @@ fn held(path: &str, withdrawn: usize, workloads: usize, is_everything: bool, unt
 #[test]
 fn a_file_is_read_once_it_is_stable() {
     let begin = Instant::now();
-    let mut one = followed("a", &[1, 2], begin);
+    let mut followed_file = followed("a", &[1, 2], begin);
     // one write per second
     for version in 1..=10 {
         let now = begin + seconds(version);
-        assert!(one.observe(state(version), now) && !one.observe(state(version), now));
-        assert!(!one.is_due(&RULES, now + Duration::from_millis(2_999), false));
+        assert!(followed_file.observe(state(version), now) && !followed_file.observe(state(version), now));
+        assert!(!followed_file.is_due(&RULES, now + Duration::from_millis(2_999), false));
     }
-    assert_eq!(next_decision(std::slice::from_ref(&one), &[], &RULES, begin + seconds(10)), Some(begin + seconds(13)));
-    assert!(one.is_due(&RULES, begin + seconds(10), true), "SIGHUP");
-    assert!(one.is_due(&RULES, begin + seconds(13), false));
+    assert_eq!(next_decision(std::slice::from_ref(&followed_file), &[], &RULES, begin + seconds(10)), Some(begin + seconds(13)));
+    assert!(followed_file.is_due(&RULES, begin + seconds(10), true), "SIGHUP");
+    assert!(followed_file.is_due(&RULES, begin + seconds(13), false));
     // back to the applied version, so there is no change
-    one.observe(state(0), begin + seconds(14));
-    assert!(!one.is_due(&RULES, begin + seconds(60), true));
+    followed_file.observe(state(0), begin + seconds(14));
+    assert!(!followed_file.is_due(&RULES, begin + seconds(60), true));
 }
 
 #[test]
-fn a_change_that_withdraws_too_much_is_held_until_its_content_is_a_minute_old() {
+fn a_large_withdrawal_is_held_back_for_a_minute() {
     let begin = Instant::now();
     let until = begin + seconds(60);
     let all = [1, 2, 3, 4];
@@ -97,7 +97,7 @@ fn a_change_that_withdraws_too_much_is_held_until_its_content_is_a_minute_old() 
 }
 
 #[test]
-fn a_deleted_file_withdraws_everything_and_an_unreadable_one_nothing() {
+fn a_deleted_file_withdraws_all_and_an_unreadable_file_nothing() {
     let begin = Instant::now();
     let mut files = [followed("a", &[1], begin)];
     files[0].observe(FileState::Missing, begin);
@@ -119,7 +119,7 @@ fn a_deleted_file_withdraws_everything_and_an_unreadable_one_nothing() {
 }
 
 #[test]
-fn rewriting_the_same_content_does_not_restart_the_minute() {
+fn rewriting_the_same_content_does_not_extend_the_hold() {
     let begin = Instant::now();
     let mut files = [followed("a", &[1, 2, 3], begin)];
     let mut write = |version: u64, workloads: &[u32]| {
@@ -138,7 +138,7 @@ fn rewriting_the_same_content_does_not_restart_the_minute() {
 }
 
 #[test]
-fn a_workload_that_moves_to_another_file_is_not_withdrawn_unless_that_one_is_held() {
+fn a_workload_that_moves_to_another_file_is_not_withdrawn() {
     let begin = Instant::now();
     let moved = |second: &[u32]| {
         let mut files = [followed("a", &[1, 2, 3], begin), followed("b", &[4, 5, 6], begin)];
@@ -186,7 +186,7 @@ fn shares_are_percentages() {
 }
 
 #[test]
-fn a_start_waits_for_files_that_were_changed_just_now_and_not_for_missing_ones() {
+fn a_start_waits_only_for_recently_changed_files() {
     let now = Instant::now() + seconds(10);
     let at = |state: FileState, ago: u64| super::first_seen(state, RULES.stable, now, SystemTime::UNIX_EPOCH + seconds(100 + ago));
     let wait = |seen: &[(FileState, Instant)]| first_wait(seen, &RULES, now);
@@ -198,9 +198,9 @@ fn a_start_waits_for_files_that_were_changed_just_now_and_not_for_missing_ones()
 }
 
 #[test]
-fn missing_files_differ_from_unreadable_ones() {
-    let place = TempDir::new().unwrap();
-    let path = place.path().join("a");
+fn missing_and_unreadable_files_are_distinguished() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("a");
     assert_eq!(FileState::read(&path), FileState::Missing);
     fs::write(&path, "one").unwrap();
     let first = FileState::read(&path);
@@ -211,7 +211,7 @@ fn missing_files_differ_from_unreadable_ones() {
 }
 
 #[test]
-fn metrics_name_the_files_that_are_held() {
+fn metrics_name_the_files_with_held_changes() {
     let text = "cluster: {name: vms, id: 77}\nworkloads:\n- {namespace: a, name: b, labels: {app: x}, ips: [10.0.0.1]}\n";
     let yaml = serde_yaml_ng::from_str(text).unwrap();
     let plan = check_files([Ok(Arc::new(ParsedFile { path: "a".into(), text: text.into(), yaml }))]).unwrap();
@@ -231,7 +231,7 @@ meshkeep_announce_workloads{cluster="vms"} 1
 # HELP meshkeep_announce_held_files Files with a change that is held back.
 # TYPE meshkeep_announce_held_files gauge
 meshkeep_announce_held_files{cluster="vms"} 2
-# HELP meshkeep_announce_held_workloads Workloads that the change to a file would withdraw while it is held back.
+# HELP meshkeep_announce_held_workloads Workloads that a change to the file would withdraw; the change is held back.
 # TYPE meshkeep_announce_held_workloads gauge
 meshkeep_announce_held_workloads{cluster="vms",file="/a \"b\".yaml"} 40
 # HELP meshkeep_announce_file_errors Errors in the files; while there are any, no change is applied.

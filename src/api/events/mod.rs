@@ -112,7 +112,7 @@ pub(crate) async fn watch_events(
     if query.values.patch == Some(true) {
         subscription = subscription.with_patches();
     }
-    let key = GroupKey { filter, encoding, patch: subscription.takes_patches() };
+    let key = GroupKey { filter, encoding, patch: subscription.sends_patches() };
     let mut response = Body::from_stream(EventStream::new(streams, key, subscription, permit)).into_response();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(encoding.content_type()));

@@ -23,7 +23,7 @@ use crate::api::router::router;
 use crate::api::state::ApiState;
 use crate::commit::{
     CommandSender, Committer, DecodedBudget, MirrorSnapshot, PersistState, Persistence, SnapshotReceiver, command_queue, persister,
-    publication,
+    snapshot_channel,
 };
 use crate::feed::{Feed, Retention};
 use crate::findings::{self, SurveyHandle};
@@ -109,7 +109,7 @@ impl ApiFixture {
         let feed = Feed::starting_at(view.sequence(), retention);
         let reserved = Sequence(1 << 40);
         let (publisher, subscriber) =
-            publication(MirrorSnapshot { view: view.clone(), feed: feed.clone(), epoch, earlier: Arc::default() });
+            snapshot_channel(MirrorSnapshot { view: view.clone(), feed: feed.clone(), epoch, earlier: Arc::default() });
         let (persister, _) = persister(DiscardingStore, watch::channel(PersistState::Healthy).0);
         let committer = Committer::new(MirrorSnapshot { view, feed, epoch, earlier: Arc::default() }, publisher, persister, reserved);
         let (commands, receiver) = command_queue();
@@ -158,8 +158,8 @@ impl ApiFixture {
     }
 
     /// Uses this budget for large decoded values.
-    pub(in crate::api) fn with_decoded(mut self, budget: DecodedBudget) -> Self {
-        self.handle = self.handle.with_decoded(budget);
+    pub(in crate::api) fn with_decoded_budget(mut self, budget: DecodedBudget) -> Self {
+        self.handle = self.handle.with_decoded_budget(budget);
         let state = ApiState::new(self.handle.clone(), self.stop.clone());
         self.router = router(state, Guard::new(AllowedHosts::new(&[], &[]), None));
         self

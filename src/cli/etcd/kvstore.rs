@@ -174,8 +174,8 @@ async fn set(options: &KvstoreSetOptions) -> Result<ExitStatus, Failure> {
     let session = options.target.connect(false).await?;
     let (key, value) = (options.key.as_bytes(), options.value.as_bytes());
     if !options.create_only {
-        session.update(key, value, Life::Lasting).await.map_err(|error| failure(&error))?;
-    } else if !session.create_only(key, value, Life::Lasting).await.map_err(|error| failure(&error))? {
+        session.update(key, value, Life::Permanent).await.map_err(|error| failure(&error))?;
+    } else if !session.create_only(key, value, Life::Permanent).await.map_err(|error| failure(&error))? {
         return Err(Failure::not_found(format!("key {} already exists", options.key)));
     }
     Ok(ExitStatus::Success)
@@ -220,7 +220,7 @@ async fn lock(options: &KvstoreLockOptions) -> Result<ExitStatus, Failure> {
 
 async fn hold_lock(options: &KvstoreLockOptions, session: &Session, signals: &mut StopSignals) -> Result<ExitStatus, Failure> {
     let locking = tokio::select! {
-        locking = tokio::time::timeout(options.timeout, session.lock_path_for_long(options.path.as_bytes())) => locking,
+        locking = tokio::time::timeout(options.timeout, session.lock_path_without_limit(options.path.as_bytes())) => locking,
         () = signals.received() => return Ok(ExitStatus::Failed),
     };
     let locking = locking.map_err(|_| Failure::not_found(format!("another process has the lock {}", options.path)))?;

@@ -61,7 +61,7 @@ impl ClusterConnection<'_> {
         first_error([main.boxed(), heartbeat_task.boxed()]).await
     }
 
-    /// Watches the heartbeat. Without one, the etcd or the connection to it is dead
+    /// Watches the heartbeat. If none arrives, the etcd or the connection to it is dead
     /// (docs/develop/protocol.md §3.10).
     async fn watch_heartbeat(
         &self,
@@ -70,34 +70,34 @@ impl ClusterConnection<'_> {
     ) -> Result<Infallible, ConnectionError> {
         // a prefix range, as Cilium's roles allow it: cilium/.heartbeat to cilium/.heartbeau
         let key = keys::HEARTBEAT.as_bytes();
-        let (found, mut follow) = connection.follow(key, Some(&prefix_end(key))).await?;
-        if !found.is_empty() {
+        let (current, mut follow) = connection.follow(key, Some(&prefix_end(key))).await?;
+        if !current.is_empty() {
             heartbeat_sender.send_replace(Some(Instant::now()));
         }
         let reporter = &self.task.context.reporter;
-        let newest = found.iter().max_by_key(|found| found.mod_revision);
-        reporter.writer_connected(newest.map(|found| heartbeat(connection, found)));
+        let newest = current.iter().max_by_key(|key_value| key_value.mod_revision);
+        reporter.record_writer_connection(newest.map(|key_value| heartbeat(connection, key_value)));
         if reporter.is_writer_silent() {
             self.report_etcd_errors(connection).await;
         }
         let silence = self.task.options.timing.cluster.heartbeat_silence;
-        let mut heard = follow.listened();
+        let mut listened_at_heartbeat = follow.listened();
         loop {
-            // only the time in which the stream was read counts: a heartbeat may be queued behind
-            // changes for which the committer has no capacity
-            let left = silence.saturating_sub(follow.listened().saturating_sub(heard));
+            // only time in which the stream was read counts: a heartbeat may be queued behind
+            // changes while the committer's queue is full
+            let remaining = silence.saturating_sub(follow.listened().saturating_sub(listened_at_heartbeat));
             tokio::select! {
                 biased;
                 events = follow.next() => {
                     reporter.contact();
                     let puts = events?.into_iter().filter_map(|event| if let Event::Put(put) = event { Some(put) } else { None });
                     if let Some(put) = puts.last() {
-                        heard = follow.listened();
+                        listened_at_heartbeat = follow.listened();
                         reporter.heartbeat(heartbeat(connection, &put));
                         heartbeat_sender.send_replace(Some(Instant::now()));
                     }
                 }
-                () = sleep(left) => if left.is_zero() {
+                () = sleep(remaining) => if remaining.is_zero() {
                     self.report_etcd_errors(connection).await;
                     return Err(ConnectionError::Cluster(format!("no heartbeat for {silence:?}")));
                 }
@@ -105,8 +105,8 @@ impl ClusterConnection<'_> {
         }
     }
 
-    /// Reads the errors of a silent writer's etcd: an etcd in `NOSPACE` or `CORRUPT` answers reads
-    /// and refuses every write.
+    /// Reports the alarms and errors of a silent writer's etcd: an etcd with the alarm `NOSPACE` or
+    /// `CORRUPT` answers reads and refuses every write.
     async fn report_etcd_errors(&self, connection: &Connection) {
         let reporter = &self.task.context.reporter;
         match connection.etcd_errors().await {
@@ -156,7 +156,7 @@ impl ClusterConnection<'_> {
                 reported_synced: false,
                 reported_unreadable: 0,
                 reading: cluster_config::kind_publication(kind, &config),
-                gone_leases: BTreeSet::new(),
+                expired_leases: BTreeSet::new(),
             }
             .run()
             .boxed()
@@ -165,7 +165,7 @@ impl ClusterConnection<'_> {
             self.watch_canaries(&source, &canary_senders).boxed(),
             self.watch_config(read).boxed(),
             self.store_contact_time(state.record.clone()).boxed(),
-            self.limit_rate_when_read(connection).boxed(),
+            self.reduce_rate_when_synced(connection).boxed(),
             self.report_unanswered_progress(connection).boxed(),
             search_unknown_prefixes(&source, &self.task.context.reporter, self.task.options.timing.cluster.unknown_prefix_interval).boxed(),
         ];
@@ -178,7 +178,7 @@ impl ClusterConnection<'_> {
     async fn watch_canaries(
         &self,
         source: &SourceConnection,
-        kinds: &[watch::Sender<Option<KeyValue>>],
+        canary_senders: &[watch::Sender<Option<KeyValue>>],
     ) -> Result<Infallible, ConnectionError> {
         if !source.info.canaries {
             return std::future::pending().await;
@@ -188,13 +188,13 @@ impl ClusterConnection<'_> {
         let kind_of = |key: &[u8]| keys::canary_kind(key, &self.task.name, source.info.cached);
         let publish = |canary: KeyValue| {
             let kind = kind_of(&canary.key);
-            if let Some((kind, sender)) = kind.and_then(|kind| Some((kind, kinds.get(kind.index())?))) {
+            if let Some((kind, sender)) = kind.and_then(|kind| Some((kind, canary_senders.get(kind.index())?))) {
                 sender.send_replace(Some(canary));
                 reporter.set_writer_key_missing(Some(kind), false);
             }
         };
-        let (found, mut follow) = source.connection.follow(&prefix, Some(&prefix_end(&prefix))).await?;
-        found.into_iter().for_each(publish);
+        let (current, mut follow) = source.connection.follow(&prefix, Some(&prefix_end(&prefix))).await?;
+        current.into_iter().for_each(publish);
         loop {
             for event in follow.next().await? {
                 match event {
@@ -209,9 +209,9 @@ impl ClusterConnection<'_> {
         }
     }
 
-    /// Reduces the request rate once everything is read (`etcd.bootstrapQps`).
-    async fn limit_rate_when_read(&self, connection: &Connection) -> Result<Infallible, ConnectionError> {
-        self.task.context.reporter.wait_until_read().await;
+    /// Reduces the request rate once every kind is synced (`etcd.bootstrapQps`).
+    async fn reduce_rate_when_synced(&self, connection: &Connection) -> Result<Infallible, ConnectionError> {
+        self.task.context.reporter.wait_until_synced().await;
         connection.caught_up();
         std::future::pending().await
     }
@@ -238,17 +238,17 @@ impl ClusterConnection<'_> {
 }
 
 /// Returns the heartbeat in a key. Its value is the time in RFC 3339 (`pkg/kvstore/heartbeat`).
-fn heartbeat(connection: &Connection, found: &KeyValue) -> Heartbeat {
-    let written = std::str::from_utf8(&found.value).ok().and_then(|text| text.trim().parse::<jiff::Timestamp>().ok());
+fn heartbeat(connection: &Connection, key_value: &KeyValue) -> Heartbeat {
+    let written = std::str::from_utf8(&key_value.value).ok().and_then(|text| text.trim().parse::<jiff::Timestamp>().ok());
     Heartbeat {
         etcd_cluster_id: connection.etcd_cluster_id(),
-        revision: found.mod_revision,
+        revision: key_value.mod_revision,
         written: written.map(jiff::Timestamp::as_second),
     }
 }
 
-/// Runs all futures until one fails. Each is polled only when it is woken, unlike with a join: a
-/// dozen of them are idle while one has all the changes.
+/// Runs all futures until one fails. Unlike a join, it polls a future only when that future is
+/// woken: usually a dozen are idle while one has all the changes.
 async fn first_error<'a>(
     all: impl IntoIterator<Item = BoxFuture<'a, Result<Infallible, ConnectionError>>>,
 ) -> Result<Infallible, ConnectionError> {
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_idle_task_is_not_polled_for_others() {
+    async fn a_busy_task_does_not_wake_an_idle_task() {
         let polls = AtomicUsize::new(0);
         let idle = poll_fn(|_| {
             polls.fetch_add(1, Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! Compares the readings of the config directory: clusters that were added, changed or removed.
+//! Compares the scans of the config directory: finds clusters that were added, changed or removed.
 //!
-//! [`AnnouncedFiles`] keeps the last announced content and turns a stable scan into events and a
-//! state. A directory or a file that cannot be read removes nothing, and equal bytes announce
-//! nothing. No IO and no clock.
+//! [`AnnouncedFiles`] keeps the digests of the last announced files, and turns a stable scan into
+//! events and a state. A directory or a file that cannot be read removes no cluster, and unchanged
+//! bytes cause no event. The module is pure: no IO, no clock.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,26 +11,26 @@ use super::scan::{ClusterFile, ContentDigest, ScannedFile, ScannedFiles};
 use super::{DirectoryEvent, DirectoryState};
 use crate::model::ClusterName;
 
-/// Content that was announced last, by cluster.
+/// Digests of the last announced files, by cluster.
 #[derive(Debug)]
 pub(super) struct AnnouncedFiles {
     directory: PathBuf,
     clusters: BTreeMap<ClusterName, ContentDigest>,
-    /// True if the last reading succeeded. The first success after a failure announces the full set
-    /// of clusters.
+    /// True if the last scan succeeded. The first success after a failure announces the full set of
+    /// clusters.
     readable: bool,
 }
 
 impl AnnouncedFiles {
-    /// Creates the state in which nothing was announced.
+    /// Creates the state before the first scan.
     pub(super) fn empty(directory: PathBuf) -> Self {
         Self { directory, clusters: BTreeMap::new(), readable: false }
     }
 
-    /// Returns the events that lead from the last reading to this one, in order, and the state to
+    /// Returns the events that lead from the last scan to this one, in order, and the state to
     /// publish.
-    pub(super) fn apply_scan(&mut self, reading: &Result<ScannedFiles, String>) -> (Vec<DirectoryEvent>, DirectoryState) {
-        let files = match reading {
+    pub(super) fn apply_scan(&mut self, scan: &Result<ScannedFiles, String>) -> (Vec<DirectoryEvent>, DirectoryState) {
+        let files = match scan {
             Ok(files) => files,
             Err(error) => {
                 self.readable = false;
@@ -84,7 +84,7 @@ mod tests {
     }
 
     /// Files as `name=content`. `name!` is unreadable, and `name?` has an invalid name.
-    fn reading(files: &[&str]) -> Result<ScannedFiles, String> {
+    fn scanned(files: &[&str]) -> Result<ScannedFiles, String> {
         let file = |text: &&str| match text.split_once('=') {
             Some((cluster, content)) => {
                 let file = ClusterFile { cluster: name(cluster), content: content.as_bytes().into(), digest: digest(content) };
@@ -106,12 +106,12 @@ mod tests {
     }
 
     /// Events as `+name=content`, `-name` and `all:name,name`.
-    fn shown(events: &[DirectoryEvent]) -> Vec<String> {
+    fn event_texts(events: &[DirectoryEvent]) -> Vec<String> {
         let show = |event: &DirectoryEvent| match event {
             DirectoryEvent::Read(state) => panic!("{state:?} is sent by the watcher only"),
-            DirectoryEvent::Upserted { cluster, path, content, digest: got } => {
+            DirectoryEvent::Upserted { cluster, path, content, digest: announced_digest } => {
                 let content = std::str::from_utf8(content).unwrap();
-                assert_eq!((path, got), (&PathBuf::from("/config").join(cluster.as_str()), &digest(content)));
+                assert_eq!((path, announced_digest), (&PathBuf::from("/config").join(cluster.as_str()), &digest(content)));
                 format!("+{cluster}={content}")
             }
             DirectoryEvent::Removed { cluster } => format!("-{cluster}"),
@@ -123,33 +123,33 @@ mod tests {
     }
 
     #[test]
-    fn each_reading_announces_only_what_it_changes() {
-        let gone = || Err("no such directory".to_owned());
+    fn a_scan_announces_only_its_changes() {
+        let unreadable = || Err("no such directory".to_owned());
         let steps: Vec<(Result<ScannedFiles, String>, &[&str])> = vec![
-            (gone(), &[]),
-            (reading(&["a=1", "b=1", "x.yaml?"]), &["+a=1", "+b=1", "all:a,b"]),
-            (reading(&["a=1", "b=1"]), &[]),
-            (reading(&["a=1", "b=2"]), &["+b=2"]),
-            (reading(&["a!", "b=2"]), &[]),
-            (reading(&["a=1", "b=2"]), &[]),
-            (reading(&["a!", "b=2"]), &[]),
-            (reading(&["a=2", "b=2"]), &["+a=2"]),
-            (gone(), &[]),
-            (gone(), &[]),
-            (reading(&["a=2", "c=1"]), &["+c=1", "-b", "all:a,c"]),
-            (reading(&[]), &["-a", "-c"]),
+            (unreadable(), &[]),
+            (scanned(&["a=1", "b=1", "x.yaml?"]), &["+a=1", "+b=1", "all:a,b"]),
+            (scanned(&["a=1", "b=1"]), &[]),
+            (scanned(&["a=1", "b=2"]), &["+b=2"]),
+            (scanned(&["a!", "b=2"]), &[]),
+            (scanned(&["a=1", "b=2"]), &[]),
+            (scanned(&["a!", "b=2"]), &[]),
+            (scanned(&["a=2", "b=2"]), &["+a=2"]),
+            (unreadable(), &[]),
+            (unreadable(), &[]),
+            (scanned(&["a=2", "c=1"]), &["+c=1", "-b", "all:a,c"]),
+            (scanned(&[]), &["-a", "-c"]),
         ];
         let mut announced = AnnouncedFiles::empty("/config".into());
-        for (step, (reading, expected)) in steps.into_iter().enumerate() {
-            assert_eq!(shown(&announced.apply_scan(&reading).0), expected, "step {step}");
+        for (step, (scan, expected)) in steps.into_iter().enumerate() {
+            assert_eq!(event_texts(&announced.apply_scan(&scan).0), expected, "step {step}");
         }
     }
 
     #[test]
     fn an_unreadable_file_at_start_counts_as_present() {
         let mut announced = AnnouncedFiles::empty("/config".into());
-        let (events, state) = announced.apply_scan(&reading(&["a!", "x.yaml?"]));
-        assert_eq!(shown(&events), ["all:a"]);
+        let (events, state) = announced.apply_scan(&scanned(&["a!", "x.yaml?"]));
+        assert_eq!(event_texts(&events), ["all:a"]);
         let invalid = BTreeMap::from([("a".to_owned(), "denied".to_owned()), ("x.yaml".to_owned(), "invalid".to_owned())]);
         assert_eq!(state, DirectoryState { readable: true, error: None, invalid });
     }

@@ -15,7 +15,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use sha2::{Digest, Sha256};
 
-use crate::client_file::meant_by;
+use crate::client_file::intended_key;
 use crate::files::read_bounded;
 use crate::model::{ClusterName, readable_error};
 
@@ -30,17 +30,17 @@ const ENTRY_COUNT_MAX: usize = 4096;
 /// Bytes that make a file a cluster file, whatever its name (`pkg/clustermesh/common/config.go`).
 const CLUSTER_FILE_MARK: &[u8] = b"endpoints:";
 
-/// Other keys of a client file (etcd's `clientv3/yaml`).
+/// Keys of a client file other than `endpoints` (etcd's `clientv3/yaml`).
 const CLIENT_FILE_KEYS: [&str; 5] = ["trusted-ca-file", "cert-file", "key-file", "insecure-transport", "username"];
 
 /// SHA-256 of a file's content.
 pub(super) type ContentDigest = [u8; 32];
 
-/// Result of one pass over the directory.
+/// Result of one scan of the directory.
 #[derive(Debug)]
 pub(super) struct DirectoryScan {
-    /// Metadata from before the contents were read. A change during the pass then shows as a
-    /// difference to the next metadata.
+    /// Metadata from before the contents were read. A change during the scan then shows as a
+    /// difference from the next metadata.
     pub(super) metadata: DirectoryMetadata,
     /// Files by name, or the reason why the directory cannot be read.
     pub(super) files: Result<ScannedFiles, String>,
@@ -58,8 +58,8 @@ pub(super) enum ScannedFile {
     Unreadable { cluster: ClusterName, reason: String },
     /// A cluster file by its content, whose name is not a valid cluster name.
     InvalidName { reason: String },
-    /// A file that looks like a cluster file but is not one, for agents as well. It is reported
-    /// because its author expects a cluster.
+    /// A file that looks like a cluster file, but that neither meshkeep nor Cilium's agents read as
+    /// one. It is reported because its author probably expects a cluster.
     Skipped { reason: String },
 }
 
@@ -111,18 +111,18 @@ impl DirectoryMetadata {
     pub(super) fn read(directory: &Path) -> Self {
         let read = || {
             let identity = identify(directory)?;
-            let stamp = |name: OsString| {
-                let stamp = fs::metadata(directory.join(&name)).ok().as_ref().map(FileMetadata::new);
-                (name, stamp)
+            let with_metadata = |name: OsString| {
+                let metadata = fs::metadata(directory.join(&name)).ok().as_ref().map(FileMetadata::new);
+                (name, metadata)
             };
-            Ok(MetadataSnapshot { directory: identity, files: list_names(directory)?.into_iter().map(stamp).collect() })
+            Ok(MetadataSnapshot { directory: identity, files: list_names(directory)?.into_iter().map(with_metadata).collect() })
         };
         Self(read().map_err(|error: io::Error| readable_error(error)))
     }
 
     /// Returns the identity of the directory, if it exists.
     pub(super) fn identity(&self) -> Option<DirectoryIdentity> {
-        self.0.as_ref().ok().map(|stamps| stamps.directory)
+        self.0.as_ref().ok().map(|snapshot| snapshot.directory)
     }
 }
 
@@ -134,7 +134,7 @@ fn identify(directory: &Path) -> io::Result<DirectoryIdentity> {
     fs::metadata(directory).map(|metadata| DirectoryIdentity(metadata.dev(), metadata.ino()))
 }
 
-/// Reads the directory once. The file of `own_cluster` is skipped.
+/// Scans the directory once. Skips the file of `own_cluster`.
 pub(super) fn read_directory(directory: &Path, own_cluster: Option<&ClusterName>) -> DirectoryScan {
     let metadata = DirectoryMetadata::read(directory);
     let read = || {
@@ -209,30 +209,30 @@ fn skip_reason(content: &[u8]) -> Option<String> {
         return Some(format!("it is empty, so there is no cluster of this name: {agents}"));
     }
     let keys: Vec<&str> = text.lines().filter_map(|line| line.split_once(':')).map(|(key, _)| key.trim_matches([' ', '"', '\''])).collect();
-    // agents look for exactly these bytes: capitals do not count, although etcd's client would
-    // accept them
-    let meant = |key: &&&str| key.eq_ignore_ascii_case("endpoints") || meant_by(key) == Some("endpoints");
-    if let Some(key) = keys.iter().find(meant) {
-        return Some(format!("it has \"{key}:\" instead of \"endpoints:\", without a space before the colon: {agents}"));
+    // agents search for exactly these bytes: `Endpoints:` does not match, although etcd's client
+    // would accept it
+    let is_misspelt_endpoints = |key: &&&str| key.eq_ignore_ascii_case("endpoints") || intended_key(key) == Some("endpoints");
+    if let Some(key) = keys.iter().find(is_misspelt_endpoints) {
+        return Some(format!("it has \"{key}:\" instead of \"endpoints:\" (exactly so, with no space before the colon): {agents}"));
     }
     let is_client_file = keys.iter().any(|key| CLIENT_FILE_KEYS.contains(&key.replace('_', "-").as_str()));
     is_client_file.then(|| format!("it has no endpoints: {agents}"))
 }
 
-/// Returns the encoding in which the content has the mark, if it has it only encoded.
+/// Returns the encoding of a content that contains the mark only in encoded form.
 fn encoded_mark(content: &[u8]) -> Option<&'static str> {
-    let wide = |unit: fn([u8; 2]) -> u16| {
+    let has_utf16_mark = |unit: fn([u8; 2]) -> u16| {
         let units = content.chunks_exact(2).map(|pair| unit([pair[0], pair[1]]));
         is_cluster_file(&units.flat_map(u8::try_from).collect::<Vec<u8>>())
     };
-    if wide(u16::from_le_bytes) || wide(u16::from_be_bytes) {
+    if has_utf16_mark(u16::from_le_bytes) || has_utf16_mark(u16::from_be_bytes) {
         return Some("UTF-16");
     }
-    let packed: Vec<u8> = content.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
-    if BASE64.decode(packed).is_ok_and(|unpacked| is_cluster_file(&unpacked)) {
+    let encoded: Vec<u8> = content.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    if BASE64.decode(encoded).is_ok_and(|decoded| is_cluster_file(&decoded)) {
         return Some("base64, perhaps encoded twice in a Secret's data");
     }
-    let quoted = content.windows(9).enumerate().filter(|(_, word)| *word == b"endpoints").any(|(place, _)| match &content[place + 9..] {
+    let quoted = content.windows(9).enumerate().filter(|(_, word)| *word == b"endpoints").any(|(start, _)| match &content[start + 9..] {
         [b'"' | b'\'', rest @ ..] => rest.trim_ascii_start().starts_with(b":"),
         _ => false,
     });
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn cluster_files_are_those_of_agents() {
+    fn the_same_files_are_cluster_files_for_agents() {
         let table: Vec<serde_json::Value> = serde_json::from_str(include_str!("../../../tests/data/client_files.json")).unwrap();
         for row in table {
             let text = row.get("text").and_then(|text| Some(text.as_str()?.as_bytes().to_vec()));

@@ -64,7 +64,7 @@ impl WatchedDirectory {
     }
 
     async fn next(&mut self) -> String {
-        timeout(EFFECT_WITHIN, self.event()).await.expect("an event within 2 s").expect("the watch goes on")
+        timeout(EFFECT_WITHIN, self.event()).await.expect("an event within 2 s").expect("the watch must not end")
     }
 
     async fn expect(&mut self, expected: &[&str]) {
@@ -161,7 +161,7 @@ async fn cluster_files_are_announced_and_other_files_are_ignored() {
 }
 
 #[tokio::test]
-async fn a_secret_mount_is_followed_through_its_swaps() {
+async fn swaps_of_a_mounted_secret_are_announced() {
     let paris = ("paris", "endpoints: a");
     let mut watch = WatchedDirectory::start(|root| {
         let mount = root.join("config");
@@ -193,7 +193,7 @@ async fn a_chmod_storm_announces_nothing() {
 }
 
 #[tokio::test]
-async fn a_write_in_place_behind_a_link_elsewhere_takes_effect() {
+async fn a_write_to_the_target_of_a_link_is_announced() {
     let mut watch = WatchedDirectory::start(|root| {
         put(&root.join("elsewhere"), &[("paris.conf", "endpoints: a")]);
         fs::create_dir(root.join("config")).unwrap();
@@ -202,7 +202,7 @@ async fn a_write_in_place_behind_a_link_elsewhere_takes_effect() {
     watch.expect(&["+paris a", "all paris"]).await;
     fs::write(watch.path("elsewhere/paris.conf"), cluster_file("b")).unwrap();
     watch.expect(&["+paris b"]).await;
-    // a link to a missing file is not an absent file
+    // a link whose target is missing does not count as a removed file
     fs::remove_file(watch.path("elsewhere/paris.conf")).unwrap();
     watch.expect_state(|state| state.invalid.contains_key("paris")).await;
     fs::write(watch.path("elsewhere/paris.conf"), cluster_file("c")).unwrap();
@@ -265,15 +265,15 @@ async fn an_empty_directory_announces_an_empty_set() {
 }
 
 #[tokio::test]
-async fn a_requested_rescan_finds_changes_without_metadata() {
-    // the name of a thread is a writable file of a few bytes (proc_pid_comm(5)); its metadata
-    // changes only once the kernel has dropped its inode, and then the check of the metadata finds
-    // the change
+async fn a_requested_rescan_finds_changes_that_metadata_does_not_show() {
+    // the name of a thread is a writable file of a few bytes (proc_pid_comm(5)). Its metadata
+    // changes only once the kernel has dropped its inode; only then would the check of the metadata
+    // find the change
     let (sender, comm) = std::sync::mpsc::sync_channel(1);
-    let (keep, kept) = std::sync::mpsc::sync_channel::<()>(1);
+    let (release, released) = std::sync::mpsc::sync_channel::<()>(1);
     let thread = std::thread::Builder::new().name("endpoints: a".into()).spawn(move || {
         sender.send(fs::read_link("/proc/thread-self").unwrap()).unwrap();
-        let _ = kept.recv();
+        let _ = released.recv();
     });
     let comm = Path::new("/proc").join(comm.recv().unwrap()).join("comm");
     let mut watch = WatchedDirectory::start(|root| {
@@ -285,6 +285,6 @@ async fn a_requested_rescan_finds_changes_without_metadata() {
     watch.rescan.notify_one();
     watch.expect(&["+paris b\n"]).await;
     watch.finish().await;
-    drop(keep);
+    drop(release);
     thread.unwrap().join().unwrap();
 }

@@ -10,21 +10,21 @@ impl Reporter {
     /// Enters the phase of a new connection. A cluster without a config stays in `readingConfig`,
     /// because the next connection probably leads to the same etcd.
     pub(in crate::clustermesh) fn connecting(&self) {
-        let stays = |status: &ClusterStatus| status.missing_config.is_some() && status.phase == Phase::ReadingConfig;
-        if !stays(&self.status.borrow()) {
+        let keeps_phase = |status: &ClusterStatus| status.missing_config.is_some() && status.phase == Phase::ReadingConfig;
+        if !keeps_phase(&self.status.borrow()) {
             self.phase(Phase::Connecting);
         }
     }
 
-    /// Clears the report of a missing config. The next connection may lead to another etcd, or the
-    /// config exists.
+    /// Clears the report of a missing config. It is no longer valid: the config exists, or the next
+    /// connection may lead to another etcd.
     pub(in crate::clustermesh) fn forget_missing_config(&self) {
         self.status.send_if_modified(|status| status.missing_config.take().is_some());
     }
 
-    /// Reports that the etcd has no config of the cluster that the user may read, and which
-    /// clusters it describes instead.
-    pub(in crate::clustermesh) fn config_missing(&self, missing: MissingConfig) {
+    /// Reports that the etcd has no config of the cluster, or none that the user may read, and
+    /// which clusters the etcd describes instead.
+    pub(in crate::clustermesh) fn set_missing_config(&self, missing: MissingConfig) {
         let reason = missing.describe(&self.cluster);
         self.status.send_if_modified(|status| {
             let since = status.missing_config.as_ref().map_or_else(Instant::now, |known| known.since);
@@ -36,9 +36,8 @@ impl Reporter {
         self.waiting(Phase::ReadingConfig, &reason);
     }
 
-    /// Reports an unusable cluster config with its bytes and the reason, or with `None` that it is
-    /// usable.
-    pub(in crate::clustermesh) fn config_refused(&self, refused: Option<(&[u8], &str)>) {
+    /// Reports an unusable cluster config with its bytes and the reason. `None` clears the report.
+    pub(in crate::clustermesh) fn set_config_refusal(&self, refused: Option<(&[u8], &str)>) {
         if refused.is_some() {
             self.forget_missing_config();
         }

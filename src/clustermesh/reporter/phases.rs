@@ -1,5 +1,5 @@
 //! Rules about the phase of a cluster: the phase that follows from its state, the reason for it,
-//! and whether it is news. Pure.
+//! and whether it must be announced or logged. The rules are pure.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::time::Instant;
@@ -10,17 +10,17 @@ use crate::wire::keys::canary_key;
 /// Returns the phase to announce and a hash of its cause, if they differ from the last announced
 /// ones.
 ///
-/// A cluster that cannot be reached counts as backing off until it is reached. Its further attempts
-/// are not news.
+/// A cluster that cannot be reached counts as backing off until it is reached. Further attempts are
+/// not announced.
 pub(super) fn phase_to_announce(announced: Option<(Phase, u64)>, status: &ClusterStatus) -> Option<(Phase, u64)> {
     let was_backing_off = announced.is_some_and(|(phase, _)| phase == Phase::BackingOff);
     if was_backing_off && status.phase == Phase::Connecting {
         return None;
     }
     let cause = status.last_error.as_ref().filter(|_| matches!(status.phase, Phase::BackingOff | Phase::WaitingForFiles));
-    // 0 means no cause; two errors with the same hash lose one event in about 10^19
-    let now = (status.phase, cause.map_or(0, |error| hash_of(error).max(1)));
-    (announced != Some(now)).then_some(now)
+    // 0 means no cause. Two errors have the same hash, which loses an event, about once in 10^19
+    let current = (status.phase, cause.map_or(0, |error| hash_of(error).max(1)));
+    (announced != Some(current)).then_some(current)
 }
 
 fn hash_of(text: &str) -> u64 {
@@ -57,40 +57,41 @@ impl Default for LoggedPhases {
 }
 
 impl LoggedPhases {
-    /// Returns the time of the first of these phases, or that of the start if there is none yet.
+    /// Returns the time of the first phase since all kinds were last read, or the start time if no
+    /// phase was logged yet.
     pub(super) fn since(&self) -> Instant {
         self.since
     }
 
     /// Records a phase, and returns whether it is new since all kinds were last read. A remote that
     /// is down for a day repeats a few phases at each attempt, which would fill the log.
-    pub(super) fn is_news(&mut self, phase: Phase) -> bool {
+    pub(super) fn record_phase(&mut self, phase: Phase) -> bool {
         if matches!(phase, Phase::Live | Phase::SourceLost) {
             self.phases.clear();
             return true;
         }
-        let news = !self.phases.contains(&phase);
-        if news {
+        let is_new = !self.phases.contains(&phase);
+        if is_new {
             if self.phases.is_empty() {
                 self.since = Instant::now();
             }
             self.phases.push(phase);
         }
-        news
+        is_new
     }
 }
 
-/// Returns the sentence about a cluster that enters a phase, without its subject.
+/// Returns the log text for a phase, to be written after `cluster NAME`.
 pub(super) fn predicate(phase: Phase) -> &'static str {
     match phase {
         Phase::WaitingForFiles => "waits for its client file",
-        Phase::Connecting => "is being connected",
+        Phase::Connecting => "is connecting",
         Phase::ReadingConfig => "is connected, its config is being read",
         Phase::WaitingForCanary => "waits for a canary",
         Phase::Listing => "is being listed",
         Phase::Live => "is live",
         Phase::SourceLost => "has lost keys or its config at the source",
-        Phase::BackingOff => "could not be read, the next attempt waits",
+        Phase::BackingOff => "could not be read and waits for the next attempt",
         Phase::Draining => "is being removed",
     }
 }
@@ -99,13 +100,13 @@ pub(super) fn predicate(phase: Phase) -> &'static str {
 pub(super) fn describe_loss(status: &ClusterStatus) -> String {
     let held: usize = status.resources.iter().map(|resource| resource.held_count).sum();
     let canary = status.resources.iter().any(|resource| resource.canary_deleted);
-    let gone = match (status.config_deleted, canary) {
+    let loss = match (status.config_deleted, canary) {
         (true, true) => "its cluster config and canaries were deleted",
         (true, false) => "its cluster config was deleted",
         (false, true) => "one of its canaries was deleted",
         (false, false) => "some of its leases expired",
     };
-    format!("{gone}: meshkeep holds deleted keys as stale until the cluster has recovered ({held} keys now)")
+    format!("{loss}: meshkeep holds deleted keys as stale until the cluster has recovered ({held} keys now)")
 }
 
 /// Describes the canaries that are missing, with key and kind, for status and log.

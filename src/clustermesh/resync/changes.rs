@@ -23,7 +23,7 @@ impl Resync {
                 Event::Delete { key, .. } => key,
             };
             match (keys::entry_key(self.scope.kind, &self.scope.cluster, source.cached, key), event) {
-                (Ok(key), event) => changes.push(self.change(key, event, evidence, &source)),
+                (Ok(key), event) => changes.push(self.entry_change(key, event, evidence, &source)),
                 (Err(reason), Event::Put(put)) => {
                     step.unreadable_keys.push(reason.clone());
                     self.unreadable.put(&put.key, &put.value, reason);
@@ -46,7 +46,7 @@ impl Resync {
         self.apply(puts.into_iter().map(Event::Put).collect(), &DeleteEvidence::default(), cursor)
     }
 
-    fn change(&mut self, key: EntryKey, event: Event, evidence: &DeleteEvidence, source: &SourceInfo) -> Change {
+    fn entry_change(&mut self, key: EntryKey, event: Event, evidence: &DeleteEvidence, source: &SourceInfo) -> Change {
         match event {
             Event::Delete { .. } => {
                 let hold = evidence.hold(&key, source.cached, HistoryMatch::Same);
@@ -58,7 +58,7 @@ impl Resync {
                     cluster_id: source.cluster_id,
                     max_connected_clusters: source.max_connected_clusters,
                 };
-                let decoded = wire::decode_held(&key, &put.value, &context).map(Arc::new).map_err(Arc::from);
+                let decoded = wire::decode_shared(&key, &put.value, &context).map(Arc::new).map_err(Arc::from);
                 let source = SourceStamp { mod_revision: put.mod_revision, lease: put.lease, held: false };
                 self.held_keys.release(&key);
                 Change::Put { key, value: put.value, decoded, source }
@@ -71,7 +71,7 @@ pub(super) fn put_point(put: &KeyValue) -> PutPoint {
     PutPoint { source_key: put.key.clone(), revision: put.mod_revision, value_digest: digest(put) }
 }
 
-pub(super) fn is_value(key_value: &KeyValue, stored: &PutPoint) -> bool {
+pub(super) fn matches_put_point(key_value: &KeyValue, stored: &PutPoint) -> bool {
     digest(key_value) == stored.value_digest
 }
 
@@ -101,7 +101,7 @@ mod tests {
             lease: LeaseId(lease),
         };
         let stored = put_point(&put(b"a", 7));
-        let found = [put(b"a", 7), put(b"a", 8), put(b"a", 0), put(b"b", 7)].map(|put| is_value(&put, &stored));
-        assert_eq!(found, [true, false, false, false]);
+        let is_same = [put(b"a", 7), put(b"a", 8), put(b"a", 0), put(b"b", 7)].map(|put| matches_put_point(&put, &stored));
+        assert_eq!(is_same, [true, false, false, false]);
     }
 }

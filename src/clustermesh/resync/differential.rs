@@ -16,7 +16,7 @@ impl Resync {
         // start at the newest stored put, not at the cursor's revision: a snapshot that was
         // restored in between would hide changes (docs/develop/measurements.md §2)
         let newest = cursor.last_put.as_ref().map_or(Revision(0), |put| put.revision);
-        self.state = ResyncState::Differing { cursor, compare_keys, changed: None };
+        self.state = ResyncState::ListingChanges { cursor, compare_keys, changed: None };
         ResyncStep { request: Some(Request::ListChanges(newest)), ..ResyncStep::default() }
     }
 
@@ -26,38 +26,38 @@ impl Resync {
     /// Equal counts therefore mean that nothing was deleted (docs/develop/measurements.md §2,
     /// "Differential list"). Held keys make the counts unequal. Unreadable keys cannot disturb the
     /// counts: a cursor is resumed from only if there were none when it was stored.
-    pub(super) fn compare_counts(&mut self, answer: Option<ChangedKeys>, held_count: u64) -> ResyncStep {
-        let ResyncState::Differing { compare_keys, changed, .. } = &mut self.state else { return ResyncStep::default() };
+    pub(super) fn compare_counts(&mut self, answer: Option<ChangedKeys>, entry_count: u64) -> ResyncStep {
+        let ResyncState::ListingChanges { compare_keys, changed, .. } = &mut self.state else { return ResyncStep::default() };
         let Some(answer) = answer else { return self.list(HistoryMatch::Same) };
-        if *compare_keys || answer.total_count != held_count {
+        if *compare_keys || answer.total_count != entry_count {
             let revision = answer.revision;
             *changed = Some(answer);
             return ResyncStep { request: Some(Request::ListKeys(revision)), ..ResyncStep::default() };
         }
         self.unreadable.clear();
-        self.finish_differing(answer, Vec::new())
+        self.finish_changes(answer, Vec::new())
     }
 
     /// Compares the keys in both directions. An entry that is not listed was deleted. A listed key
     /// that is neither an entry nor put since proves another history.
-    pub(super) fn compare_keys(&mut self, listed: &[Vec<u8>], held: Vec<EntryKey>, evidence: &DeleteEvidence) -> ResyncStep {
-        let ResyncState::Differing { changed, .. } = &mut self.state else { return ResyncStep::default() };
+    pub(super) fn compare_keys(&mut self, listed: &[Vec<u8>], entries: Vec<EntryKey>, evidence: &DeleteEvidence) -> ResyncStep {
+        let ResyncState::ListingChanges { changed, .. } = &mut self.state else { return ResyncStep::default() };
         let (Some(changed), Some(source)) = (changed.take(), &self.source) else { return self.list(HistoryMatch::Unknown) };
         let key_of = |key: &Vec<u8>| keys::entry_key(self.scope.kind, &self.scope.cluster, source.cached, key).ok();
         self.unreadable.keep(listed);
         let listed: BTreeSet<EntryKey> = listed.iter().filter_map(key_of).collect();
         let put: BTreeSet<EntryKey> = changed.puts.iter().filter_map(|put| key_of(&put.key)).collect();
-        let held: BTreeSet<EntryKey> = held.into_iter().collect();
-        if listed.iter().any(|key| !held.contains(key) && !put.contains(key)) {
+        let entries: BTreeSet<EntryKey> = entries.into_iter().collect();
+        if listed.iter().any(|key| !entries.contains(key) && !put.contains(key)) {
             return self.list(HistoryMatch::Other);
         }
-        let gone = held.into_iter().filter(|key| !listed.contains(key)).collect();
-        let gone = self.delete_or_hold_missing(gone, evidence, HistoryMatch::Same);
-        self.finish_differing(changed, gone)
+        let missing = entries.into_iter().filter(|key| !listed.contains(key)).collect();
+        let missing_changes = self.delete_or_hold_missing(missing, evidence, HistoryMatch::Same);
+        self.finish_changes(changed, missing_changes)
     }
 
-    fn finish_differing(&mut self, changed: ChangedKeys, gone: Vec<Change>) -> ResyncStep {
-        let ResyncState::Differing { cursor, .. } = &self.state else { return ResyncStep::default() };
+    fn finish_changes(&mut self, changed: ChangedKeys, missing_changes: Vec<Change>) -> ResyncStep {
+        let ResyncState::ListingChanges { cursor, .. } = &self.state else { return ResyncStep::default() };
         let mut cursor = cursor.clone();
         cursor.revision = changed.revision;
         cursor.canary.clone_from(&self.canary);
@@ -69,7 +69,7 @@ impl Resync {
         self.cursor = Some(cursor.clone());
         self.state = ResyncState::Watching { prune_pending: false };
         self.interrupts_watch = false;
-        step.commands.extend(self.completion_commands(gone, cursor));
+        step.commands.extend(self.completion_commands(missing_changes, cursor));
         step.request = Some(Request::Watch(changed.revision));
         step
     }

@@ -3,8 +3,8 @@
 //!
 //! Every key in a source has a lease. When a KVStoreMesh or clustermesh-apiserver dies, its leases
 //! expire and its keys disappear as ordinary deletes. A client renews its leases after each third
-//! of their TTL, so between two thirds and all of a TTL is left when it dies. The deletes are
-//! therefore spread over a third of the TTL. The rules here follow from this; docs/use/holds.md
+//! of their TTL, so between two thirds and all of a TTL is left when the client dies. The deletes
+//! are therefore spread over a third of the TTL. The rules here follow from this; docs/use/holds.md
 //! explains them to users. Pure: the state of the source is passed in as [`DeleteEvidence`], the
 //! time as an argument.
 
@@ -99,7 +99,7 @@ impl WriterKey {
         }
     }
 
-    fn granted(&self) -> Option<Duration> {
+    fn lease_ttl(&self) -> Option<Duration> {
         match self {
             Self::Present { life: LeaseLife::Alive { granted, .. }, .. } => Some(*granted),
             Self::NotWritten | Self::Deleted | Self::Present { .. } => None,
@@ -122,9 +122,9 @@ impl WriterKey {
         };
         match (old, new) {
             _ if lease_before != lease_now => true,
-            (LeaseLife::Alive { remaining: left_then, .. }, LeaseLife::Alive { granted, remaining: left_now }) => {
+            (LeaseLife::Alive { remaining: remaining_before, .. }, LeaseLife::Alive { granted, remaining: remaining_now }) => {
                 // half the time between two renewals, because etcd reports whole seconds
-                *left_now + elapsed > *left_then + *granted / (2 * RENEWALS_PER_TTL)
+                *remaining_now + elapsed > *remaining_before + *granted / (2 * RENEWALS_PER_TTL)
             }
             (LeaseLife::NotFound, _) | (_, LeaseLife::NotFound) => false,
             (LeaseLife::Unknown, _) | (_, LeaseLife::Unknown) => true,
@@ -156,12 +156,12 @@ impl HeldKeys {
         self.keys.contains(key)
     }
 
-    /// Holds or deletes a key that is missing at the source. `found` says that a list or a
-    /// comparison noticed it.
-    pub(super) fn delete_or_hold(&mut self, key: EntryKey, hold: bool, found: bool) -> Change {
+    /// Holds or deletes a key that is missing at the source. `found_by_list` says that a list or a
+    /// comparison found it missing.
+    pub(super) fn delete_or_hold(&mut self, key: EntryKey, hold: bool, found_by_list: bool) -> Change {
         if hold {
             self.keys.insert(key.clone());
-            self.found_by_list |= found;
+            self.found_by_list |= found_by_list;
             self.observation = None;
             Change::Hold { key }
         } else {
@@ -209,12 +209,12 @@ impl HeldKeys {
             return false;
         };
         let elapsed = now.saturating_duration_since(observation.since);
-        let life = [evidence.config.granted(), evidence.canary.granted()].into_iter().flatten().max().unwrap_or(LEASE_TTL_DEFAULT);
+        let ttl = [evidence.config.lease_ttl(), evidence.canary.lease_ttl()].into_iter().flatten().max().unwrap_or(LEASE_TTL_DEFAULT);
         let renewed = || {
             evidence.config.was_renewed_since(&observation.config, elapsed)
                 && evidence.canary.was_renewed_since(&observation.canary, elapsed)
         };
-        elapsed >= life + margin || (elapsed >= life / RENEWALS_PER_TTL + margin && (!self.found_by_list || renewed()))
+        elapsed >= ttl + margin || (elapsed >= ttl / RENEWALS_PER_TTL + margin && (!self.found_by_list || renewed()))
     }
 
     fn reset_if_empty(&mut self) {

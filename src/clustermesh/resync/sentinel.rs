@@ -1,15 +1,15 @@
 //! The sentinel check: decides whether the source still has the history that the stored cursor
 //! belongs to (docs/develop/invariants.md, 2; docs/develop/measurements.md §2).
 
-use super::changes::is_value;
+use super::changes::matches_put_point;
 use super::{HistoryLost, HistoryMatch, Request, Resync, ResyncState, ResyncStep, SentinelQuery};
 use crate::model::{Cursor, EtcdClusterId, Revision};
 use crate::wire::keys;
 use cilium_kvstore::KeyValue;
 
-/// Etcd cluster id in the cursor of a list of another history until that list is settled. After an
-/// interruption the history then still counts as another one. No etcd has this id, because a reply
-/// without an id is refused.
+/// Etcd cluster id in the cursor that is stored until a list of another history is finished. If
+/// that list is interrupted, the next connection still treats the history as another one. No etcd
+/// has this id, because meshkeep refuses a reply without an id.
 pub(super) const OTHER_HISTORY: EtcdClusterId = EtcdClusterId(0);
 
 /// Returns the cursor that is stored while a list of another history runs.
@@ -19,7 +19,7 @@ pub(super) fn other_history_cursor() -> Cursor {
 }
 
 impl Resync {
-    /// Starts the check, if the stored cursor can belong to this source at all.
+    /// Starts the check if the stored cursor can belong to this source; otherwise starts a list.
     pub(super) fn check_sentinel(&mut self) -> ResyncStep {
         let Some(source) = &self.source else { return ResyncStep::default() };
         let Some(cursor) = self.cursor.clone().filter(|cursor| cursor.last_put.is_some()) else { return self.list(HistoryMatch::Unknown) };
@@ -32,12 +32,12 @@ impl Resync {
         ResyncStep { request: Some(Request::ReadTogether(keys)), ..ResyncStep::default() }
     }
 
-    pub(super) fn current_keys_read(&mut self, found: &[Option<KeyValue>], revision: Revision) -> ResyncStep {
+    pub(super) fn check_current_values(&mut self, key_values: &[Option<KeyValue>], revision: Revision) -> ResyncStep {
         let canaries = self.source.as_ref().is_some_and(|source| source.canaries);
         let ResyncState::Checking { cursor, query: SentinelQuery::Current, new_canary } = &mut self.state else {
             return ResyncStep::default();
         };
-        let (canary, put) = (found.first().and_then(Option::as_ref), found.get(1).and_then(Option::as_ref));
+        let (canary, put) = (key_values.first().and_then(Option::as_ref), key_values.get(1).and_then(Option::as_ref));
         // a canary that was written again requires a list; the newest put decides whether the
         // history is another one
         *new_canary = canaries && !is_same_canary(canary, cursor);
@@ -46,30 +46,31 @@ impl Resync {
         }
         let Some(stored) = &cursor.last_put else { return self.list(HistoryMatch::Unknown) };
         match put {
-            Some(put) if put.mod_revision == stored.revision && is_value(put, stored) => self.query_delete(),
+            Some(put) if put.mod_revision == stored.revision && matches_put_point(put, stored) => self.query_delete(),
             Some(put) if put.mod_revision <= stored.revision => self.list(HistoryMatch::Other),
             Some(_) | None => {
-                let (key, at) = (stored.source_key.clone(), stored.revision);
-                self.query(SentinelQuery::NewestPut, key, at)
+                let (key, put_revision) = (stored.source_key.clone(), stored.revision);
+                self.query(SentinelQuery::NewestPut, key, put_revision)
             }
         }
     }
 
-    pub(super) fn past_key_read(&mut self, found: Result<Option<KeyValue>, HistoryLost>) -> ResyncStep {
+    pub(super) fn check_past_value(&mut self, value: Result<Option<KeyValue>, HistoryLost>) -> ResyncStep {
         let ResyncState::Checking { cursor, query, .. } = &self.state else { return ResyncStep::default() };
-        match (query, found) {
+        match (query, value) {
             (SentinelQuery::Current, _) => ResyncStep::default(),
             (SentinelQuery::NewestPut, Ok(Some(put))) => {
-                let same = cursor.last_put.as_ref().is_some_and(|stored| put.mod_revision == stored.revision && is_value(&put, stored));
+                let same =
+                    cursor.last_put.as_ref().is_some_and(|stored| put.mod_revision == stored.revision && matches_put_point(&put, stored));
                 if same { self.query_delete() } else { self.list(HistoryMatch::Other) }
             }
             (SentinelQuery::Deleted, Ok(None)) => match cursor.last_delete.clone() {
                 Some(delete) => self.query(SentinelQuery::BeforeDelete, delete.source_key, delete.revision.previous()),
-                None => self.same_history(false),
+                None => self.resume_history(false),
             },
-            (SentinelQuery::BeforeDelete, Ok(Some(_))) => self.same_history(false),
+            (SentinelQuery::BeforeDelete, Ok(Some(_))) => self.resume_history(false),
             // the state at the delete is compacted away: compare the keys as well
-            (SentinelQuery::Deleted | SentinelQuery::BeforeDelete, Err(HistoryLost)) => self.same_history(true),
+            (SentinelQuery::Deleted | SentinelQuery::BeforeDelete, Err(HistoryLost)) => self.resume_history(true),
             (SentinelQuery::NewestPut, Err(HistoryLost)) => self.list(HistoryMatch::Unknown),
             (SentinelQuery::NewestPut, Ok(None)) | (SentinelQuery::Deleted, Ok(Some(_))) | (SentinelQuery::BeforeDelete, Ok(None)) => {
                 self.list(HistoryMatch::Other)
@@ -83,22 +84,22 @@ impl Resync {
         let put = cursor.last_put.as_ref().map(|put| put.revision);
         match cursor.last_delete.clone() {
             Some(delete) if Some(delete.revision) > put => self.query(SentinelQuery::Deleted, delete.source_key, delete.revision),
-            _ => self.same_history(false),
+            _ => self.resume_history(false),
         }
     }
 
-    fn query(&mut self, next: SentinelQuery, key: Vec<u8>, at: Revision) -> ResyncStep {
+    fn query(&mut self, next: SentinelQuery, key: Vec<u8>, revision: Revision) -> ResyncStep {
         if let ResyncState::Checking { query, .. } = &mut self.state {
             *query = next;
         }
-        ResyncStep { request: Some(Request::ReadAt(key, at)), ..ResyncStep::default() }
+        ResyncStep { request: Some(Request::ReadAt(key, revision)), ..ResyncStep::default() }
     }
 
-    /// Continues from the stored state and reads only the changes since.
+    /// Resumes from the stored state: reads only the changes since then.
     ///
-    /// The list is read in full behind a canary that was written again, and without canaries,
-    /// because another history may look the same. The list may then remove entries at once.
-    fn same_history(&mut self, compare_keys: bool) -> ResyncStep {
+    /// If the canary was written again or the cluster writes no canaries, it lists in full instead,
+    /// because another history may look the same. That list may remove entries at once.
+    fn resume_history(&mut self, compare_keys: bool) -> ResyncStep {
         let canaries = self.source.as_ref().is_some_and(|source| source.canaries);
         let ResyncState::Checking { cursor, new_canary, .. } = &self.state else { return ResyncStep::default() };
         if !canaries || *new_canary {

@@ -1,5 +1,5 @@
-//! The state machine against a scripted source. The source is an etcd made of a log that can be
-//! compacted, wiped and reloaded. The connection breaks at any point, and the store loses its
+//! Tests of the state machine with a scripted source. The source is an etcd made of a log that can
+//! be compacted, wiped and reloaded. The connection breaks at any point, and the store loses its
 //! newest writes in a crash.
 
 mod etcd;
@@ -57,7 +57,7 @@ fn value(random: &mut StdRng) -> Vec<u8> {
     format!("k8s:io.cilium.k8s.policy.cluster=paris;k8s:v={};", random.random_range(0..5)).into_bytes()
 }
 
-/// Returns whether a key below the watched prefix is an entry, which it is if it is UTF-8.
+/// Returns whether a key below the watched prefix is an entry: a key that is UTF-8.
 fn is_entry(key: &[u8]) -> bool {
     str::from_utf8(key).is_ok()
 }
@@ -83,8 +83,8 @@ fn reload(etcd: &mut FakeEtcd, before: &[(i64, Event)], random: &mut StdRng) {
     }
 }
 
-/// Everything is read, and before the watch exists the next revision is a delete that is compacted
-/// away: the worst case.
+/// Lets the mirror read everything, then deletes a key and compacts the delete before the watch
+/// starts: the worst case.
 fn delete_before_the_watch_starts(mirror: &mut FakeMirror, etcd: &mut FakeEtcd, random: &mut StdRng) {
     if !mirror.connected {
         mirror.connect(etcd);
@@ -96,10 +96,10 @@ fn delete_before_the_watch_starts(mirror: &mut FakeMirror, etcd: &mut FakeEtcd, 
     }
 }
 
-fn random_life(seed: u64, canaries: bool) {
+fn run_random_sequence(seed: u64, canaries: bool) {
     let mut random = StdRng::seed_from_u64(seed);
     let bugs = EtcdBugs {
-        silent_at_a_compacted_delete: random.random(),
+        omits_compacted_deletes: random.random(),
         old_events: random.random(),
         progress_ahead: random.random(),
         starved: random.random(),
@@ -162,9 +162,9 @@ fn random_life(seed: u64, canaries: bool) {
 }
 
 #[test]
-fn random_sequences_end_equal_to_the_source() {
+fn the_mirror_equals_the_source_after_random_sequences() {
     for seed in 0..3_000 {
-        random_life(seed, seed % 4 != 0);
+        run_random_sequence(seed, seed % 4 != 0);
     }
 }
 
@@ -182,7 +182,7 @@ fn synced_mirror(canaries: bool) -> (FakeEtcd, FakeMirror) {
 }
 
 #[test]
-fn a_history_at_its_last_revision_is_read_watched_and_resumed() {
+fn a_history_at_the_highest_revision_is_read_and_resumed() {
     // three identities, then the last three possible revisions: canary, config, and a put that is
     // watched
     let (mut etcd, mut mirror) = (FakeEtcd { revision: i64::MAX - 6, ..FakeEtcd::new(1) }, FakeMirror::new(true));
@@ -225,7 +225,7 @@ fn the_same_history_is_resumed_after_the_newest_put() {
 }
 
 #[test]
-fn a_source_that_is_still_empty_prunes_nothing() {
+fn a_source_without_a_canary_removes_nothing() {
     let (mut etcd, mut mirror) = synced_mirror(true);
     let before = mirror.served();
     etcd.wipe();
@@ -236,7 +236,7 @@ fn a_source_that_is_still_empty_prunes_nothing() {
 }
 
 #[test]
-fn a_reload_with_one_changed_key_is_noticed_by_its_canary() {
+fn a_new_canary_reveals_a_reload_with_one_changed_key() {
     let (mut etcd, mut mirror) = synced_mirror(true);
     etcd.wipe();
     etcd.put(format!("{PREFIX}{FIRST_IDENTITY}").as_bytes(), b"k8s:changed=1;k8s:io.cilium.k8s.policy.cluster=paris;");
@@ -250,7 +250,7 @@ fn a_reload_with_one_changed_key_is_noticed_by_its_canary() {
 }
 
 #[test]
-fn an_interrupted_list_keeps_the_old_keys_until_a_complete_one() {
+fn an_interrupted_list_removes_no_keys() {
     let (mut etcd, mut mirror) = synced_mirror(true);
     for index in 3..9 {
         etcd.put(format!("{PREFIX}{}", FIRST_IDENTITY + index).as_bytes(), b"k8s:io.cilium.k8s.policy.cluster=paris;");
@@ -274,7 +274,7 @@ fn an_interrupted_list_keeps_the_old_keys_until_a_complete_one() {
 /// (docs/develop/protocol.md §3.6). Here the listed entries are served at once, and the missing
 /// ones until the list is complete. Entries of an interrupted list stay, because they existed.
 #[test]
-fn listed_identities_are_served_at_once_and_missing_ones_removed_at_the_end() {
+fn a_list_serves_entries_at_once_and_removes_them_at_its_end() {
     let (mut etcd, mut mirror) = synced_mirror(true);
     let put = |etcd: &mut FakeEtcd, number: u32| {
         etcd.put(format!("{PREFIX}{}", FIRST_IDENTITY + number).as_bytes(), b"k8s:io.cilium.k8s.policy.cluster=paris;k8s:v=2;");
@@ -305,7 +305,7 @@ fn listed_identities_are_served_at_once_and_missing_ones_removed_at_the_end() {
 }
 
 #[test]
-fn without_canaries_a_changed_history_prunes_only_after_a_quiet_time() {
+fn another_history_without_canaries_needs_a_quiet_time() {
     let (mut etcd, mut mirror) = synced_mirror(false);
     etcd.wipe();
     etcd.put(format!("{PREFIX}{FIRST_IDENTITY}").as_bytes(), b"k8s:io.cilium.k8s.policy.cluster=paris;k8s:v=2;");
@@ -359,7 +359,7 @@ fn an_interrupted_quiet_time_prunes_nothing_and_restarts() {
         mirror.feed(Input::Quiet);
         mirror.run_to_end(&etcd);
         assert_eq!(mirror.served(), etcd.truth());
-        // once it is settled, this is the stored history
+        // from then on, this is the stored history
         mirror.connect(&etcd);
         while mirror.advance(&etcd) {}
         assert!(!mirror.resync.has_pending_prune());
@@ -369,7 +369,7 @@ fn an_interrupted_quiet_time_prunes_nothing_and_restarts() {
 /// A snapshot of etcd that was restored with the same flags has the same id and canary, and a
 /// history that differs from some revision on.
 #[test]
-fn a_snapshot_restored_before_the_newest_put_is_noticed_by_its_bytes() {
+fn the_value_of_the_newest_put_reveals_a_restored_snapshot() {
     let (mut etcd, mut mirror) = synced_mirror(true);
     let snapshot = etcd.clone();
     let key = format!("{PREFIX}{FIRST_IDENTITY}").into_bytes();
@@ -382,11 +382,11 @@ fn a_snapshot_restored_before_the_newest_put_is_noticed_by_its_bytes() {
     assert_eq!(mirror.served(), etcd.truth());
 }
 
-/// In the restored history the key of the newest put was put again after our revision. Only its
-/// value at our revision tells the two apart, and a list of later changes misses the other put at
-/// that revision.
+/// In the restored history the key of the newest put was put again after the stored revision. Only
+/// its value at the stored revision distinguishes the two histories, and a list of later changes
+/// misses the put of the other key at that revision.
 #[test]
-fn a_snapshot_that_put_the_same_key_later_is_noticed_by_its_old_value() {
+fn the_old_value_of_a_key_reveals_a_restored_snapshot() {
     let (mut etcd, mut mirror) = synced_mirror(true);
     let (key, other) = (format!("{PREFIX}{FIRST_IDENTITY}").into_bytes(), format!("{PREFIX}{}", FIRST_IDENTITY + 1).into_bytes());
     let snapshot = etcd.clone();
@@ -430,7 +430,7 @@ fn old_events_do_not_decrease_the_revision() {
 /// The snapshot has the newest stored put but not the revision that was read, so only the revision
 /// shows the difference.
 #[test]
-fn a_snapshot_restored_after_the_newest_put_is_noticed_by_its_revision() {
+fn a_lower_revision_reveals_a_restored_snapshot() {
     let (mut etcd, _) = synced_mirror(false);
     let snapshot = etcd.clone();
     etcd.put(b"cilium/state/nodes/v1/paris/a", b"another prefix");
@@ -462,7 +462,7 @@ fn delete_another_key_in_a_restored_snapshot() -> (FakeEtcd, FakeMirror) {
 }
 
 #[test]
-fn a_snapshot_restored_before_the_newest_delete_is_noticed_by_the_key() {
+fn the_deleted_key_reveals_a_restored_snapshot() {
     let (etcd, mut mirror) = delete_another_key_in_a_restored_snapshot();
     mirror.run_to_end(&etcd);
     assert_eq!(mirror.served(), etcd.truth());
@@ -477,7 +477,7 @@ fn a_compacted_delete_leads_to_a_comparison_of_keys() {
 }
 
 #[test]
-fn a_snapshot_restored_between_put_and_list_hides_nothing() {
+fn a_snapshot_restored_before_a_list_hides_no_change() {
     let (mut etcd, _) = synced_mirror(true);
     let snapshot = etcd.clone();
     etcd.put(b"cilium/state/nodes/v1/paris/a", b"another prefix");

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Maximum number of unreadable keys that are kept per kind and cluster. No Cilium writes any, so a
-/// few are enough to find their writer.
+/// Maximum number of unreadable keys that are kept per kind and cluster. No release of Cilium
+/// writes such keys, so a few are enough to find their writer.
 const UNREADABLE_MAX: usize = 16;
 
 /// Unreadable keys that the source currently has, at most 16.
@@ -14,7 +14,8 @@ pub struct UnreadableKeys {
     keys: BTreeMap<Vec<u8>, UnreadableKey>,
     /// True if the source had more since the last complete read. Some of them may still exist.
     has_more: bool,
-    /// Number of changes, by which the reporter notices a difference.
+    /// Number of changes. The task compares it with the last reported number to notice a
+    /// difference.
     change_count: u64,
 }
 
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_beyond_the_limit_are_remembered_as_more() {
+    fn keys_beyond_the_limit_are_not_forgotten() {
         let keys: Vec<Vec<u8>> = (0..=u8::try_from(UNREADABLE_MAX).unwrap()).map(|number| vec![0xff, number]).collect();
         let mut unreadable = UnreadableKeys::default();
         for key in &keys {

@@ -31,23 +31,23 @@ impl ScopeTask<'_> {
     }
 
     /// Returns the evidence for the deletion of keys that are missing from a list or comparison.
-    pub(super) async fn missing_key_evidence(&mut self, gone: &[&EntryKey]) -> Result<DeleteEvidence, ConnectionError> {
-        if gone.is_empty() {
+    pub(super) async fn missing_key_evidence(&mut self, missing: &[&EntryKey]) -> Result<DeleteEvidence, ConnectionError> {
+        if missing.is_empty() {
             return Ok(DeleteEvidence::default());
         }
         let mut evidence = self.writer_key_evidence(true).await?;
         if self.source.info.cached {
             let mirror = self.context.mirror.current();
             let lease = |key: &EntryKey| mirror.view.record(key).map(|record| record.source.lease);
-            let leases = gone.iter().filter_map(|key| Some(((*key).clone(), lease(key)?))).collect();
+            let leases = missing.iter().filter_map(|key| Some(((*key).clone(), lease(key)?))).collect();
             evidence.lost = self.keys_without_lease(leases).await?;
         }
         Ok(evidence)
     }
 
-    /// Reads cluster config and canary, as far as the cluster has them, and their leases if
-    /// `with_lives` is set.
-    pub(super) async fn writer_key_evidence(&self, with_lives: bool) -> Result<DeleteEvidence, ConnectionError> {
+    /// Reads the cluster config and the canary, if the cluster writes them. Also reads their leases
+    /// if `with_leases` is true.
+    pub(super) async fn writer_key_evidence(&self, with_leases: bool) -> Result<DeleteEvidence, ConnectionError> {
         let (source, cluster) = (&self.source.info, &self.scope.cluster);
         let config = (source.cluster_id != ClusterId(0)).then(|| keys::cluster_config_key(cluster));
         let canary = source.canaries.then(|| keys::canary_key(self.scope.kind, cluster, source.cached));
@@ -55,26 +55,26 @@ impl ScopeTask<'_> {
         if keys.is_empty() {
             return Ok(DeleteEvidence::default());
         }
-        let (found, _) = self.source.connection.get_together(&keys).await?;
-        let mut found = found.into_iter();
+        let (key_values, _) = self.source.connection.get_many(&keys).await?;
+        let mut key_values = key_values.into_iter();
         let mut evidence = DeleteEvidence::default();
         for (expected, key) in [(config.is_some(), &mut evidence.config), (canary.is_some(), &mut evidence.canary)] {
             if expected {
-                *key = self.writer_key(found.next().flatten(), with_lives).await?;
+                *key = self.writer_key(key_values.next().flatten(), with_leases).await?;
             }
         }
         Ok(evidence)
     }
 
-    async fn writer_key(&self, found: Option<KeyValue>, with_life: bool) -> Result<WriterKey, ConnectionError> {
-        let Some(found) = found else { return Ok(WriterKey::Deleted) };
-        let (created, lease) = (found.create_revision, found.lease);
-        let life = if with_life { self.source.connection.lease_life(lease).await? } else { LeaseLife::Unknown };
+    async fn writer_key(&self, key_value: Option<KeyValue>, with_lease: bool) -> Result<WriterKey, ConnectionError> {
+        let Some(key_value) = key_value else { return Ok(WriterKey::Deleted) };
+        let (created, lease) = (key_value.create_revision, key_value.lease);
+        let life = if with_lease { self.source.connection.lease_life(lease).await? } else { LeaseLife::Unknown };
         Ok(WriterKey::Present { created, lease, life })
     }
 
-    /// Returns the leases of the deleted keys: that of the last put among the events, otherwise
-    /// that in the mirror.
+    /// Returns the lease of each deleted key: the lease of its last put among the events, otherwise
+    /// the lease in the mirror.
     async fn leases_of_deleted(&self, events: &[Event]) -> Vec<(EntryKey, LeaseId)> {
         let mirror = self.applied_mirror().await;
         let mut put: BTreeMap<&[u8], LeaseId> = BTreeMap::new();
@@ -86,8 +86,8 @@ impl ScopeTask<'_> {
                 }
                 Event::Delete { key, .. } => {
                     let Some(entry) = self.entry_key(key) else { continue };
-                    let held = || mirror.view.record(&entry).map(|record| record.source.lease);
-                    let lease = put.get(key.as_slice()).copied().or_else(held);
+                    let stored = || mirror.view.record(&entry).map(|record| record.source.lease);
+                    let lease = put.get(key.as_slice()).copied().or_else(stored);
                     leases.extend(lease.map(|lease| (entry, lease)));
                 }
             }
@@ -95,17 +95,17 @@ impl ScopeTask<'_> {
         leases
     }
 
-    /// Returns the keys whose lease does not exist any more. Each lease is read once, and never
-    /// again once it is gone.
+    /// Returns the keys whose lease does not exist any more. Each lease is read once per call, and
+    /// never again once it has expired.
     async fn keys_without_lease(&mut self, leases: Vec<(EntryKey, LeaseId)>) -> Result<BTreeSet<EntryKey>, ConnectionError> {
         let unknown: BTreeSet<LeaseId> =
-            leases.iter().map(|(_, lease)| *lease).filter(|lease| lease.0 != 0 && !self.gone_leases.contains(lease)).collect();
-        for some in unknown.into_iter().collect::<Vec<_>>().chunks(CONCURRENT_LEASE_READS) {
+            leases.iter().map(|(_, lease)| *lease).filter(|lease| lease.0 != 0 && !self.expired_leases.contains(lease)).collect();
+        for chunk in unknown.into_iter().collect::<Vec<_>>().chunks(CONCURRENT_LEASE_READS) {
             let connection = &self.source.connection;
-            let lives = try_join_all(some.iter().map(|lease| connection.lease_life(*lease))).await?;
-            let gone = some.iter().zip(lives).filter(|(_, life)| *life == LeaseLife::NotFound);
-            self.gone_leases.extend(gone.map(|(lease, _)| *lease));
+            let lives = try_join_all(chunk.iter().map(|lease| connection.lease_life(*lease))).await?;
+            let expired = chunk.iter().zip(lives).filter(|(_, life)| *life == LeaseLife::NotFound);
+            self.expired_leases.extend(expired.map(|(lease, _)| *lease));
         }
-        Ok(leases.into_iter().filter(|(_, lease)| self.gone_leases.contains(lease)).map(|(key, _)| key).collect())
+        Ok(leases.into_iter().filter(|(_, lease)| self.expired_leases.contains(lease)).map(|(key, _)| key).collect())
     }
 }

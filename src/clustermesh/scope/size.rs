@@ -16,8 +16,8 @@ use cilium_kvstore::{ChangedKeys, Event, KeyValue, Page};
 /// times that when decoded.
 const DECODE_BYTES: u64 = 1 << 20;
 
-/// Estimated size of a decoded value per byte. The shortest list item has 2 bytes and uses 24 when
-/// decoded, but few values consist of such items.
+/// Estimated number of decoded bytes per raw byte of a value. The shortest list item has 2 bytes
+/// and uses 24 when decoded, but few values consist of such items.
 const DECODED_BYTES_FACTOR: u64 = 8;
 
 impl ScopeTask<'_> {
@@ -38,8 +38,8 @@ impl ScopeTask<'_> {
         Ok(())
     }
 
-    /// Counts a page of a list. Returns whether it has to wait for the end of the list, because the
-    /// mirror has too much of the cluster already.
+    /// Adds a page of a list to the count. Returns whether the page has to wait for the end of the
+    /// list, because the mirror already has too many keys or bytes of the cluster.
     pub(super) async fn check_page_size(&self, page: &Page) -> Result<bool, ConnectionError> {
         let size = self.size_of(page.key_values.iter().collect()).await;
         if self.context.size_tracker.try_add(self.scope.kind, size, page.total_count).is_err() {
@@ -53,14 +53,14 @@ impl ScopeTask<'_> {
         Ok(self.context.size_tracker.is_crowded())
     }
 
-    /// Counts the keys that were put while there was no connection.
+    /// Adds to the count the keys that were put while there was no connection.
     pub(super) async fn add_unchecked(&self, changed: Option<&ChangedKeys>) {
         let size = self.size_of(changed.iter().flat_map(|changed| &changed.puts).collect()).await;
         self.context.size_tracker.add_unchecked(self.scope.kind, size);
     }
 
-    /// Counts changes. The values that they replace are looked up only if the upper bound exceeds a
-    /// limit.
+    /// Adds changes to the count. Looks up the values that they replace only if the upper bound
+    /// exceeds a limit.
     pub(super) async fn check_changes_size(&self, events: &[Event]) -> Result<(), ConnectionError> {
         let puts = events.iter().filter_map(|event| if let Event::Put(put) = event { Some(put) } else { None });
         if self.context.size_tracker.try_add(self.scope.kind, self.size_of(puts.collect()).await, 0).is_ok() {
@@ -78,17 +78,17 @@ impl ScopeTask<'_> {
                 after.insert(entry_key, size);
             }
         }
-        let grown = |(key, size): (&EntryKey, &Option<Size>)| match (mirror.view.record(key), size) {
+        let growth = |(key, size): (&EntryKey, &Option<Size>)| match (mirror.view.record(key), size) {
             (_, None) => Size::default(),
             (None, Some(size)) => *size,
-            (Some(held), Some(size)) => {
-                let derived = held.object.as_deref().and_then(Object::as_node).map_or(0, |node| node.entry_count_max() as u64);
+            (Some(record), Some(size)) => {
+                let derived = record.object.as_deref().and_then(Object::as_node).map_or(0, |node| node.entry_count_max() as u64);
                 let key_length = keys::watched_prefix(key.kind, &key.cluster, self.source.info.cached).len() + key.name.len();
-                let held = Size { keys: 1 + derived, bytes: (key_length + held.value.len()) as u64 };
-                Size { keys: size.keys.saturating_sub(held.keys), bytes: size.bytes.saturating_sub(held.bytes) }
+                let old = Size { keys: 1 + derived, bytes: (key_length + record.value.len()) as u64 };
+                Size { keys: size.keys.saturating_sub(old.keys), bytes: size.bytes.saturating_sub(old.bytes) }
             }
         };
-        Ok(self.context.size_tracker.try_add(self.scope.kind, after.iter().map(grown).sum(), 0)?)
+        Ok(self.context.size_tracker.try_add(self.scope.kind, after.iter().map(growth).sum(), 0)?)
     }
 
     /// Returns the size of key-value pairs. Each ipcache entry that is derived from a node counts
@@ -117,8 +117,8 @@ impl ScopeTask<'_> {
     async fn count_mirror(&self) -> Result<(), ConnectionError> {
         let (cluster, cached) = (self.scope.cluster.clone(), self.source.info.cached);
         let size_tracker = &self.context.size_tracker;
-        let is_applied = |view: &MirrorSnapshot| {
-            size_tracker.is_applied(|kind| Some(view.view.cursor(&Scope { cluster: cluster.clone(), kind })?.revision))
+        let is_applied = |snapshot: &MirrorSnapshot| {
+            size_tracker.is_applied(|kind| Some(snapshot.view.cursor(&Scope { cluster: cluster.clone(), kind })?.revision))
         };
         let mirror = self.context.mirror.wait_for(is_applied).await;
         let count = move || {
@@ -142,13 +142,13 @@ impl ScopeTask<'_> {
 
 /// Returns the estimated size of an input when it is decoded.
 pub(super) fn decoded_bytes(input: &Input) -> u64 {
-    let of_value = |put: &KeyValue| put.value.len() as u64 * DECODED_BYTES_FACTOR;
+    let value_bytes = |put: &KeyValue| put.value.len() as u64 * DECODED_BYTES_FACTOR;
     match input {
-        Input::Page(page) => page.key_values.iter().map(of_value).sum(),
-        Input::Changes { changed: Some(changed), .. } => changed.puts.iter().map(of_value).sum(),
+        Input::Page(page) => page.key_values.iter().map(value_bytes).sum(),
+        Input::Changes { changed: Some(changed), .. } => changed.puts.iter().map(value_bytes).sum(),
         Input::Events { events, .. } => {
-            let of_event = |event: &Event| if let Event::Put(put) = event { of_value(put) } else { 0 };
-            events.iter().map(of_event).sum()
+            let event_bytes = |event: &Event| if let Event::Put(put) = event { value_bytes(put) } else { 0 };
+            events.iter().map(event_bytes).sum()
         }
         _ => 0,
     }

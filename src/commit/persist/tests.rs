@@ -1,4 +1,4 @@
-//! The storing half with stores that fail, are slow or report what they are asked.
+//! The storing half with stores that fail, are slow or report their calls.
 use std::path::Path;
 use std::sync::mpsc;
 
@@ -25,8 +25,8 @@ impl Persistence for ReportingStore {
 }
 
 #[test]
-fn an_idle_store_trims_its_memory_and_can_still_end() {
-    // a rest each second, for a minute after the start and for a minute after the group
+fn an_idle_store_trims_its_memory() {
+    // memory is trimmed each second, for a minute after the start and for a minute after the group
     let (calls, received) = mpsc::sync_channel(128);
     let (persister, worker) = persister(ReportingStore(calls), watch::channel(PersistState::Healthy).0);
     let worker = std::thread::spawn(move || worker.run());
@@ -47,18 +47,18 @@ fn group(count: usize) -> Group {
 #[test]
 fn few_changes_wait_longer_and_a_failed_group_waits_a_second() {
     let left = |waiting: &PersistQueue, waited_ms| waiting.time_left(Duration::from_millis(waited_ms)).map(|left| left.as_millis());
-    let all = |count, failing| {
+    let times_left = |count, failing| {
         let mut waiting = PersistQueue { failing, ..PersistQueue::default() };
         waiting.pending.add(group(count));
         [0, 24, 25, 39, 40, 1_000].map(|waited_ms| left(&waiting, waited_ms))
     };
-    assert_eq!(all(CALM_CHANGES_MAX - 1, false), [Some(25), Some(1), Some(15), Some(1), None, None]);
-    assert_eq!(all(CALM_CHANGES_MAX, false), [Some(25), Some(1), None, None, None, None]);
-    assert_eq!(all(CALM_CHANGES_MAX, true), [Some(1_000), Some(976), Some(975), Some(961), Some(960), None]);
+    assert_eq!(times_left(CALM_CHANGES_MAX - 1, false), [Some(25), Some(1), Some(15), Some(1), None, None]);
+    assert_eq!(times_left(CALM_CHANGES_MAX, false), [Some(25), Some(1), None, None, None, None]);
+    assert_eq!(times_left(CALM_CHANGES_MAX, true), [Some(1_000), Some(976), Some(975), Some(961), Some(960), None]);
 }
 
 /// A change of one key with this number of bytes.
-fn large(number: u64, length: usize) -> Group {
+fn large_change(number: u64, length: usize) -> Group {
     let key = EntryKey::new(Kind::Service, ClusterName::parse("paris").unwrap(), format!("shop/{number}"));
     let record = Record {
         key: key.clone(),
@@ -98,31 +98,31 @@ fn sleeps(thread: &Path) -> bool {
 #[test]
 fn the_committer_waits_while_a_slow_store_is_too_far_behind() {
     let many = Group { tombstones: (0..=WAITING_CHANGES_MAX as u64).map(|number| (Sequence(number), None)).collect(), ..Group::default() };
-    for (too_much, bytes) in [(many, 0), (large(1, WAITING_BYTES_MAX + 1), WAITING_BYTES_MAX + 1)] {
+    for (oversized_group, bytes) in [(many, 0), (large_change(1, WAITING_BYTES_MAX + 1), WAITING_BYTES_MAX + 1)] {
         let ((outcomes, received), (calls, attempts)) = (mpsc::sync_channel(1), mpsc::sync_channel(1));
         let (persister, worker) = persister(ScriptedStore(received, calls), watch::channel(PersistState::Healthy).0);
         let worker = std::thread::spawn(move || worker.run());
-        persister.push(large(0, 1));
+        persister.push(large_change(0, 1));
         assert_eq!(attempts.recv(), Ok(1));
         // the store does not answer; one more group is accepted, whatever its size
-        persister.push(too_much);
+        persister.push(oversized_group);
         let (threads, thread) = mpsc::sync_channel(1);
-        let writer = std::thread::spawn(move || {
+        let committer = std::thread::spawn(move || {
             threads.send(std::fs::read_link("/proc/thread-self").unwrap()).unwrap();
-            persister.push(large(2, 3));
+            persister.push(large_change(2, 3));
         });
         let thread = thread.recv().unwrap();
         // the thread has nothing else to wait for
         while !sleeps(&thread) {
-            assert!(!writer.is_finished(), "the writer goes on");
+            assert!(!committer.is_finished(), "the committer does not wait");
             std::thread::yield_now();
         }
         for stored in [bytes, 3] {
             outcomes.send(Ok(())).unwrap();
-            assert_eq!(attempts.recv(), Ok(stored), "what comes behind too much joins no group before that is stored");
+            assert_eq!(attempts.recv(), Ok(stored), "a change after the oversized group is stored in a later group");
         }
         outcomes.send(Ok(())).unwrap();
-        writer.join().unwrap();
+        committer.join().unwrap();
         worker.join().unwrap();
     }
 }
@@ -133,7 +133,7 @@ fn storing_stops_when_a_failing_store_is_too_many_bytes_behind() {
     let (state, states) = watch::channel(PersistState::Healthy);
     let (persister, worker) = persister(ScriptedStore(received, calls), state);
     let worker = std::thread::spawn(move || worker.run());
-    persister.push(large(0, 1));
+    persister.push(large_change(0, 1));
     attempts.recv().unwrap();
     outcomes.send(Err(disk_full())).unwrap();
     // the next attempt comes after a second, or when too much waits
@@ -142,7 +142,7 @@ fn storing_stops_when_a_failing_store_is_too_many_bytes_behind() {
     let mut highest = 0;
     while !matches!(*states.borrow(), PersistState::Stopped { .. }) {
         number += 1;
-        let mut group = large(number, 1);
+        let mut group = large_change(number, 1);
         for record in group.records.values_mut().flatten() {
             // all records share one value, so that the test needs little memory
             *record = Arc::new(Record { value: Arc::clone(&value), ..Record::clone(record) });
@@ -151,17 +151,17 @@ fn storing_stops_when_a_failing_store_is_too_many_bytes_behind() {
         if attempts.try_recv().is_ok() {
             outcomes.send(Err(disk_full())).unwrap();
         }
-        assert!(number < 1_000_000, "storing goes on with {highest} bytes that wait");
+        assert!(number < 1_000_000, "storing has not stopped although {highest} bytes wait");
         std::thread::yield_now();
     }
     assert!(highest > WAITING_BYTES_WHILE_FAILING_MAX);
-    assert_eq!(persister.push(large(1, 1)), (0, 0));
+    assert_eq!(persister.push(large_change(1, 1)), (0, 0));
     drop(persister);
     worker.join().unwrap();
 }
 
-/// Changes that use few bytes.
-fn small(count: usize) -> PersistQueue {
+/// Creates a queue of changes that use few bytes.
+fn queue_of_small_changes(count: usize) -> PersistQueue {
     let mut waiting = PersistQueue::default();
     waiting.pending.add(Group { tombstones: (0..count as u64).map(|number| (Sequence(number), None)).collect(), ..Group::default() });
     waiting
@@ -169,18 +169,21 @@ fn small(count: usize) -> PersistQueue {
 
 #[test]
 fn waiting_changes_are_bounded_in_number() {
-    assert!(!small(WAITING_CHANGES_MAX).is_full() && small(WAITING_CHANGES_MAX + 1).is_full());
-    assert!(!small(WAITING_WHILE_FAILING_MAX).exceeds_failing_limit() && small(WAITING_WHILE_FAILING_MAX + 1).exceeds_failing_limit());
+    assert!(!queue_of_small_changes(WAITING_CHANGES_MAX).is_full() && queue_of_small_changes(WAITING_CHANGES_MAX + 1).is_full());
+    assert!(
+        !queue_of_small_changes(WAITING_WHILE_FAILING_MAX).exceeds_failing_limit()
+            && queue_of_small_changes(WAITING_WHILE_FAILING_MAX + 1).exceeds_failing_limit()
+    );
 }
 
 #[test]
 fn waiting_changes_are_bounded_in_bytes() {
-    let of_bytes = |length| {
+    let queue_of_bytes = |length| {
         let mut waiting = PersistQueue::default();
-        waiting.pending.add(large(1, length));
+        waiting.pending.add(large_change(1, length));
         waiting
     };
-    assert!(!of_bytes(WAITING_BYTES_MAX / 2).is_full() && of_bytes(WAITING_BYTES_MAX + 1).is_full());
+    assert!(!queue_of_bytes(WAITING_BYTES_MAX / 2).is_full() && queue_of_bytes(WAITING_BYTES_MAX + 1).is_full());
 }
 
 #[test]
@@ -190,7 +193,7 @@ fn a_full_log_is_reported_as_stopped_until_the_engine_accepts_changes() {
     let full = StoreError::LogFull { directory: "/".into(), cause: "no space left".to_owned() };
     worker.record_failure(group(1), &full);
     assert_eq!(*states.borrow(), PersistState::Stopped { error: full.to_string() });
-    assert_eq!(persister.push(group(2)), (2, 2 * 200), "what comes is kept, and tried again");
+    assert_eq!(persister.push(group(2)), (2, 2 * 200), "new changes are kept and tried again");
     worker.record_failure(group(1), &disk_full());
     assert_eq!(*states.borrow(), PersistState::Failing { error: disk_full().to_string() });
     worker.publish_outcome(Ok(()));
@@ -204,7 +207,7 @@ fn unstored_changes_wait_together_with_new_ones() {
     assert_eq!(persister.push(group(1)), (3, 3 * 200));
 }
 
-/// Fails to tend, and has work to tidy twice.
+/// Fails to be maintained, and is tidy after two calls of `tidy`.
 #[derive(Default)]
 struct UntidyStore(Mutex<Vec<&'static str>>);
 
@@ -220,9 +223,9 @@ impl Persistence for UntidyStore {
     }
 
     fn tidy(&self) -> Result<bool, StoreError> {
-        let mut received = self.0.lock().unwrap();
-        received.push("tidy");
-        Ok(received.iter().filter(|one| **one == "tidy").count() < 2)
+        let mut calls = self.0.lock().unwrap();
+        calls.push("tidy");
+        Ok(calls.iter().filter(|call| **call == "tidy").count() < 2)
     }
 }
 
@@ -242,7 +245,7 @@ fn an_idle_store_is_tidied_until_done_or_until_a_group_comes() {
     assert!(!worker.tidy());
     assert_eq!(*worker.persistence.0.lock().unwrap(), ["tidy", "tidy"]);
     persister.push(group(1));
-    assert!(worker.tidy(), "it is left for later");
+    assert!(worker.tidy(), "tidying is left for later");
     assert_eq!(worker.persistence.0.lock().unwrap().len(), 2);
 }
 

@@ -18,7 +18,8 @@ use crate::etcd_api::state::EtcdApi;
 use crate::handle::{Reading, WorkSlice};
 use crate::model::{RawRecord, Sequence};
 
-/// Maximum bytes of `key` and `range_end` together; in a transaction, of all its operations.
+/// Maximum bytes of `key` and `range_end` together. For a transaction, it limits the sum over all
+/// operations.
 ///
 /// Same as etcd's limit for a request (`--max-request-bytes`, 1.5 MiB).
 pub(super) const KEY_BYTES_MAX: usize = 3 << 19;
@@ -58,7 +59,7 @@ struct RangeParameters {
     /// keys.
     stops_early: bool,
     keys_only: bool,
-    /// Set if values are read, be it only to sort by them.
+    /// Set if values are read, even if only to sort by them.
     needs_values: bool,
     /// Minimum and maximum revision of a key's last modification, and of its creation; 0 means no
     /// bound.
@@ -76,7 +77,8 @@ enum RangeStep {
     WriteSorted {
         has_read_all: bool,
     },
-    /// Count the keys of the interval in the reading; one by one if a bound is not valid UTF-8.
+    /// Count the keys of the interval in the snapshot, or go on to `CountEach` if a bound is not
+    /// valid UTF-8.
     Count,
     CountEach {
         count: usize,
@@ -85,7 +87,7 @@ enum RangeStep {
     /// Correct the count by the keys that were different at the revision.
     CorrectCount {
         count: usize,
-        from: Option<SmolStr>,
+        last: Option<SmolStr>,
     },
     Finished {
         count: usize,
@@ -172,7 +174,7 @@ impl RangeParameters {
     }
 }
 
-/// Returns the number of bytes that a key adds to the answer.
+/// Returns the bytes that a record uses while it waits to be sorted.
 fn retained_bytes(record: &RawRecord, keys_only: bool) -> usize {
     KEY_VALUE_BYTES + record.key.len() + if keys_only { 0 } else { record.value.len() }
 }
@@ -244,7 +246,7 @@ impl RangeExecutor {
                 }
             }
             RangeStep::Count if self.interval.has_utf8_bounds() => {
-                self.step = RangeStep::CorrectCount { count: self.view.count_in_snapshot(&self.interval), from: None };
+                self.step = RangeStep::CorrectCount { count: self.view.count_in_snapshot(&self.interval), last: None };
             }
             RangeStep::Count => self.step = RangeStep::CountEach { count: 0, last: None },
             RangeStep::CountEach { count, last } => {
@@ -256,8 +258,8 @@ impl RangeExecutor {
                     self.step = RangeStep::Finished { count: *count };
                 }
             }
-            RangeStep::CorrectCount { count, from } => {
-                if self.view.correct_count(count, from, slice).is_break() {
+            RangeStep::CorrectCount { count, last } => {
+                if self.view.correct_count(count, last, slice).is_break() {
                     self.step = RangeStep::Finished { count: *count };
                 }
             }

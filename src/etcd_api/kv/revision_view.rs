@@ -1,7 +1,7 @@
-//! The keys at one revision.
+//! The keys as they were at one revision.
 //!
-//! The revision is the newest one, one that is pinned for the pages of a list, or an earlier one
-//! that is reconstructed from the newest changes.
+//! The revision is the newest one, one whose snapshot is pinned for the pages of a list, or an
+//! earlier one. The keys of an earlier revision are reconstructed from the newest changes.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -21,7 +21,6 @@ use crate::model::{RawRecord, Sequence};
 /// Bytes of a reconstructed key in addition to its value. The value is shared with the feed.
 const RECORD_BYTES: usize = size_of::<(SmolStr, Option<RawRecord>)>() + 128;
 
-/// The keys at one revision.
 #[derive(Debug)]
 pub(super) struct RevisionView {
     reading: Reading,
@@ -48,25 +47,25 @@ impl EtcdApi {
     ///
     /// # Errors
     /// Returns `OutOfRange` for a future revision.
-    pub(super) fn view_at(&self, reading: &Reading, at: i64) -> Result<RevisionView, Status> {
+    pub(super) fn view_at(&self, reading: &Reading, revision: i64) -> Result<RevisionView, Status> {
         let head = to_revision(reading.position().sequence);
-        if at > head {
+        if revision > head {
             return Err(errors::future_revision());
         }
         let view = |reading, unknown_after| RevisionView { reading, earlier: BTreeMap::new(), unknown_after };
-        if at <= 0 || at == head {
+        if revision <= 0 || revision == head {
             return Ok(view(reading.clone(), None));
         }
-        match self.pinned_snapshots.find(at) {
+        match self.pinned_snapshots.find(revision) {
             Some(reading) => Ok(view(reading, None)),
-            None => Ok(view(reading.clone(), Some(to_sequence(at)))),
+            None => Ok(view(reading.clone(), Some(to_sequence(revision)))),
         }
     }
 }
 
 impl RevisionView {
-    /// Reconstructs the keys of an interval at the revision. The other methods are valid only after
-    /// this has finished.
+    /// Reconstructs the keys of an interval at the revision. Returns `Break` once it has finished.
+    /// The other methods are valid only after that.
     ///
     /// # Errors
     /// Returns `OutOfRange` ("compacted") if the feed no longer has all changes since the revision.
@@ -92,12 +91,12 @@ impl RevisionView {
         let key = str::from_utf8(key).ok()?;
         match self.earlier.get(key) {
             Some(record) => record.clone(),
-            None => self.reading.raw(key).map(|place| place.record()),
+            None => self.reading.raw(key).map(|raw_key| raw_key.record()),
         }
     }
 
-    /// Returns the number of keys that an interval has in the reading. [`Self::correct_count`] adds
-    /// the difference to the revision.
+    /// Returns the number of keys that an interval has in the snapshot. [`Self::correct_count`]
+    /// then corrects it for the revision.
     pub(super) fn count_in_snapshot(&self, interval: &KeyInterval) -> usize {
         if interval.is_empty() {
             return 0;
@@ -108,38 +107,38 @@ impl RevisionView {
         self.reading.raw_count(&interval.start, interval.end.as_deref())
     }
 
-    /// Corrects a count by the keys that were different at the revision. `from` is the last key
+    /// Corrects a count for the keys that were different at the revision. `last` is the last key
     /// that was processed.
-    pub(super) fn correct_count(&self, count: &mut usize, from: &mut Option<SmolStr>, slice: &mut WorkSlice) -> ControlFlow<()> {
-        for (key, record) in self.past_after(from.as_ref()) {
+    pub(super) fn correct_count(&self, count: &mut usize, last: &mut Option<SmolStr>, slice: &mut WorkSlice) -> ControlFlow<()> {
+        for (key, record) in self.earlier_after(last.as_ref()) {
             // the count includes the keys that exist now
             *count += usize::from(record.is_some());
             *count -= usize::from(self.reading.raw(key).is_some());
             slice.count_row();
             if slice.is_over() {
-                *from = Some(key.clone());
+                *last = Some(key.clone());
                 return ControlFlow::Continue(());
             }
         }
         ControlFlow::Break(())
     }
 
-    fn past_after<'a>(&'a self, key: Option<&SmolStr>) -> impl Iterator<Item = (&'a SmolStr, &'a Option<RawRecord>)> + use<'a> {
+    fn earlier_after<'a>(&'a self, key: Option<&SmolStr>) -> impl Iterator<Item = (&'a SmolStr, &'a Option<RawRecord>)> + use<'a> {
         let after = key.map_or(Bound::Unbounded, |key| Bound::Excluded(key.as_str()));
         self.earlier.range::<str, _>((after, Bound::Unbounded))
     }
 
-    /// Visits the keys of an interval in order, if `test` accepts their creation and modification
-    /// sequences.
+    /// Calls `visit` with the keys of an interval in order. Skips keys whose creation and
+    /// modification sequences `test` does not accept.
     ///
-    /// It starts after the key `last` and stops when `visit` needs no more or the slice is over;
-    /// `last` is then the last key that was processed. Without `values`, the records have empty
-    /// values.
+    /// Starts after the key `last`. Stops when `visit` returns `false` or the slice is over, and
+    /// then sets `last` to the last key that was processed. If `needs_values` is not set, the
+    /// records have empty values.
     pub(super) fn visit_keys(
         &self,
         interval: &KeyInterval,
         last: &mut Option<SmolStr>,
-        values: bool,
+        needs_values: bool,
         slice: &mut WorkSlice,
         test: impl Fn(Sequence, Sequence) -> bool,
         mut visit: impl FnMut(RawRecord) -> Result<bool, Status>,
@@ -148,7 +147,7 @@ impl RevisionView {
         if interval.is_empty() || !interval.contains(&start) {
             return Ok(VisitOutcome::Finished);
         }
-        let mut earlier = self.past_after(last.as_ref()).peekable();
+        let mut earlier = self.earlier_after(last.as_ref()).peekable();
         // visits the record, then checks whether `visit` needs more and whether the slice is over
         let mut visit_one = |last: &mut Option<SmolStr>, key: &dyn Fn() -> SmolStr, record: Option<RawRecord>| {
             let is_enough = match record {
@@ -162,42 +161,42 @@ impl RevisionView {
             }
             Ok::<_, Status>(None)
         };
-        let passing = |record: &Option<RawRecord>| record.clone().filter(|record| test(record.create_sequence, record.last_sequence));
-        for place in self.reading.raw_from(&start) {
+        let filtered = |record: &Option<RawRecord>| record.clone().filter(|record| test(record.create_sequence, record.last_sequence));
+        for raw_key in self.reading.raw_from(&start) {
             if earlier.peek().is_some() {
-                let key = place.key();
-                while let Some((other, record)) = earlier.next_if(|(other, _)| **other < key) {
-                    if let Some(outcome) = visit_one(last, &|| other.clone(), passing(record))? {
+                let key = raw_key.key();
+                while let Some((earlier_key, record)) = earlier.next_if(|(earlier_key, _)| **earlier_key < key) {
+                    if let Some(outcome) = visit_one(last, &|| earlier_key.clone(), filtered(record))? {
                         return Ok(outcome);
                     }
                 }
-                if let Some((other, record)) = earlier.next_if(|(other, _)| **other == key) {
-                    if let Some(outcome) = visit_one(last, &|| other.clone(), passing(record))? {
+                if let Some((earlier_key, record)) = earlier.next_if(|(earlier_key, _)| **earlier_key == key) {
+                    if let Some(outcome) = visit_one(last, &|| earlier_key.clone(), filtered(record))? {
                         return Ok(outcome);
                     }
                     continue;
                 }
             }
-            let (created, changed, _) = place.history();
+            let (created, changed, _) = raw_key.history();
             let record = match test(created, changed) {
-                true if values => Some(place.record()),
-                true => Some(record_without_value(&place)),
+                true if needs_values => Some(raw_key.record()),
+                true => Some(record_without_value(&raw_key)),
                 false => None,
             };
             // the end is checked even for keys that fail the test, because few may pass
             let is_within = match &record {
                 Some(record) => interval.is_before_end(record.key.as_bytes()),
-                None => interval.is_before_end(place.key().as_bytes()),
+                None => interval.is_before_end(raw_key.key().as_bytes()),
             };
             if !is_within {
                 break;
             }
-            if let Some(outcome) = visit_one(last, &|| place.key(), record)? {
+            if let Some(outcome) = visit_one(last, &|| raw_key.key(), record)? {
                 return Ok(outcome);
             }
         }
         for (key, record) in earlier {
-            if let Some(outcome) = visit_one(last, &|| key.clone(), passing(record))? {
+            if let Some(outcome) = visit_one(last, &|| key.clone(), filtered(record))? {
                 return Ok(outcome);
             }
         }
@@ -205,7 +204,7 @@ impl RevisionView {
     }
 }
 
-fn record_without_value(place: &RawKey<'_>) -> RawRecord {
-    let (create_sequence, last_sequence, version) = place.history();
-    RawRecord { key: place.key(), value: Arc::default(), create_sequence, last_sequence, version }
+fn record_without_value(raw_key: &RawKey<'_>) -> RawRecord {
+    let (create_sequence, last_sequence, version) = raw_key.history();
+    RawRecord { key: raw_key.key(), value: Arc::default(), create_sequence, last_sequence, version }
 }

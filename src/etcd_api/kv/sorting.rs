@@ -1,7 +1,7 @@
-//! Sorts the keys of a range by another order than their own.
+//! Sorts the keys of a range by something other than their bytes.
 //!
 //! Keys are inserted into a sorted map as they are read, so that no slice has to sort everything.
-//! With a limit, only that number of keys is kept.
+//! With a limit, the map never has more keys than the limit.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::model::{RawRecord, Sequence};
 /// Number of keys that can be dropped in less than a millisecond.
 const QUICK_DROP_COUNT_MAX: usize = 4_096;
 
-/// Sort criterion of a range. The order is that of etcd's numbers.
+/// Sort criterion of a range. The variants are in the order of etcd's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SortTarget {
     Key,
@@ -49,7 +49,7 @@ enum SortKey {
     Descending(Reverse<SortValue>),
 }
 
-/// Value to sort by. All ranks of one list have the same variant.
+/// Value to sort by. All values of one list have the same variant.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum SortValue {
     Key(SmolStr),
@@ -63,7 +63,8 @@ impl SortedRecords {
         Self { target, order, records: BTreeMap::new(), inserted_count: 0 }
     }
 
-    /// Inserts a key. Returns the last one if there are now more than the limit.
+    /// Inserts a record. If there are then more records than the limit, removes the last one and
+    /// returns it.
     pub(super) fn insert(&mut self, record: RawRecord, limit: Option<usize>) -> Option<RawRecord> {
         let value = match self.target {
             SortTarget::Key => SortValue::Key(record.key.clone()),
@@ -107,7 +108,7 @@ mod tests {
         let mut sorted = SortedRecords::new(SortTarget::Version, order);
         for (key, version) in [("a", 2), ("b", 1), ("c", 2), ("d", 3), ("e", 1)] {
             sorted.insert(record(key, version), limit);
-            assert!(limit.is_none_or(|limit| sorted.records.len() <= limit), "no more are kept than are wanted");
+            assert!(limit.is_none_or(|limit| sorted.records.len() <= limit), "more records than the limit");
         }
         std::iter::from_fn(|| sorted.pop_first()).map(|record| record.key).collect()
     }

@@ -1,6 +1,6 @@
 //! `KV/Txn` without writes: comparisons, and the ranges of the chosen branch, all at one revision.
 //!
-//! meshkeep's own client sends such a transaction before it resumes. The answer is made in slices,
+//! meshkeep's own client sends such a transaction before it resumes. The answer is built in slices,
 //! one operation after the other.
 
 use std::cmp::Ordering;
@@ -30,7 +30,7 @@ pub(super) struct TxnExecutor {
     api: Arc<EtcdApi>,
     reading: Reading,
     view: RevisionView,
-    /// Remaining steps, the next one last.
+    /// Remaining steps. The last element is the next step.
     steps: Vec<TxnStep>,
     /// The range in progress, and where its response begins.
     range: Option<(RangeExecutor, MessageStart)>,
@@ -43,32 +43,32 @@ enum TxnStep {
     EndResponse(MessageStart),
 }
 
-/// A branch that has to be chosen.
+/// A transaction whose branch has not been chosen yet.
 struct PendingBranch {
     request: PbTxnRequest,
-    /// Number of comparisons that were found true.
+    /// Number of comparisons that are known to be true.
     true_count: usize,
     /// Last key that the current comparison processed, and whether it matched any key.
     last: Option<SmolStr>,
     has_matched: bool,
 }
 
-/// Refuses the transactions that etcd refuses, and writes.
+/// Refuses transactions that etcd refuses, and transactions that write.
 ///
 /// The size of the whole tree was checked before ([`crate::etcd_api::request_body`]).
 pub(super) fn check(request: &PbTxnRequest) -> Result<(), Status> {
     check_within(request, OPERATIONS_MAX)
 }
 
-fn check_within(request: &PbTxnRequest, left: usize) -> Result<(), Status> {
+fn check_within(request: &PbTxnRequest, remaining: usize) -> Result<(), Status> {
     let operations = request.compare.len().max(request.success.len()).max(request.failure.len());
-    let left = left.checked_sub(operations).ok_or_else(errors::too_many_operations)?;
+    let remaining = remaining.checked_sub(operations).ok_or_else(errors::too_many_operations)?;
     if request.compare.iter().any(|compare| compare.key.is_empty()) {
         return Err(errors::empty_key());
     }
     request.success.iter().chain(&request.failure).try_for_each(|operation| match &operation.request {
         Some(PbTxnOpRequest::RequestRange(range)) => range::check(range),
-        Some(PbTxnOpRequest::RequestTxn(inner)) if left > 0 => check_within(inner, left),
+        Some(PbTxnOpRequest::RequestTxn(inner)) if remaining > 0 => check_within(inner, remaining),
         Some(PbTxnOpRequest::RequestTxn(_)) => Err(errors::too_many_operations()),
         Some(PbTxnOpRequest::RequestPut(_) | PbTxnOpRequest::RequestDeleteRange(_)) => Err(errors::permission_denied()),
         None => Err(Status::invalid_argument("etcdserver: key not found")),
@@ -76,10 +76,10 @@ fn check_within(request: &PbTxnRequest, left: usize) -> Result<(), Status> {
 }
 
 fn ranges(request: &PbTxnRequest) -> Vec<&PbRangeRequest> {
-    request.success.iter().chain(&request.failure).flat_map(ranges_of).collect()
+    request.success.iter().chain(&request.failure).flat_map(operation_ranges).collect()
 }
 
-fn ranges_of(operation: &PbTxnRequestOp) -> Vec<&PbRangeRequest> {
+fn operation_ranges(operation: &PbTxnRequestOp) -> Vec<&PbRangeRequest> {
     match &operation.request {
         Some(PbTxnOpRequest::RequestRange(range)) => vec![range],
         Some(PbTxnOpRequest::RequestTxn(inner)) => ranges(inner),
@@ -95,7 +95,7 @@ fn compares(request: &PbTxnRequest) -> Vec<&PbCompare> {
     request.compare.iter().chain(inner).collect()
 }
 
-/// Returns all interval that a transaction reads.
+/// Returns all intervals that a transaction reads.
 pub(super) fn intervals(request: &PbTxnRequest) -> Vec<KeyInterval> {
     let compared = compares(request).into_iter().map(|compare| KeyInterval::new(&compare.key, &compare.range_end));
     compared.chain(ranges(request).into_iter().map(|range| KeyInterval::new(&range.key, &range.range_end))).collect()
@@ -180,7 +180,7 @@ impl PendingBranch {
     /// Evaluates the comparisons. Returns `None` if the slice is over before the result is known.
     fn evaluate(&mut self, view: &RevisionView, slice: &mut WorkSlice) -> Result<Option<bool>, Status> {
         while let Some(compare) = self.request.compare.get(self.true_count) {
-            let Some(is_true) = is_true_for_range(compare, view, &mut self.last, &mut self.has_matched, slice)? else { return Ok(None) };
+            let Some(is_true) = is_true_for_all_keys(compare, view, &mut self.last, &mut self.has_matched, slice)? else { return Ok(None) };
             if !is_true {
                 return Ok(Some(false));
             }
@@ -194,11 +194,11 @@ impl PendingBranch {
     }
 }
 
-/// Returns whether a comparison is true for every key of its range, or `None` if the slice is over
+/// Returns whether a comparison is true for every key of its range, or `None` if the slice ends
 /// first.
 ///
-/// A missing key compares as zeros. A comparison of its value is always false.
-fn is_true_for_range(
+/// A missing key has version and revisions 0. A comparison of its value is always false.
+fn is_true_for_all_keys(
     compare: &PbCompare,
     view: &RevisionView,
     last: &mut Option<SmolStr>,

@@ -9,7 +9,7 @@ use crate::etcd_api::revisions::to_revision;
 use crate::model::RawRecord;
 use etcd_client::proto::PbResponseHeader;
 
-/// Usual size of a piece in bytes; one value can be larger.
+/// Usual size of a piece in bytes. A piece with one large value can be larger.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// A piece below this size in bytes is appended to the previous one.
@@ -47,7 +47,7 @@ pub(in crate::etcd_api) struct ResponseEncoder {
 #[derive(Debug)]
 pub(in crate::etcd_api) struct MessageStart {
     piece: usize,
-    before: usize,
+    length_before: usize,
 }
 
 impl ResponseEncoder {
@@ -114,7 +114,7 @@ impl ResponseEncoder {
     }
 
     pub(in crate::etcd_api) fn begin_message(&mut self) -> MessageStart {
-        let start = MessageStart { piece: self.pieces.len(), before: self.length };
+        let start = MessageStart { piece: self.pieces.len(), length_before: self.length };
         self.pieces.extend([Vec::new(), Vec::new()]);
         start
     }
@@ -137,16 +137,16 @@ impl ResponseEncoder {
     /// Writes the tags and lengths of an embedded message and of the messages around it. `numbers`
     /// are their fields, the innermost first.
     fn end_message(&mut self, start: &MessageStart, numbers: &[u32]) {
-        let (mut length, mut before) = (self.length - start.before, Vec::new());
+        let (mut length, mut prefixes) = (self.length - start.length_before, Vec::new());
         for number in numbers {
-            let mut prefix = Vec::with_capacity(before.len() + bytes_length(*number, 0) + 10);
+            let mut prefix = Vec::with_capacity(prefixes.len() + bytes_length(*number, 0) + 10);
             put_length(&mut prefix, *number, length);
             length += prefix.len();
-            prefix.append(&mut before);
-            before = prefix;
+            prefix.append(&mut prefixes);
+            prefixes = prefix;
         }
-        self.length += before.len();
-        self.pieces[start.piece] = before;
+        self.length += prefixes.len();
+        self.pieces[start.piece] = prefixes;
     }
 
     /// Returns the message with its gRPC prefix, in pieces.

@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::admission::StreamPermit;
 use crate::etcd_api::responses::MessageStream;
-use crate::etcd_api::state::{EtcdApi, client_of, header_at};
+use crate::etcd_api::state::{EtcdApi, client_of, newest_header};
 
 /// TTL that every keep-alive returns, in seconds, because leases are not stored.
 ///
@@ -29,11 +29,11 @@ impl PbLeaseService for EtcdApi {
     async fn lease_grant(&self, request: Request<PbLeaseGrantRequest>) -> Result<Response<PbLeaseGrantResponse>, Status> {
         let PbLeaseGrantRequest { id, ttl } = request.into_inner();
         let id = if id == 0 { i64::from(rand::random::<u32>()) + 1 } else { id };
-        Ok(Response::new(PbLeaseGrantResponse { header: self.header_now().await?, id, ttl, error: String::new() }))
+        Ok(Response::new(PbLeaseGrantResponse { header: self.current_header().await?, id, ttl, error: String::new() }))
     }
 
     async fn lease_revoke(&self, _: Request<PbLeaseRevokeRequest>) -> Result<Response<PbLeaseRevokeResponse>, Status> {
-        Ok(Response::new(PbLeaseRevokeResponse { header: self.header_now().await? }))
+        Ok(Response::new(PbLeaseRevokeResponse { header: self.current_header().await? }))
     }
 
     async fn lease_keep_alive(
@@ -47,7 +47,7 @@ impl PbLeaseService for EtcdApi {
             async move {
                 let request = stop.run_until_cancelled(requests.next()).await??.ok()?;
                 let reading = handle.try_reading()?;
-                let header = Some(header_at(&reading));
+                let header = Some(newest_header(&reading));
                 Some((Ok(PbLeaseKeepAliveResponse { header, id: request.id, ttl: KEEP_ALIVE_TTL_SECONDS }), (requests, permit)))
             }
         };
@@ -56,11 +56,11 @@ impl PbLeaseService for EtcdApi {
 
     /// Reports that there is no such lease, because no key is attached to any.
     async fn lease_time_to_live(&self, request: Request<PbLeaseTimeToLiveRequest>) -> Result<Response<PbLeaseTimeToLiveResponse>, Status> {
-        let (id, header) = (request.into_inner().id, self.header_now().await?);
+        let (id, header) = (request.into_inner().id, self.current_header().await?);
         Ok(Response::new(PbLeaseTimeToLiveResponse { header, id, ttl: -1, granted_ttl: 0, keys: Vec::new() }))
     }
 
     async fn lease_leases(&self, _: Request<PbLeaseLeasesRequest>) -> Result<Response<PbLeaseLeasesResponse>, Status> {
-        Ok(Response::new(PbLeaseLeasesResponse { header: self.header_now().await?, leases: Vec::new() }))
+        Ok(Response::new(PbLeaseLeasesResponse { header: self.current_header().await?, leases: Vec::new() }))
     }
 }

@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 
 use crate::etcd_api::errors::permission_denied;
 use crate::etcd_api::responses::MessageStream;
-use crate::etcd_api::state::{EtcdApi, MEMBER_ID, RAFT_TERM, client_of, header_at};
+use crate::etcd_api::state::{EtcdApi, MEMBER_ID, RAFT_TERM, client_of, newest_header};
 use crate::model::ETCD_VERSION;
 
 /// Name of the only member.
@@ -29,18 +29,18 @@ impl PbMaintenanceService for EtcdApi {
         if request.get_ref().action != ALARM_GET {
             return Err(permission_denied());
         }
-        Ok(Response::new(PbAlarmResponse { header: self.header_now().await?, alarms: Vec::new() }))
+        Ok(Response::new(PbAlarmResponse { header: self.current_header().await?, alarms: Vec::new() }))
     }
 
     async fn status(&self, request: Request<PbStatusRequest>) -> Result<Response<PbStatusResponse>, Status> {
         let reading = self.reading().await?;
         let head = reading.position().sequence;
-        let used = self.handle.clone();
+        let handle = self.handle.clone();
         let scanner = self.acquire_scanner(client_of(&request))?;
-        let bytes = scanner.run_once(move || used.disk_bytes().iter().map(|(_, bytes)| *bytes).sum::<u64>()).await;
+        let bytes = scanner.run_once(move || handle.disk_bytes().iter().map(|(_, bytes)| *bytes).sum::<u64>()).await;
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         Ok(Response::new(PbStatusResponse {
-            header: Some(header_at(&reading)),
+            header: Some(newest_header(&reading)),
             version: ETCD_VERSION.to_owned(),
             storage_version: ETCD_VERSION.to_owned(),
             db_size: bytes,
@@ -95,7 +95,7 @@ impl PbClusterService for EtcdApi {
     async fn member_list(&self, _: Request<PbMemberListRequest>) -> Result<Response<PbMemberListResponse>, Status> {
         let urls = self.options.urls.clone();
         let member = PbMember { id: MEMBER_ID, name: MEMBER_NAME.to_owned(), client_ur_ls: urls, ..PbMember::default() };
-        Ok(Response::new(PbMemberListResponse { header: self.header_now().await?, members: vec![member] }))
+        Ok(Response::new(PbMemberListResponse { header: self.current_header().await?, members: vec![member] }))
     }
 
     async fn member_promote(&self, _: Request<PbMemberPromoteRequest>) -> Result<Response<PbMemberPromoteResponse>, Status> {

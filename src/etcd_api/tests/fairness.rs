@@ -21,8 +21,8 @@ fn api_with_keys(value: &[u8]) -> (InMemoryMirror, KvService, ScanExecutor) {
     let (mut mirror, scans) = (InMemoryMirror::new(), ScanExecutor::with_threads(ONE_ROW_SLICES, 1));
     (0..KEYS).for_each(|last| mirror.put(&format!("10.0.0.{last}"), value));
     let options = EtcdOptions { scans: scans.clone(), ..EtcdOptions::default() };
-    let keys = KvService(Arc::new(EtcdApi::new(mirror.handle.clone(), options)));
-    (mirror, keys, scans)
+    let kv = KvService(Arc::new(EtcdApi::new(mirror.handle.clone(), options)));
+    (mirror, kv, scans)
 }
 
 fn from_client<T>(client: u8, message: T) -> Request<T> {
@@ -53,75 +53,75 @@ fn transaction(ranges: Vec<PbRangeRequest>) -> PbTxnRequest {
 
 #[tokio::test]
 async fn long_requests_run_in_slices_and_end_when_their_client_disconnects() {
-    let (mirror, keys, scans) = api_with_keys(b"{}");
+    let (mirror, kv, scans) = api_with_keys(b"{}");
     let head = mirror.reading().await.position().sequence.0;
     let earlier = PbRangeRequest { revision: i64::try_from(head).unwrap() - 50, ..all_keys() };
     let many = transaction(vec![earlier.clone(); 100]);
     for (name, rows) in [("sorted", 400), ("earlier", 250), ("txn", 20_000)] {
         let before = scans.spent().rows;
         let send = async || match name {
-            "sorted" => keys.range(from_client(1, newest_first())).await.map(drop),
-            "earlier" => keys.range(from_client(1, earlier.clone())).await.map(drop),
-            _ => keys.txn(from_client(1, many.clone())).await.map(drop),
+            "sorted" => kv.range(from_client(1, newest_first())).await.map(drop),
+            "earlier" => kv.range(from_client(1, earlier.clone())).await.map(drop),
+            _ => kv.txn(from_client(1, many.clone())).await.map(drop),
         };
         send().await.unwrap();
-        let whole = scans.spent().rows - before;
-        assert!(whole >= rows, "{name}: {whole} rows");
+        let rows_alone = scans.spent().rows - before;
+        assert!(rows_alone >= rows, "{name}: {rows_alone} rows");
         // another client's request waits for a few slices, not for all requests of this client
         let before = scans.spent().rows;
         let mut running = Box::pin(futures_util::future::join_all((0..20).map(|_| send())));
         assert!((&mut running).now_or_never().is_none());
         let small = PbRangeRequest { count_only: true, ..all_keys() };
         tokio::select! {
-            answer = keys.range(from_client(2, small)) => drop(answer.unwrap()),
+            answer = kv.range(from_client(2, small)) => drop(answer.unwrap()),
             _ = &mut running => unreachable!("{name}: all long requests finished before the short one"),
         }
-        let meanwhile = scans.spent().rows - before;
-        assert!(meanwhile < whole / 2, "{name}: {meanwhile} rows before the short one");
+        let rows_meanwhile = scans.spent().rows - before;
+        assert!(rows_meanwhile < rows_alone / 2, "{name}: {rows_meanwhile} rows before the short one");
         drop(running);
-        keys.range(from_client(2, PbRangeRequest { count_only: true, ..all_keys() })).await.unwrap();
+        kv.range(from_client(2, PbRangeRequest { count_only: true, ..all_keys() })).await.unwrap();
         let after = scans.spent().rows - before;
-        assert!(after < meanwhile + 60, "{name}: work continues for a client that disconnected");
+        assert!(after < rows_meanwhile + 60, "{name}: work continues for a client that disconnected");
         assert_eq!(scans.admitted_count(), 0, "{name}");
     }
 }
 
 #[tokio::test]
-async fn unread_answers_reserve_their_own_bytes_up_to_the_share_of_a_client() {
-    let (_mirror, keys, _scans) = api_with_keys(&[b'x'; 300]);
+async fn unread_answers_reserve_only_their_own_bytes() {
+    let (_mirror, kv, _scans) = api_with_keys(&[b'x'; 300]);
     let mut unread = Vec::new();
     // more than the number of 64 KiB pieces in the budget of all answers
     for _ in 0..9_000 {
-        unread.push(keys.range(from_client(1, single_key())).await.unwrap());
+        unread.push(kv.range(from_client(1, single_key())).await.unwrap());
     }
-    keys.range(from_client(2, single_key())).await.unwrap();
+    kv.range(from_client(2, single_key())).await.unwrap();
     drop(unread);
-    let (_mirror, keys, _scans) = api_with_keys(&vec![b'x'; 1 << 20]);
+    let (_mirror, kv, _scans) = api_with_keys(&vec![b'x'; 1 << 20]);
     // 200 MiB each
-    let list = keys.range(from_client(1, PbRangeRequest { sort_target: 4, sort_order: 1, ..all_keys() })).await.unwrap();
-    let refused = keys.range(from_client(1, all_keys())).await.unwrap_err();
+    let list = kv.range(from_client(1, PbRangeRequest { sort_target: 4, sort_order: 1, ..all_keys() })).await.unwrap();
+    let refused = kv.range(from_client(1, all_keys())).await.unwrap_err();
     assert_eq!(
         (refused.code(), refused.message().starts_with("etcdserver: too many requests: the unread answers of this client")),
         (Code::ResourceExhausted, true)
     );
     // quick answers have their own budget, and other clients have their shares
-    keys.range(from_client(1, single_key())).await.unwrap();
+    kv.range(from_client(1, single_key())).await.unwrap();
     let small = PbRangeRequest { limit: 100, ..all_keys() };
-    keys.range(from_client(2, small)).await.unwrap();
+    kv.range(from_client(2, small)).await.unwrap();
     drop(list);
-    keys.range(from_client(1, all_keys())).await.unwrap();
+    kv.range(from_client(1, all_keys())).await.unwrap();
 }
 
 #[tokio::test]
-async fn unread_quick_answers_leave_the_share_of_other_clients() {
-    let (_mirror, keys, _scans) = api_with_keys(&vec![b'x'; 1 << 20]);
+async fn unread_quick_answers_do_not_use_the_share_of_other_clients() {
+    let (_mirror, kv, _scans) = api_with_keys(&vec![b'x'; 1 << 20]);
     let mut unread = Vec::new();
     let refused = loop {
-        match keys.range(from_client(1, single_key())).await {
+        match kv.range(from_client(1, single_key())).await {
             Ok(answer) => unread.push(answer),
             Err(refused) => break refused,
         }
     };
     assert_eq!(refused.code(), Code::ResourceExhausted);
-    keys.range(from_client(2, single_key())).await.unwrap();
+    kv.range(from_client(2, single_key())).await.unwrap();
 }

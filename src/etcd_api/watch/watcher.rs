@@ -1,4 +1,4 @@
-//! One watch: its filters, and its position.
+//! One watch: its filters and its position in the changes.
 
 use etcd_client::proto::{PbEvent, PbKeyValue, PbWatchRequestUnion};
 use smol_str::SmolStr;
@@ -38,7 +38,7 @@ pub(super) struct Watcher {
     progress_notify: bool,
     /// Set if the watch got events since the last progress tick.
     had_events: bool,
-    /// Has all events that were sent.
+    /// Position up to which all events were sent.
     follower: Follower,
     _open: (OpenGuard, MemoryPermit),
 }
@@ -50,8 +50,8 @@ pub(super) struct CreateRefusal(pub(super) String);
 pub(super) enum WatchEvents {
     /// The next events; can be empty.
     Ready(Vec<PbEvent>),
-    /// Not all deletes after the watch's position are known any more. They are known after this
-    /// sequence.
+    /// The oldest deletes after the watch's position are no longer known. All deletes after this
+    /// sequence are known.
     Compacted(Sequence),
 }
 
@@ -79,7 +79,7 @@ impl Watcher {
         if interval.is_empty() {
             return Err(CreateRefusal("mvcc: watcher range is empty".to_owned()));
         }
-        // a watch from a revision has all events before it
+        // a watch that starts at a revision has all earlier events
         let sent = if create.start_revision > 0 { to_sequence(create.start_revision - 1) } else { head };
         Ok(Self {
             interval,
@@ -192,12 +192,12 @@ fn to_key_value(record: &RawRecord) -> PbKeyValue {
 }
 
 /// Builds the `kv` of a delete event: key and revision.
-fn deleted_key_value(key: &SmolStr, at: Sequence) -> PbKeyValue {
-    PbKeyValue { key: key.as_bytes().to_vec(), mod_revision: to_revision(at), ..PbKeyValue::default() }
+fn deleted_key_value(key: &SmolStr, sequence: Sequence) -> PbKeyValue {
+    PbKeyValue { key: key.as_bytes().to_vec(), mod_revision: to_revision(sequence), ..PbKeyValue::default() }
 }
 
 /// Returns the bytes of an event in memory.
 pub(super) fn event_bytes(event: &PbEvent) -> usize {
-    let of = |pair: &Option<PbKeyValue>| pair.as_ref().map_or(0, |pair| pair.key.len() + pair.value.len());
-    size_of::<PbEvent>() + of(&event.kv) + of(&event.prev_kv)
+    let key_value_bytes = |pair: &Option<PbKeyValue>| pair.as_ref().map_or(0, |pair| pair.key.len() + pair.value.len());
+    size_of::<PbEvent>() + key_value_bytes(&event.kv) + key_value_bytes(&event.prev_kv)
 }

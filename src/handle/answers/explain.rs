@@ -34,8 +34,8 @@ pub enum UseReason {
     MostSpecific,
     /// The entry is a host entry, and there is also a CIDR of full length.
     Host,
-    /// The entry is the strongest for its prefix. The next one is this cluster's, and weaker for
-    /// this reason.
+    /// The entry is the strongest for its prefix. The next one belongs to this cluster, and is
+    /// weaker for this reason.
     Stronger(ClusterName, RankReason),
 }
 
@@ -58,7 +58,7 @@ impl Reading {
         let use_reason = self.use_reason(&matches);
         let mut strongest: Option<(ObjectPrefix, Arc<Record>)> = None;
         let roles = matches.into_iter().map(|(prefix, entry)| {
-            let stronger = strongest.as_ref().filter(|(at, _)| *at == prefix).map(|(_, record)| Arc::clone(record));
+            let stronger = strongest.as_ref().filter(|(other, _)| *other == prefix).map(|(_, record)| Arc::clone(record));
             if stronger.is_none() {
                 strongest = Some((prefix, Arc::clone(&entry.record)));
             }

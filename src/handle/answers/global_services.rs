@@ -12,7 +12,8 @@ use crate::view::{Affinity, GlobalService, LocalService, MergedExports, Selectio
 pub struct SelectedBackends {
     /// Decision whether local and remote backends are used, with its rule.
     pub selection: Selection,
-    /// True if the cluster's own services are known. Otherwise a missing one means nothing.
+    /// True if the cluster's own services are known. Otherwise, meshkeep cannot know whether the
+    /// cluster has a local service.
     pub is_local_known: bool,
     /// Shares of the clusters whose backends are used, sorted by cluster name. They include the
     /// cluster's own share, and leave out backends without ports.
@@ -23,7 +24,7 @@ pub struct SelectedBackends {
 #[derive(Debug)]
 pub enum ServiceEntry {
     /// Service merged over the clusters that share it, with the permit for its memory.
-    Merged(GlobalService, #[allow(dead_code, reason = "held for its end")] DecodedPermit),
+    Merged(GlobalService, #[allow(dead_code, reason = "releases the memory when it is dropped")] DecodedPermit),
     /// Service that is not merged because of its size.
     TooLarge(LargeService),
 }
@@ -62,8 +63,8 @@ impl ServiceEntry {
 }
 
 impl Reading {
-    /// Passes the global services that match a filter to `take`, from `<namespace>/<name>` on,
-    /// until `take` returns false.
+    /// Passes the global services that match a filter to `accept`, from `<namespace>/<name>` on,
+    /// until `accept` returns false.
     ///
     /// The tests for clusters and labels apply to the objects of each cluster: its service, export
     /// or slices. A match is then merged over all clusters. The labels of a service that is too
@@ -73,7 +74,7 @@ impl Reading {
         filter: &Filter,
         start: Option<&str>,
         slice: &mut WorkSlice,
-        mut take: impl FnMut(&ServiceEntry) -> bool,
+        mut accept: impl FnMut(&ServiceEntry) -> bool,
     ) -> ScanEnd<SmolStr> {
         let view = &self.published().view;
         // the services of a namespace are neighbours
@@ -88,8 +89,8 @@ impl Reading {
                 return ScanEnd::Paused(service.clone());
             }
             slice.count_row();
-            let found = service.split_once('/').map_or("", |(_, name)| name);
-            if filter.name.as_ref().is_some_and(|wanted| wanted != found) {
+            let service_name = service.split_once('/').map_or("", |(_, name)| name);
+            if filter.name.as_ref().is_some_and(|wanted| wanted != service_name) {
                 continue;
             }
             // tested before merging, which takes time and memory in proportion to the slices
@@ -98,9 +99,9 @@ impl Reading {
             }
             match self.global_service(service) {
                 Ok(Some(ServiceEntry::Merged(merged, _))) if !passes(filter, &merged) => {}
-                Ok(Some(entry)) if !take(&entry) => return ScanEnd::PageFull(service.clone()),
+                Ok(Some(entry)) if !accept(&entry) => return ScanEnd::PageFull(service.clone()),
                 Ok(_) => {}
-                Err(none) => return ScanEnd::OverBudget(service.clone(), none),
+                Err(error) => return ScanEnd::OverBudget(service.clone(), error),
             }
         }
         ScanEnd::Complete
@@ -115,19 +116,19 @@ impl Reading {
         let view = &self.published().view;
         let by_cluster = view.decoded_bytes_of(service);
         match self.decoded().reserve_blocking(by_cluster.values().sum()) {
-            Ok(room) => Ok(view.global_service(service).map(|merged| ServiceEntry::Merged(merged, room))),
+            Ok(permit) => Ok(view.global_service(service).map(|merged| ServiceEntry::Merged(merged, permit))),
             Err(DecodedBudgetError::TooLarge { bytes, bytes_max }) => {
                 let largest = by_cluster.iter().max_by_key(|(_, bytes)| **bytes).map(|(cluster, _)| cluster.clone());
-                let make = |cluster: ClusterName| {
+                let describe = |cluster: ClusterName| {
                     let (namespace, name) = service.split_once('/')?;
                     let (namespace, name) = (namespace.to_owned(), name.to_owned());
                     let key = view.first_slice_of(service, &cluster)?.clone();
                     let (clusters, exports) = (by_cluster.into_keys().collect(), view.merged_exports(service));
                     Some(LargeService { namespace, name, cluster, key, bytes, bytes_max, clusters, exports })
                 };
-                Ok(largest.and_then(make).map(ServiceEntry::TooLarge))
+                Ok(largest.and_then(describe).map(ServiceEntry::TooLarge))
             }
-            Err(none @ DecodedBudgetError::Exhausted) => Err(none),
+            Err(error @ DecodedBudgetError::Exhausted) => Err(error),
         }
     }
 
@@ -177,8 +178,8 @@ impl Reading {
 /// Returns whether a service passes the tests for clusters and labels.
 fn passes(filter: &Filter, service: &GlobalService) -> bool {
     let test = Filter { clusters: filter.clusters.clone(), labels: filter.labels.clone(), ..Filter::default() };
-    let of_exports = service.exports.iter().flat_map(|exports| &exports.exports);
-    let of_shares = service.shares.iter().flat_map(|share| share.service.iter().chain(&share.slices));
-    let mut records = of_shares.chain(of_exports);
+    let export_records = service.exports.iter().flat_map(|exports| &exports.exports);
+    let share_records = service.shares.iter().flat_map(|share| share.service.iter().chain(&share.slices));
+    let mut records = share_records.chain(export_records);
     records.any(|record| record.object.as_deref().is_some_and(|object| test.matches(&record.key, object)))
 }

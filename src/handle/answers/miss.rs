@@ -50,15 +50,15 @@ impl Reading {
         let full = IpNet::from(ip).prefix_len();
         let mut miss = MissExplanation::default();
         let mut is_covered = false;
-        for found in covering {
-            let Some(prefix) = prefix_of(&found.record) else { continue };
-            let is_pod_cidr = found.record.key.is_fallback();
+        for entry in covering {
+            let Some(prefix) = prefix_of(&entry.record) else { continue };
+            let is_pod_cidr = entry.record.key.is_fallback();
             if prefix.net.prefix_len() == full && !is_pod_cidr {
                 return None;
             }
             is_covered = true;
             if is_pod_cidr {
-                miss.pod_cidrs.push((prefix.net, found.record.key.origin()));
+                miss.pod_cidrs.push((prefix.net, entry.record.key.origin()));
             }
         }
         miss.deleted = self.published().feed.tombstones_at(ip).into_iter().cloned().collect();
@@ -98,10 +98,10 @@ impl Reading {
             NetworkEntries::Clusters(_) | NetworkEntries::Unknown => Vec::new(),
         });
         let records = keys.take(1).flatten().filter_map(|key| view.record(&key));
-        let mut found: Vec<(ObjectPrefix, Arc<Record>)> = records.filter_map(|record| Some((prefix_of(&record)?, record))).collect();
-        found.sort_by_key(|(prefix, _)| (distance(prefix.net.addr(), ip), Reverse(prefix.net.prefix_len())));
-        found.truncate(NEAREST_COUNT);
-        found
+        let mut nearest: Vec<(ObjectPrefix, Arc<Record>)> = records.filter_map(|record| Some((prefix_of(&record)?, record))).collect();
+        nearest.sort_by_key(|(prefix, _)| (distance(prefix.net.addr(), ip), Reverse(prefix.net.prefix_len())));
+        nearest.truncate(NEAREST_COUNT);
+        nearest
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A slice of a few bytes may decode to a million addresses, so each cluster has a limit. A service
 //! or slice that does not fit is left out as a whole and reported. Once there is capacity again,
-//! everything is read again. Pure.
+//! the whole mirror is indexed again. Does no IO.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -32,7 +32,7 @@ struct ClusterUsage {
     omitted: usize,
     /// Number of addresses of the smallest service or slice that did not fit. It may have been
     /// deleted since.
-    smallest: usize,
+    smallest_omitted: usize,
 }
 
 impl Default for BackendIndex {
@@ -53,8 +53,8 @@ impl BackendIndex {
     }
 
     /// Returns the services and endpoint slices that have this backend address.
-    pub(super) fn backed_by(&self, ip: IpAddr) -> impl Iterator<Item = &EntryKey> {
-        self.by_address.range((ip, EntryKey::lowest())..).take_while(move |(at, _)| *at == ip).map(|(_, key)| key)
+    pub(super) fn keys_with_backend(&self, ip: IpAddr) -> impl Iterator<Item = &EntryKey> {
+        self.by_address.range((ip, EntryKey::lowest())..).take_while(move |(address, _)| *address == ip).map(|(_, key)| key)
     }
 
     /// Returns whether all services and slices are indexed.
@@ -68,7 +68,7 @@ impl BackendIndex {
         let fits = |usage: &ClusterUsage| {
             usage.omitted > 0
                 && usage.indexed <= self.addresses_max / 2
-                && usage.indexed.saturating_add(usage.smallest) <= self.addresses_max
+                && usage.indexed.saturating_add(usage.smallest_omitted) <= self.addresses_max
         };
         self.clusters.values().any(fits)
     }
@@ -92,7 +92,7 @@ impl BackendIndex {
             added.for_each(|ip| drop(self.by_address.insert((*ip, key.clone()))));
             usage.indexed += new.len();
         } else {
-            usage.smallest = if usage.omitted == 0 { new.len() } else { usage.smallest.min(new.len()) };
+            usage.smallest_omitted = if usage.omitted == 0 { new.len() } else { usage.smallest_omitted.min(new.len()) };
             usage.omitted += 1;
         }
         if usage.indexed == 0 && usage.omitted == 0 {
@@ -117,22 +117,22 @@ mod tests {
     }
 
     #[test]
-    fn keys_beyond_the_limit_are_omitted_whole_without_effect_on_other_clusters() {
+    fn a_key_beyond_the_limit_is_omitted_in_its_cluster_only() {
         let (mut backends, none) = (BackendIndex::new(10), BTreeSet::new());
         let (first, large, other) = (key("paris", "shop/a"), key("paris", "shop/b"), key("tokyo", "shop/a"));
         backends.replace(&first, &none, &addresses(0..6));
         backends.replace(&large, &none, &addresses(0..5));
         backends.replace(&other, &none, &addresses(0..10));
-        assert_eq!(backends.backed_by(IpAddr::from([10, 0, 0, 1])).collect::<Vec<_>>(), [&first, &other]);
+        assert_eq!(backends.keys_with_backend(IpAddr::from([10, 0, 0, 1])).collect::<Vec<_>>(), [&first, &other]);
         assert_eq!((backends.is_complete(), backends.can_index_omitted()), (false, false));
         // with one address less it would fit, but half of the capacity is not free yet
         backends.replace(&first, &addresses(0..6), &addresses(1..6));
         assert_eq!((backends.is_complete(), backends.can_index_omitted()), (false, true));
         // it grows beyond the limit, and shrinks below it
         backends.replace(&other, &addresses(0..10), &addresses(0..11));
-        assert_eq!(backends.backed_by(IpAddr::from([10, 0, 0, 1])).collect::<Vec<_>>(), [&first]);
+        assert_eq!(backends.keys_with_backend(IpAddr::from([10, 0, 0, 1])).collect::<Vec<_>>(), [&first]);
         backends.replace(&other, &addresses(0..11), &addresses(1..3));
-        assert_eq!(backends.backed_by(IpAddr::from([10, 0, 0, 1])).count(), 2);
+        assert_eq!(backends.keys_with_backend(IpAddr::from([10, 0, 0, 1])).count(), 2);
         backends.replace(&large, &addresses(0..5), &none);
         assert_eq!((backends.is_complete(), backends.can_index_omitted()), (true, false));
         backends.replace(&first, &addresses(1..6), &none);

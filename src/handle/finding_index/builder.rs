@@ -1,5 +1,5 @@
-//! Builds a [`FindingIndex`] from a snapshot, or updates one to a later snapshot. It runs piece by
-//! piece, so that others can run in between and it can be stopped.
+//! Builds a [`FindingIndex`] from a snapshot, or updates one to a later snapshot. The work is done
+//! piece by piece, so that other tasks can run in between and it can be stopped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -24,7 +24,7 @@ const PIECE_SERVICES: usize = 32;
 /// A [`FindingIndex`] in progress.
 #[derive(Debug)]
 pub struct FindingIndexBuilder {
-    /// Index whose reading is the snapshot to reach.
+    /// Index in progress. Its `reading` is already the target snapshot.
     index: FindingIndex,
     step: BuildStep,
     /// Findings to check once everything is counted.
@@ -65,7 +65,7 @@ impl FindingIndexBuilder {
     }
 
     /// Starts to update an index to a later snapshot. Reads everything again if the changes since
-    /// are no longer known, or if backends that were left out fit now.
+    /// the old snapshot are no longer known, or if backends that were left out fit now.
     #[must_use]
     pub fn update(index: FindingIndex, reading: Reading) -> Self {
         let follower = Follower::at(index.position());
@@ -76,7 +76,7 @@ impl FindingIndexBuilder {
         Self { index: FindingIndex { reading, ..index }, step: BuildStep::ApplyChanges(from, follower), to_check: BTreeSet::new() }
     }
 
-    /// Does the next piece. Breaks with the index after the last one.
+    /// Processes the next piece. Returns `Break` with the index after the last piece.
     pub fn advance(mut self) -> ControlFlow<FindingIndex, Self> {
         self.step = match self.step {
             BuildStep::AddEntries(next) => match self.index.add_entries(&next) {
@@ -95,12 +95,12 @@ impl FindingIndexBuilder {
                 return ControlFlow::Break(self.index);
             }
             BuildStep::CheckFindings => {
-                let is_service = |finding: &Finding| matches!(finding, Finding::ExportConflict(_));
-                let mut services = 0;
+                let is_export_conflict = |finding: &Finding| matches!(finding, Finding::ExportConflict(_));
+                let mut export_count = 0;
                 let mut piece = Vec::new();
-                while piece.len() < PIECE_KEYS && services < PIECE_SERVICES {
+                while piece.len() < PIECE_KEYS && export_count < PIECE_SERVICES {
                     let Some(finding) = self.to_check.pop_first() else { break };
-                    services += usize::from(is_service(&finding));
+                    export_count += usize::from(is_export_conflict(&finding));
                     piece.push(finding);
                 }
                 self.index.check_findings(piece);
@@ -112,7 +112,7 @@ impl FindingIndexBuilder {
 }
 
 impl FindingIndex {
-    /// Counts a piece of the snapshot. Returns the start of the next piece.
+    /// Adds a piece of the snapshot to the index. Returns the start of the next piece.
     fn add_entries(&mut self, start: &EntryKey) -> Option<EntryKey> {
         let reading = self.reading.clone();
         let view = &reading.published().view;
@@ -133,13 +133,13 @@ impl FindingIndex {
         let view = &self.reading.published().view;
         let identities = self.by_identity.keys().map(|(identity, cluster)| Finding::DanglingIdentity(cluster.clone(), *identity));
         let hosts = self.by_host.keys().map(|(ip, cluster)| Finding::DanglingHostIp(cluster.clone(), *ip));
-        let refused = view.rejected_from(&EntryKey::lowest()).map(|key| Finding::IdentityOutOfRange(key.clone()));
+        let out_of_range = view.rejected_from(&EntryKey::lowest()).map(|key| Finding::IdentityOutOfRange(key.clone()));
         let prefixes = view.duplicate_prefixes().into_iter().map(Finding::DuplicateAddress);
         let start = EntryKey::lowest_of(Kind::ServiceExport);
         let exports = view.live_keys_from(&start).take_while(|live| live.kind() == Kind::ServiceExport);
         let exports = exports.map(|live| Finding::ExportConflict(live.key().name));
         let services = self.slice_bytes.larger_than(self.reading.service_bytes_max()).into_iter().map(Finding::ServiceTooLarge);
-        identities.chain(hosts).chain(refused).chain(prefixes).chain(exports).chain(services).collect()
+        identities.chain(hosts).chain(out_of_range).chain(prefixes).chain(exports).chain(services).collect()
     }
 
     /// Reads a piece of the changes. Returns the position after it, or `None` after the last one.
@@ -157,7 +157,7 @@ impl FindingIndex {
             if old.is_rejected(key) || new.is_rejected(key) {
                 now_checkable.insert(Finding::IdentityOutOfRange(key.clone()));
             }
-            // its references does not include the exported service
+            // the references of an export do not include its service
             if key.kind == Kind::ServiceExport {
                 to_check.insert(Finding::ExportConflict(key.name.clone()));
             }

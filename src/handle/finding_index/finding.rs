@@ -71,16 +71,18 @@ impl FromStr for Finding {
     type Err = MalformedFinding;
 
     fn from_str(text: &str) -> Result<Self, MalformedFinding> {
-        let read = || {
+        let parse_id = || {
             let (kind, rest) = text.split_once('/')?;
-            let of_cluster = || {
+            let cluster_and_rest = || {
                 let (cluster, rest) = rest.split_once('/')?;
                 Some((ClusterName::parse(cluster).ok()?, rest))
             };
             let service = || Some(SmolStr::from(Some(rest).filter(|service| service.contains('/'))?));
             Some(match kind {
-                "danglingHostIP" => of_cluster().and_then(|(cluster, ip)| Some(Self::DanglingHostIp(cluster, ip.parse().ok()?)))?,
-                "danglingIdentity" => of_cluster().and_then(|(cluster, id)| Some(Self::DanglingIdentity(cluster, id.parse().ok()?)))?,
+                "danglingHostIP" => cluster_and_rest().and_then(|(cluster, ip)| Some(Self::DanglingHostIp(cluster, ip.parse().ok()?)))?,
+                "danglingIdentity" => {
+                    cluster_and_rest().and_then(|(cluster, id)| Some(Self::DanglingIdentity(cluster, id.parse().ok()?)))?
+                }
                 "duplicateAddress" => Self::DuplicateAddress(match rest.split_once('/')? {
                     ("host", ip) => ObjectPrefix { net: ip.parse::<IpAddr>().ok()?.into(), host: true },
                     ("cidr", net) => ObjectPrefix { net: net.parse().ok()?, host: false },
@@ -94,7 +96,7 @@ impl FromStr for Finding {
                 _ => return None,
             })
         };
-        read().ok_or(MalformedFinding)
+        parse_id().ok_or(MalformedFinding)
     }
 }
 

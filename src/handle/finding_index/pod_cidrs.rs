@@ -29,8 +29,8 @@ pub(super) struct PodCidrs {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct AnnouncingNodes {
     count: u32,
-    /// Exclusive or of the hashes of their names, which is the node's own hash if there is only
-    /// one.
+    /// Exclusive or of the hashes of the node names. If there is only one node, it is that node's
+    /// hash.
     hash_xor: u64,
 }
 
@@ -61,8 +61,9 @@ type NodesByCluster = BTreeMap<usize, NodeCount>;
 struct OpenCidr {
     net: IpNet,
     own: NodesByCluster,
-    /// Nodes that announce the CIDRs that contain this one.
+    /// Nodes that announce a CIDR that contains this one.
     above: Rc<NodesByCluster>,
+    /// Nodes that announce a CIDR inside this one, as far as they were visited.
     below: NodesByCluster,
 }
 
@@ -71,7 +72,7 @@ struct OverlapScan {
     names: Vec<ClusterName>,
     /// CIDRs that contain the current one, the largest first.
     open: Vec<OpenCidr>,
-    found: Vec<Overlaps>,
+    by_cluster: Vec<Overlaps>,
     /// Matrix of the pairs of clusters that overlap.
     overlapping: Vec<bool>,
 }
@@ -114,11 +115,11 @@ impl PodCidrs {
     /// Returns whether a CIDR of a cluster overlaps any other CIDR.
     fn overlaps_any(&self, net: IpNet, cluster: &ClusterName) -> bool {
         let lowest = EntryKey::lowest().cluster;
-        let from = |net| self.announced.range((net, lowest.clone())..).map(|(key, _)| key);
-        let mut inside = from(net).take_while(|(other, _)| net.contains(other));
+        let cidrs_from = |net| self.announced.range((net, lowest.clone())..).map(|(key, _)| key);
+        let mut inside = cidrs_from(net).take_while(|(other, _)| net.contains(other));
         let mut covering = (0..net.prefix_len()).filter_map(|length| IpNet::new(net.addr(), length).ok()).map(|wider| wider.trunc());
         inside.any(|(other, owner)| (*other, owner) != (net, cluster))
-            || covering.any(|wider| from(wider).next().is_some_and(|(found, _)| *found == wider))
+            || covering.any(|wider| cidrs_from(wider).next().is_some_and(|(first, _)| *first == wider))
     }
 
     /// Computes the overlaps if they may have changed. Returns the clusters whose overlaps may have
@@ -150,7 +151,8 @@ impl OverlapScan {
         let names: BTreeSet<&ClusterName> = announced.keys().map(|(_, cluster)| cluster).collect();
         let names: Vec<ClusterName> = names.into_iter().cloned().collect();
         let count = names.len();
-        let mut scan = Self { names, open: Vec::new(), found: vec![Overlaps::default(); count], overlapping: vec![false; count * count] };
+        let mut scan =
+            Self { names, open: Vec::new(), by_cluster: vec![Overlaps::default(); count], overlapping: vec![false; count * count] };
         let mut rest = announced.iter().peekable();
         while let Some(((net, _), _)) = rest.peek() {
             let net = *net;
@@ -185,12 +187,12 @@ impl OverlapScan {
         join(&mut all, &frame.above);
         join(&mut all, &frame.below);
         for cluster in frame.own.keys() {
-            let found = &mut self.found[*cluster];
+            let overlaps = &mut self.by_cluster[*cluster];
             if all[cluster] == NodeCount::Several {
-                found.between_nodes.push(frame.net);
+                overlaps.between_nodes.push(frame.net);
             }
             if all.len() > 1 {
-                found.between_clusters.push(frame.net);
+                overlaps.between_clusters.push(frame.net);
                 let others = all.keys().filter(|other| *other != cluster);
                 others.for_each(|other| self.overlapping[cluster * self.names.len() + other] = true);
             }
@@ -203,15 +205,15 @@ impl OverlapScan {
     }
 
     fn into_overlaps(self) -> BTreeMap<ClusterName, Overlaps> {
-        let Self { names, found, overlapping, .. } = self;
+        let Self { names, by_cluster, overlapping, .. } = self;
         let mut overlaps = BTreeMap::new();
-        for (cluster, mut found) in found.into_iter().enumerate() {
-            found.between_nodes.sort_unstable();
-            found.between_clusters.sort_unstable();
+        for (cluster, mut own) in by_cluster.into_iter().enumerate() {
+            own.between_nodes.sort_unstable();
+            own.between_clusters.sort_unstable();
             let others = names.iter().enumerate().filter(|(other, _)| overlapping[cluster * names.len() + other]);
-            found.others = others.map(|(_, name)| name.clone()).collect();
-            if found != Overlaps::default() {
-                overlaps.insert(names[cluster].clone(), found);
+            own.others = others.map(|(_, name)| name.clone()).collect();
+            if own != Overlaps::default() {
+                overlaps.insert(names[cluster].clone(), own);
             }
         }
         overlaps

@@ -1,5 +1,4 @@
-//! An updated index has the same findings as a new one, and as a plain search of
-//! everything.
+//! An updated index has the same findings as a new one, and as a comparison of all objects.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -194,7 +193,8 @@ fn expected_findings(view: &View) -> BTreeSet<Finding> {
         if !nodes().any(|(_, node)| node.addresses.iter().any(|address| address.ip == host_ip)) {
             findings.insert(Finding::DanglingHostIp(cluster.clone(), host_ip));
         }
-        // 2 is the world, which only pod CIDRs have here: their overlaps are separate findings
+        // identity 2 is `world`. Only pod CIDRs have it here, and their overlaps are separate
+        // findings
         if entry.identity != 2 && ips().any(|(other, twin)| other != cluster && twin.prefix == entry.prefix) {
             findings.insert(Finding::DuplicateAddress(entry.prefix));
         }
@@ -261,7 +261,8 @@ fn services_are_found_by_their_backend_addresses() {
     mirror.change("paris", "shop/cart", Kind::Service, Some(service(&[1, 2])));
     mirror.change("tokyo", "shop/cart", Kind::Service, Some(service(&[2])));
     let mut index = mirror.build_index();
-    let backed = |index: &FindingIndex, number| index.backed_by(host(number)).map(|key| key.cluster.to_string()).collect::<Vec<_>>();
+    let backed =
+        |index: &FindingIndex, number| index.keys_with_backend(host(number)).map(|key| key.cluster.to_string()).collect::<Vec<_>>();
     assert_eq!([backed(&index, 1), backed(&index, 2)], [vec!["paris".to_owned()], vec!["paris".to_owned(), "tokyo".to_owned()]]);
     mirror.change("paris", "shop/cart", Kind::Service, Some(service(&[1])));
     index = mirror.update_index(index);

@@ -75,7 +75,7 @@ impl Reading {
             (Kind::Ip, Filter { hosts: Some(hosts), .. }) => {
                 let clusters: Option<Vec<ClusterName>> = hosts.iter().map(|(cluster, _)| cluster.clone()).collect();
                 match clusters.map(|clusters| accepted_by(clusters, filter)) {
-                    Some(none) if none.is_empty() => KeyPlan::Keys(Vec::new()),
+                    Some(clusters) if clusters.is_empty() => KeyPlan::Keys(Vec::new()),
                     Some(clusters) => self.plan_runs(kind, &clusters, ""),
                     None => self.plan_runs(kind, &filter.clusters, ""),
                 }
@@ -123,16 +123,16 @@ impl Reading {
         KeyPlan::Keys(keys)
     }
 
-    /// Plans the runs of a kind, as lists name it, in these clusters. Without clusters it is one
-    /// run over all.
+    /// Plans the runs of all stored kinds that are listed as `kind`, in these clusters. Without
+    /// clusters, each run covers all clusters.
     #[expect(clippy::unused_self, reason = "the other planning methods need the reading")]
     fn plan_runs(&self, kind: Kind, clusters: &[ClusterName], prefix: &str) -> KeyPlan {
         let kinds = Kind::STORED.into_iter().filter(|stored| stored.listed_as() == kind);
-        let of = |kind, cluster: Option<&ClusterName>| KeyRun { kind, cluster: cluster.cloned(), prefix: prefix.to_owned() };
+        let run = |kind, cluster: Option<&ClusterName>| KeyRun { kind, cluster: cluster.cloned(), prefix: prefix.to_owned() };
         let mut runs: Vec<KeyRun> = if clusters.is_empty() {
-            kinds.map(|kind| of(kind, None)).collect()
+            kinds.map(|kind| run(kind, None)).collect()
         } else {
-            kinds.flat_map(|kind| clusters.iter().map(move |cluster| of(kind, Some(cluster)))).collect()
+            kinds.flat_map(|kind| clusters.iter().map(move |cluster| run(kind, Some(cluster)))).collect()
         };
         runs.sort_by_cached_key(KeyRun::start);
         runs.dedup();

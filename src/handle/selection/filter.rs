@@ -59,7 +59,7 @@ impl Filter {
 
     /// Returns whether objects of a kind can match: the kind is wanted, and each test that is set
     /// applies to it. Findings match only if their kind is named, and notices never.
-    fn is_about(&self, kind: Kind) -> bool {
+    fn may_match_kind(&self, kind: Kind) -> bool {
         let kind = kind.listed_as();
         let is_wanted = if self.kinds.is_empty() { kind != Kind::Problem } else { self.kinds.contains(&kind) };
         kind != Kind::Notice && is_wanted && self.tests().iter().all(|(is_set, kinds)| !is_set || kinds.contains(&kind))
@@ -107,7 +107,7 @@ impl Filter {
     /// Returns false if the parts of the key (kind, cluster, namespace, name) exclude every object.
     #[must_use]
     pub fn may_match(&self, key: &EntryKey) -> bool {
-        let part = |wanted: &Option<String>, found: &str| wanted.as_ref().is_none_or(|wanted| wanted == found);
+        let part = |wanted: &Option<String>, actual: &str| wanted.as_ref().is_none_or(|wanted| wanted == actual);
         let by_name = || match key.kind {
             Kind::Node => part(&self.name, &key.name),
             kind if kind.is_namespaced() => {
@@ -117,10 +117,10 @@ impl Filter {
         };
         // the key of a finding about several clusters does not name them, but its object does
         let by_cluster = self.clusters.is_empty() || key.cluster.is_none() || self.clusters.contains(&key.cluster);
-        by_cluster && self.is_about(key.kind) && by_name()
+        by_cluster && self.may_match_kind(key.kind) && by_name()
     }
 
-    /// Returns whether the filter names the kind of findings, without which none match.
+    /// Returns whether the filter names the kind of findings. Otherwise, no finding matches.
     #[must_use]
     pub fn asks_for_problems(&self) -> bool {
         self.kinds.contains(&Kind::Problem)
@@ -139,12 +139,12 @@ mod tests {
     #[test]
     fn the_key_of_a_cluster_decides_if_it_can_match() {
         let key = EntryKey::of_cluster(ClusterName::parse("paris").unwrap());
-        let of = |namespace: Option<&str>, clusters: &[&str]| Filter {
+        let filter_for = |namespace: Option<&str>, clusters: &[&str]| Filter {
             namespace: namespace.map(str::to_owned),
             clusters: clusters.iter().map(|name| ClusterName::parse(name).unwrap()).collect(),
             ..Filter::default()
         };
-        let filters = [of(None, &[]), of(None, &["paris"]), of(None, &["tokyo"]), of(Some("shop"), &[])];
+        let filters = [filter_for(None, &[]), filter_for(None, &["paris"]), filter_for(None, &["tokyo"]), filter_for(Some("shop"), &[])];
         assert_eq!(filters.map(|filter| filter.may_match(&key)), [true, true, false, false]);
     }
 
@@ -154,7 +154,7 @@ mod tests {
         use Kind::{Cluster, EndpointSlice, Identity, Ip, Node, NodeIp, Notice, Problem, Service, ServiceExport};
         let about = |filter: Filter| {
             let kinds = [EndpointSlice, Identity, Ip, NodeIp, Node, ServiceExport, Service, Cluster, Problem, Notice];
-            kinds.into_iter().filter(|kind| filter.is_about(*kind)).collect::<Vec<_>>()
+            kinds.into_iter().filter(|kind| filter.may_match_kind(*kind)).collect::<Vec<_>>()
         };
         let all = [EndpointSlice, Identity, Ip, NodeIp, Node, ServiceExport, Service, Cluster];
         assert_eq!(about(Filter::default()), all);

@@ -1,7 +1,7 @@
 //! Filter terms: properties of changes by which matching filters are looked up.
 //!
-//! With a thousand different filters, each change must not be compared with each filter. A filter
-//! lists terms of which a change must have at least one ([`Filter::terms`]), and
+//! With a thousand different filters, comparing each change with each filter would take too long. A
+//! filter lists terms of which a change must have at least one ([`Filter::terms`]), and
 //! [`filter_terms_of`] lists those of a change. A filter that shares no term with a change cannot
 //! match it. If it shares one, [`Filter::matches`] decides.
 
@@ -76,8 +76,8 @@ impl Filter {
     }
 }
 
-/// Calls `visit` with every term of a change, from its old and its new object. A term may come
-/// twice.
+/// Calls `visit` with every term of a change, from its old and its new object. A term may be
+/// visited twice.
 pub(crate) fn filter_terms_of(announcement: &Announcement, mut visit: impl FnMut(&FilterTerm)) {
     let key = &announcement.key;
     visit(&FilterTerm::Any);
@@ -117,8 +117,8 @@ fn terms_of_object(key: &EntryKey, object: &Object, visit: &mut impl FnMut(&Filt
                 visit(&FilterTerm::Host(host));
             }
         }
-        // listed explicitly: a kind without terms here never matches a filter that looks up one of
-        // them
+        // listed explicitly, so that no new kind is forgotten: without its terms here, it would
+        // never match the filters that are looked up by them
         Object::Identity(_) | Object::Cluster(_) => {}
     }
 }

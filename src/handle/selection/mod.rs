@@ -1,5 +1,5 @@
-//! Filters and label selectors, and the terms by which a change finds the filters that it
-//! concerns.
+//! Filters, label selectors, and the terms by which the filters that a change may match are looked
+//! up.
 
 pub(super) mod filter;
 pub(super) mod filter_terms;

@@ -18,7 +18,7 @@ const NAME_LENGTH_MAX: usize = 63;
 const SUBDOMAIN_LENGTH_MAX: usize = 253;
 
 /// Description of a valid name or value, for errors.
-const WORD: &str = "at most 63 letters, digits, -, _ and ., the first and last of them a letter or digit";
+const WORD_RULE: &str = "at most 63 letters, digits, -, _ and ., the first and last of them a letter or digit";
 
 /// A selector, all of whose requirements must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
@@ -63,7 +63,7 @@ impl LabelSelector {
         let mut requirements = Vec::new();
         for part in split_outside_parentheses(text).map(str::trim) {
             if requirements.len() == REQUIREMENTS_MAX {
-                return Err(malformed(part, format!("it is behind {REQUIREMENTS_MAX} requirements, which is the limit")));
+                return Err(malformed(part, format!("a selector has at most {REQUIREMENTS_MAX} requirements")));
             }
             requirements.push(Requirement::parse(part).map_err(|reason| malformed(part, reason))?);
         }
@@ -105,7 +105,7 @@ impl Requirement {
         }
         if let Some((before, list)) = text.split_once('(') {
             let list = list.strip_suffix(')').ok_or("its parenthesis is not closed")?;
-            return Self::of_set(before, list);
+            return Self::parse_set(before, list);
         }
         let exactly = |value: &str| checked_value(value).map(|value| vec![value]);
         if let Some((key, value)) = text.split_once("!=") {
@@ -125,9 +125,9 @@ impl Requirement {
 
     /// Parses `key in (values)` or `key notin (values)`, given the parts before and inside the
     /// parentheses.
-    fn of_set(before: &str, list: &str) -> Result<Self, String> {
-        let operator = || format!("{:?} is before the values, expected a key and in or notin", before.trim());
-        let (key, word) = before.trim().rsplit_once(char::is_whitespace).ok_or_else(operator)?;
+    fn parse_set(before: &str, list: &str) -> Result<Self, String> {
+        let malformed = || format!("expected a key and in or notin before the values, not {:?}", before.trim());
+        let (key, word) = before.trim().rsplit_once(char::is_whitespace).ok_or_else(malformed)?;
         if list.trim().is_empty() {
             return Err(format!("{word} needs at least one value; write (,) for an empty value"));
         }
@@ -135,7 +135,7 @@ impl Requirement {
         match word {
             "in" => Self::new(key, Operator::In(values)),
             "notin" => Self::new(key, Operator::NotIn(values)),
-            _ => Err(operator()),
+            _ => Err(malformed()),
         }
     }
 
@@ -151,8 +151,8 @@ impl Requirement {
             Operator::DoesNotExist => values.next().is_none(),
             Operator::In(allowed) => values.any(|value| allowed.iter().any(|allowed| allowed == value)),
             Operator::NotIn(refused) => !values.any(|value| refused.iter().any(|refused| refused == value)),
-            Operator::Greater(least) => values.any(|value| value.parse::<i64>().is_ok_and(|value| value > *least)),
-            Operator::Less(most) => values.any(|value| value.parse::<i64>().is_ok_and(|value| value < *most)),
+            Operator::Greater(bound) => values.any(|value| value.parse::<i64>().is_ok_and(|value| value > *bound)),
+            Operator::Less(bound) => values.any(|value| value.parse::<i64>().is_ok_and(|value| value < *bound)),
         }
     }
 }
@@ -178,7 +178,7 @@ fn check_key(key: &str) -> Result<(), String> {
         return Err("the name of the key is empty".to_owned());
     }
     if name.len() > NAME_LENGTH_MAX || !is_word(name) {
-        return Err(format!("{name:?} is not a valid key name: {WORD}"));
+        return Err(format!("{name:?} is not a valid key name: {WORD_RULE}"));
     }
     Ok(())
 }
@@ -189,7 +189,7 @@ fn checked_value(text: &str) -> Result<String, String> {
     if value.is_empty() || (value.len() <= NAME_LENGTH_MAX && is_word(value)) {
         return Ok(value.to_owned());
     }
-    Err(format!("{value:?} is not a valid value: {WORD}"))
+    Err(format!("{value:?} is not a valid value: {WORD_RULE}"))
 }
 
 /// Parses the number that `>` and `<` compare with. It must also be a valid value, so it has no
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused_as_by_kubectl_and_said_why() {
+    fn malformed_selectors_are_rejected_as_by_kubectl_with_a_reason() {
         let long = "a".repeat(64);
         let cases = [
             (",", "it is empty: remove the extra comma"),
@@ -348,9 +348,9 @@ mod tests {
             ("a=>1", r#"">1" is not a valid value"#),
             ("a in (b c)", r#""b c" is not a valid value"#),
             ("a in (b", "its parenthesis is not closed"),
-            ("a=(b)", r#""a=" is before the values, expected a key and in or notin"#),
-            ("a like (b)", r#""a like" is before the values, expected a key and in or notin"#),
-            ("in (b)", r#""in" is before the values, expected a key and in or notin"#),
+            ("a=(b)", r#"expected a key and in or notin before the values, not "a=""#),
+            ("a like (b)", r#"expected a key and in or notin before the values, not "a like""#),
+            ("in (b)", r#"expected a key and in or notin before the values, not "in""#),
             ("a in ()", "in needs at least one value; write (,) for an empty value"),
             ("a notin ( )", "notin needs at least one value; write (,) for an empty value"),
             ("a>b", r#""b" is not a whole number, which > and < need"#),
@@ -363,9 +363,9 @@ mod tests {
             let error = LabelSelector::parse(text).unwrap_err();
             assert!(error.reason.starts_with(reason) || text == long, "{text}: {error}");
         }
-        for (length, what) in [(63, "{}"), (63, "a={}"), (63, "k8s:{}"), (253, "{}/a")] {
-            let of = |length: usize| LabelSelector::parse(&what.replace("{}", &"b".repeat(length))).is_ok();
-            assert_eq!((of(length), of(length + 1)), (true, false), "{what}");
+        for (length, pattern) in [(63, "{}"), (63, "a={}"), (63, "k8s:{}"), (253, "{}/a")] {
+            let parses = |length: usize| LabelSelector::parse(&pattern.replace("{}", &"b".repeat(length))).is_ok();
+            assert_eq!((parses(length), parses(length + 1)), (true, false), "{pattern}");
         }
         let many = vec!["a"; REQUIREMENTS_MAX].join(",");
         assert!(LabelSelector::parse(&many).is_ok() && LabelSelector::parse(&(many + ",a")).is_err());

@@ -78,38 +78,38 @@ impl<T: Send, F: EventEncoder<T>> EventBatch<T, F> {
     }
 
     /// Adds an event that is not a change.
-    pub(super) fn push_event(&mut self, item: StreamEvent) {
-        self.pending_events.push(item);
+    pub(super) fn push_event(&mut self, event: StreamEvent) {
+        self.pending_events.push(event);
     }
 
-    /// Encodes the changes that some of the sources are.
+    /// Encodes the changes that `event_of` returns for the sources.
     ///
-    /// The objects are dropped where they were decoded. Decoding, encoding and dropping are most of
-    /// the work of a replay, and a few objects at a time stay in the CPU's cache. If several
-    /// threads reach the limit of bytes, everything after the first change that was left out is
-    /// discarded.
-    pub(super) fn changes<S: Sync>(&mut self, sources: &[S], item: impl Fn(&S) -> Option<StreamEvent> + Sync) -> BatchProgress {
+    /// Objects are dropped on the thread that decoded them. Decoding, encoding and dropping are
+    /// most of the work of a replay, and a few objects at a time stay in the CPU's cache. If
+    /// several threads reach the limit of bytes, everything after the first change that was left
+    /// out is discarded.
+    pub(super) fn changes<S: Sync>(&mut self, sources: &[S], event_of: impl Fn(&S) -> Option<StreamEvent> + Sync) -> BatchProgress {
         self.encode_pending();
         let (bytes, bytes_max, has_change) = (&self.bytes, self.bytes_max, self.has_change);
         let pieces = map_pieces(sources, |piece| {
             let (mut scanned, mut count) = (0, 0);
             // the first change of the whole call is always encoded
             let may_wait = has_change || !std::ptr::eq(piece.as_ptr(), sources.as_ptr());
-            let mut items = piece.iter();
-            let mut items = std::iter::from_fn(|| {
+            let mut rest = piece.iter();
+            let mut events = std::iter::from_fn(|| {
                 loop {
                     if (may_wait || count > 0) && bytes.get() >= bytes_max {
                         return None;
                     }
-                    let source = items.next()?;
+                    let source = rest.next()?;
                     scanned += 1;
-                    if let Some(item) = item(source) {
+                    if let Some(event) = event_of(source) {
                         count += 1;
-                        return Some(item);
+                        return Some(event);
                     }
                 }
             });
-            let encoded = (self.encode)(&mut items, bytes);
+            let encoded = (self.encode)(&mut events, bytes);
             (piece.len(), scanned, count, encoded)
         });
         let mut progress = BatchProgress { scanned: 0, count: 0 };

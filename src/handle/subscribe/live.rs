@@ -30,21 +30,21 @@ impl StreamEvent {
                     None => Self::Upsert { key, object, revision, position },
                 }
             }
-            (item, _) => item,
+            (event, _) => event,
         }
     }
 }
 
 impl Subscription {
-    /// Creates a subscriber that has everything up to `sent` and fell behind the shared
-    /// announcements. It replays until the next `synced`.
+    /// Creates the subscription of a client that has everything up to `sent`, but was too slow for
+    /// the shared events. It replays until the next `synced`.
     pub(crate) fn behind(filter: Filter, sent: Sequence) -> Self {
-        Self { synced_pending: true, ..Self::reading_on(filter, ReadMode::Replaying, Follower::at(sent)) }
+        Self { synced_pending: true, ..Self::with_mode(filter, ReadMode::Replaying, Follower::at(sent)) }
     }
 
     /// Returns whether the subscription sends patches: the subscriber accepts them, and has the
     /// objects that they apply to.
-    pub(crate) fn takes_patches(&self) -> bool {
+    pub(crate) fn sends_patches(&self) -> bool {
         self.patches
     }
 
@@ -56,7 +56,9 @@ impl Subscription {
             return false;
         }
         // if the ring has lost them, the next call finds that out at little cost
-        self.follower.each_change(reading).is_none_or(|lacked| lacked.map(|one| one.byte_count()).sum::<usize>() <= bounds.bytes)
+        self.follower
+            .each_change(reading)
+            .is_none_or(|lacked| lacked.map(|announcement| announcement.byte_count()).sum::<usize>() <= bounds.bytes)
     }
 
     /// Returns the sequence up to which everything was sent.

@@ -1,9 +1,9 @@
 //! Subscribers that are suspended inside a snapshot or replay and resumed by another request, for
 //! as many pages as needed.
 //!
-//! A live subscriber has a plain position. Inside a snapshot or replay that is not enough. Events
-//! that were sent may be newer than the position. Events that were not sent would be skipped, or
-//! lost if the store loses its end.
+//! A live subscriber needs only a position. Inside a snapshot or replay that is not enough. Some of
+//! the events that were sent may be newer than the position; if the store loses its end, they no
+//! longer exist. To continue after the newest of them would skip events that were not sent yet.
 
 use super::{Filter, ReadMode, ResetReason, Subscription, SyncMode, check_servable};
 use crate::handle::{Follower, Reading};
@@ -48,19 +48,19 @@ impl Subscription {
         Some(ResumePoint { sent: self.position(reading), seen: reading.position(), mode: self.sync_mode, stage, count: self.count })
     }
 
-    /// Resumes the subscriber that was suspended at `place`, with the same filter.
+    /// Resumes the subscriber that was suspended at `point`, with the same filter.
     #[must_use]
-    pub fn resume(filter: Filter, place: &ResumePoint, reading: &Reading) -> Self {
+    pub fn resume(filter: Filter, point: &ResumePoint, reading: &Reading) -> Self {
         let mut subscription = Self::at_head(filter, reading);
-        match Self::check_resume_point(place, &subscription.filter, reading) {
+        match Self::check_resume_point(point, &subscription.filter, reading) {
             Ok(()) => {
-                subscription.follower = Follower::at(place.sent.sequence);
-                subscription.mode = match &place.stage {
+                subscription.follower = Follower::at(point.sent.sequence);
+                subscription.mode = match &point.stage {
                     CatchUpStage::Scan(next) => ReadMode::Scanning(next.clone()),
                     CatchUpStage::Replay => ReadMode::Replaying,
                 };
-                subscription.sync_mode = place.mode;
-                subscription.count = place.count;
+                subscription.sync_mode = point.mode;
+                subscription.count = point.count;
                 subscription.synced_pending = true;
             }
             Err(reason) => subscription.restart(reason, reading.position().sequence),
@@ -72,8 +72,8 @@ impl Subscription {
     ///
     /// # Errors
     /// The reason why a reset is needed.
-    pub fn check_resume_point(place: &ResumePoint, filter: &Filter, reading: &Reading) -> Result<(), ResetReason> {
-        check_servable(place.seen, filter, reading)?;
-        check_servable(place.sent, filter, reading).map(|_| ())
+    pub fn check_resume_point(point: &ResumePoint, filter: &Filter, reading: &Reading) -> Result<(), ResetReason> {
+        check_servable(point.seen, filter, reading)?;
+        check_servable(point.sent, filter, reading).map(|_| ())
     }
 }

@@ -89,8 +89,8 @@ impl ChangingMirror {
         self.apply(Command::Apply { scope, changes: vec![Change::Delete { key: key(cluster_index, id) }], cursor: None });
     }
 
-    /// Sets a finding about one cluster, or for the last subject about one or two. A count of zero
-    /// resolves it.
+    /// Sets a finding. Subjects 0 and 1 are one cluster each; subject 2 is two clusters or one,
+    /// depending on the count. A count of zero resolves the finding.
     fn find(&mut self, subject: usize, count: u64) {
         let names = match subject {
             0 | 1 => vec![cluster(subject)],
@@ -123,9 +123,10 @@ impl ChangingMirror {
             records.extend(record.object.clone().map(|object| (record.key.clone(), object)));
             true
         });
-        let made = self.published.view.own_objects_from(&EntryKey::lowest_of(Kind::Cluster));
-        let made = made.filter(|(key, object)| filter.matches(key, object)).map(|(key, object)| (key.clone(), Arc::clone(object)));
-        records.into_iter().chain(made).collect()
+        let own_objects = self.published.view.own_objects_from(&EntryKey::lowest_of(Kind::Cluster));
+        let own_objects =
+            own_objects.filter(|(key, object)| filter.matches(key, object)).map(|(key, object)| (key.clone(), Arc::clone(object)));
+        records.into_iter().chain(own_objects).collect()
     }
 }
 
@@ -173,7 +174,7 @@ impl TestSubscriber {
                 self.held.remove(&key);
                 self.advance(position);
             }
-            StreamEvent::Patch { .. } => panic!("a patch must be asked for"),
+            StreamEvent::Patch { .. } => panic!("the subscriber did not ask for patches"),
             StreamEvent::Synced { position, .. } => self.advance(Some(position.into())),
         }
     }
@@ -194,7 +195,7 @@ impl TestSubscriber {
                 return;
             }
         }
-        panic!("a reader never gets current");
+        panic!("the subscriber does not catch up");
     }
 }
 
@@ -258,7 +259,7 @@ fn every_copy_becomes_equal_to_the_mirror() {
 }
 
 #[test]
-fn an_unservable_position_is_reset_with_its_reason() {
+fn an_unservable_position_causes_a_reset_with_its_reason() {
     let mut mirror = ChangingMirror::new(1);
     for id in 1..5 {
         mirror.put(0, id, "a");
@@ -315,7 +316,7 @@ fn entering_and_leaving_a_filter_are_an_upsert_and_a_delete() {
 }
 
 #[test]
-fn nothing_has_a_position_inside_a_snapshot() {
+fn events_inside_a_snapshot_have_no_position() {
     let mut mirror = ChangingMirror::new(10);
     mirror.put(0, 1, "a");
     let mut subscription = Subscription::new(Filter::default(), &StreamStart::Snapshot, &mirror.reading());
@@ -368,7 +369,7 @@ fn changes_have_the_same_order_in_one_call_and_one_by_one() {
         assert_eq!(all(SCANNED_KEYS_MAX), one_by_one, "{start:?}, {filter:?}");
         // a call ends with the event that reaches its limit of bytes, on each thread that encodes
         let mut reader = Subscription::new(filter.clone(), &start, &reading);
-        let (mut items, mut bytes, mut looks) = (Vec::new(), 1, 0);
+        let (mut items, mut bytes, mut calls) = (Vec::new(), 1, 0);
         while !reader.is_current(&reading) {
             let bounds = BatchLimits { changes: SCANNED_KEYS_MAX, bytes };
             let reported =
@@ -376,7 +377,7 @@ fn changes_have_the_same_order_in_one_call_and_one_by_one() {
             let reported: Vec<StreamEvent> = reported.into_iter().flatten().collect();
             assert!(reported.len() <= bytes / 10 + 6, "{} items for {bytes} bytes", reported.len());
             items.extend(reported);
-            (bytes, looks) = ([1, 5_000, 30_000][looks % 3], looks + 1);
+            (bytes, calls) = ([1, 5_000, 30_000][calls % 3], calls + 1);
         }
         assert_eq!(items, one_by_one, "{start:?}, {filter:?}");
     }

@@ -118,7 +118,7 @@ pub struct Tombstone {
     pub time: SystemTime,
 }
 
-/// Command to the committer. Each is applied, announced and stored as one atomic step.
+/// Command to the committer. Each command is applied, announced and stored as one atomic step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     /// Starts a full list of the scope: clears its cursor, and marks all its entries as not yet
@@ -147,22 +147,22 @@ pub enum Command {
         /// Record to store.
         record: ClusterRecord,
     },
-    /// Publishes and announces the phase of a cluster, and remembers that the cluster exists.
+    /// Publishes and announces the phase of a cluster, and records that the cluster exists.
     Phase {
         /// Cluster that the command concerns.
         cluster: ClusterName,
         /// Phase of the cluster.
         phase: Phase,
-        /// As in [`ClusterPhase`](crate::model::ClusterPhase).
+        /// Cause of the phase, as in [`ClusterPhase`](crate::model::ClusterPhase).
         cause: u64,
     },
-    /// Publishes and announces findings that were added, updated or resolved. Nothing of them is
-    /// stored: each start detects them again.
+    /// Publishes and announces findings that were added, updated or resolved. They are not stored:
+    /// each start detects them again.
     Findings(Vec<FindingChange>),
     /// Heartbeat of the etcd API, once a minute. The first one also reports that the mirror has
     /// clients that read it as an etcd.
     Heartbeat,
-    /// Removes everything of a cluster: its keys, cursors and record.
+    /// Removes all data of a cluster: its keys, cursors and record.
     Remove {
         /// Cluster that the command concerns.
         cluster: ClusterName,

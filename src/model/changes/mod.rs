@@ -1,4 +1,4 @@
-//! Records, positions, commands that change the mirror, and announcements of changes.
+//! Commands that change the mirror, records, positions and findings.
 
 pub(super) mod change;
 pub(super) mod finding;

@@ -27,15 +27,15 @@ impl fmt::Display for Sequence {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
-/// One start of meshkeep, as later starts remember it (docs/develop/invariants.md, 6).
+/// One start of meshkeep, as it is stored for later starts (docs/develop/invariants.md, 6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EpochSpan {
     /// Epoch that the start drew.
     pub epoch: Epoch,
     /// Sequence at the start: the first change has the next one.
     pub began: Sequence,
-    /// Highest sequence of the epoch that a later start could vouch for; `None` while the epoch is
-    /// the newest.
+    /// Highest sequence of the epoch up to which a later start knew that all changes were stored;
+    /// `None` while the epoch is the newest.
     pub vouched: Option<Sequence>,
 }
 
@@ -54,7 +54,7 @@ impl fmt::Display for Position {
     }
 }
 
-/// Error for a text that is not a position. The message completes "… is".
+/// Error for a text that is not a position. The caller writes `… is ` before the message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a position of the form v1.<16 or 32 hexadecimal digits>.<number>, like v1.00000000deadbeef.42")]
 pub struct MalformedPosition;
@@ -139,14 +139,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_position_reads_back_as_it_was_written() {
+    fn a_position_is_parsed_as_it_was_written() {
         let position = Position { epoch: Epoch(0xdead_beef), sequence: Sequence(42) };
         assert_eq!(position.to_string(), "v1.00000000deadbeef.42");
         assert_eq!(position.to_string().parse(), Ok(position));
     }
 
     #[test]
-    fn a_reader_s_position_reads_back_as_it_was_written() {
+    fn a_reader_position_is_parsed_as_it_was_written() {
         let position = Position { epoch: Epoch(0xdead_beef), sequence: Sequence(42) };
         for (seen, text) in [(None, "v1.00000000deadbeef.42"), (Some(Sequence(255)), "v1.00000000deadbeef00000000000000ff.42")] {
             let position = ReaderPosition { position, seen };
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_malformed() {
+    fn malformed_positions_are_refused() {
         for text in [
             "",
             "v1",

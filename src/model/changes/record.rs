@@ -50,7 +50,7 @@ pub struct Record {
     pub last_sequence: Sequence,
     /// Number of changes since the key was created, starting with 1.
     pub version: u64,
-    /// Listing in which the source last confirmed the key; 0 means not since meshkeep started.
+    /// Number of the list that last confirmed the key; 0 if no list has since meshkeep started.
     /// Never stored.
     pub generation: u64,
 }

@@ -67,8 +67,8 @@ impl ClusterName {
 
     /// Compares two names as keys do, where a `/` follows each name.
     pub(crate) fn cmp_in_keys(&self, other: &Self) -> Ordering {
-        let slashed = |name: &Self| name.0.len();
-        let common = slashed(self).min(slashed(other));
+        let length = |name: &Self| name.0.len();
+        let common = length(self).min(length(other));
         let (left, right) = (self.0.as_bytes(), other.0.as_bytes());
         left[..common].cmp(&right[..common]).then_with(|| left.get(common).unwrap_or(&b'/').cmp(right.get(common).unwrap_or(&b'/')))
     }
@@ -320,9 +320,9 @@ pub struct RefusedKey {
     pub value: Arc<[u8]>,
     /// Reason of the refusal.
     pub reason: Arc<str>,
-    /// First detection in this process.
+    /// Time of the first detection in this process.
     pub first_seen: SystemTime,
-    /// Last detection.
+    /// Time of the last detection.
     pub last_seen: SystemTime,
 }
 

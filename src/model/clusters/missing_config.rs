@@ -43,7 +43,7 @@ impl MissingConfig {
             others => {
                 let names: Vec<&str> = others.iter().map(ClusterName::as_str).collect();
                 let more = if self.has_more { " and more" } else { "" };
-                format!("no config of {cluster}; it has {}{more}{denied}", names.join(", "))
+                format!("this etcd has no config of {cluster}, only of {}{more}{denied}", names.join(", "))
             }
         }
     }
@@ -84,8 +84,8 @@ mod tests {
         let denied = |others: &[&str]| MissingConfig { denied: true, ..missing(others) };
         for (missing, expected) in [
             (missing(&["paris"]), "this etcd belongs to cluster paris, not rome"),
-            (missing(&["paris", "oslo"]), "no config of rome; it has paris, oslo"),
-            (MissingConfig { has_more: true, ..missing(&["paris"]) }, "no config of rome; it has paris and more"),
+            (missing(&["paris", "oslo"]), "this etcd has no config of rome, only of paris, oslo"),
+            (MissingConfig { has_more: true, ..missing(&["paris"]) }, "this etcd has no config of rome, only of paris and more"),
             (denied(&["paris"]), "this etcd belongs to cluster paris, not rome (permission denied on cilium/cluster-config/rome)"),
             (denied(&[]), "permission denied on cilium/cluster-config/rome, and this etcd has no other cluster"),
             (missing(&[]), "cilium/cluster-config/rome does not exist, and this etcd has no other cluster"),

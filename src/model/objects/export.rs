@@ -100,6 +100,6 @@ pub struct SlicePort {
     pub name: String,
     /// `TCP`, `UDP`, `SCTP` …; empty if not given.
     pub protocol: String,
-    /// Port number as in the source, which agents take modulo 65,536; `None` means every port.
+    /// Port number as in the source, which agents use modulo 65,536; `None` means every port.
     pub port: Option<i32>,
 }

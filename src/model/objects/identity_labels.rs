@@ -1,4 +1,4 @@
-//! Labels of an identity in one allocation: every lookup of an address returns those of its
+//! Labels of an identity in one allocation: every lookup of an address returns the labels of its
 //! identity.
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ const USUAL_COUNT: usize = 8;
 
 impl IdentityLabels {
     /// Creates labels from source, key and value. If a label occurs twice, its last value counts.
-    /// Cilium's labels come sorted.
+    /// Cilium writes labels sorted.
     pub fn new<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str, &'a str)>) -> Self {
         let labels = Self::join(labels.into_iter().map(|(source, key, value)| ([source, ":", key], value)));
         if labels.iter().is_sorted_by(|(one, _), (next, _)| one < next) {
@@ -41,9 +41,9 @@ impl IdentityLabels {
         let (mut text, mut ends) = (String::with_capacity(USUAL_LENGTH), Vec::with_capacity(USUAL_COUNT));
         for (key, value) in labels {
             text.extend(key);
-            let key_end = end(&text);
+            let key_end = text_end(&text);
             text.push_str(value);
-            ends.push((key_end, end(&text)));
+            ends.push((key_end, text_end(&text)));
         }
         Self(Arc::new(LabelText { text: text.into(), ends: ends.into() }))
     }
@@ -79,7 +79,7 @@ impl IdentityLabels {
 }
 
 /// Returns the length of a text. No value in etcd reaches 4 GiB.
-fn end(text: &str) -> u32 {
+fn text_end(text: &str) -> u32 {
     u32::try_from(text.len()).unwrap_or(u32::MAX)
 }
 
@@ -101,7 +101,7 @@ mod tests {
 
     /// `-` sorts before `:`, so sorting by source alone does not give the order.
     #[test]
-    fn labels_are_sorted_in_any_order_of_input() {
+    fn labels_are_sorted_whatever_the_order_of_the_input() {
         let labels = IdentityLabels::new([("k8s", "b", "1"), ("k8s-x", "a", ""), ("k8s", "a", "=;"), ("k8s", "b", "2"), ("", "", "ü")]);
         let expected = [(":", "ü"), ("k8s-x:a", ""), ("k8s:a", "=;"), ("k8s:b", "2")];
         assert_eq!(labels.iter().collect::<Vec<_>>(), expected);

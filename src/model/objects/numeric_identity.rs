@@ -56,8 +56,8 @@ impl IdentityScope {
 }
 
 impl MaxConnectedClusters {
-    /// Returns the number of bits below the cluster's id: 24 less the 8 bits of a mesh of 255
-    /// clusters, or the 9 bits of one of 511 (`GetClusterIDShift`).
+    /// Returns the number of bits below the cluster's id: 24 minus the 8 bits of a mesh of 255
+    /// clusters, or the 9 bits of a mesh of 511 (`GetClusterIDShift`).
     #[must_use]
     pub const fn identity_shift(self) -> u32 {
         match self {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_s_bits_lie_below_the_scope() {
+    fn the_bits_of_the_cluster_are_below_the_scope() {
         let cases = [
             (Clusters255, 0, Some(256..=65_535)),
             (Clusters255, 1, Some(65_536..=131_071)),

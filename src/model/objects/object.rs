@@ -78,8 +78,8 @@ impl fmt::Display for ObjectPrefix {
 
 impl Object {
     /// Returns the global service, as `<namespace>/<name>`, that the object of `key` is a part of.
-    /// A service that is not shared has none (`NewSharedServicesObserver`, Cilium's
-    /// `pkg/clustermesh/common/services.go`), nor has a slice that names no service
+    /// `None` for a service that is not shared (`NewSharedServicesObserver`, Cilium's
+    /// `pkg/clustermesh/common/services.go`), and for a slice that names no service
     /// (`ParseEndpointSliceID`, `pkg/k8s/endpoints.go`).
     #[must_use]
     pub fn shared_service(&self, key: &EntryKey) -> Option<SmolStr> {
@@ -196,7 +196,7 @@ impl Node {
     }
 
     /// Returns the maximum number of ipcache entries that are derived from the node: one for each
-    /// address and pod CIDR. Duplicates make it fewer.
+    /// address and pod CIDR. Duplicates reduce the number.
     #[must_use]
     pub fn entry_count_max(&self) -> usize {
         self.addresses.len() + self.pod_cidrs().count() + self.health_ips.len() + self.ingress_ips.len()

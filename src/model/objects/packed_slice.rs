@@ -1,5 +1,5 @@
-//! Endpoint slices in packed form: a compressed frame, which may be some thousand times as large
-//! once decoded.
+//! Endpoint slices in packed form: a compressed frame, which may be some thousand times larger once
+//! decoded.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -33,12 +33,12 @@ impl PackedSlice {
     /// Records the service of the decoded `slice`, so that [`PackedSlice::service`] need not
     /// decode.
     #[must_use]
-    pub fn noting(self, slice: &EndpointSlice) -> Self {
+    pub fn with_service_of(self, slice: &EndpointSlice) -> Self {
         Self { service: OnceLock::from(slice.service()), ..self }
     }
 
-    /// Decodes the value. It was validated on arrival; a value that cannot be decoded (which no
-    /// store of ours has) gives an empty slice.
+    /// Decodes the value. It was validated on arrival. A value that cannot be decoded gives an
+    /// empty slice, but meshkeep never stores such a value.
     #[must_use]
     pub fn decoded(&self) -> EndpointSlice {
         (self.decode)(&self.value).unwrap_or_default()

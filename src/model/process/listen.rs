@@ -5,7 +5,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 /// Version of etcd whose API meshkeep serves. Clients check it to learn which calls they may use:
-/// `RangeStream` is new in it.
+/// `RangeStream` is new in this version.
 pub const ETCD_VERSION: &str = "3.7.0";
 
 /// Address to listen on.
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listen_addresses_have_these_forms() {
+    fn listen_addresses_are_parsed() {
         let tcp = |text: &str| Ok(ListenAddress::Tcp(text.parse().unwrap()));
         let cases = [
             ("127.0.0.1:9870", tcp("127.0.0.1:9870"), true),

@@ -35,22 +35,22 @@ fn escaped(text: &str, keeps_colours: bool) -> Cow<'_, str> {
     let Some(first) = text.find(is_escaped) else { return text.into() };
     let (mut out, mut rest) = (text[..first].to_owned(), &text[first..]);
     while let Some(character) = rest.chars().next() {
-        let behind = &rest[character.len_utf8()..];
-        let colour = if keeps_colours && character == '\u{1b}' { colour_length(behind) } else { None };
+        let after = &rest[character.len_utf8()..];
+        let colour = if keeps_colours && character == '\u{1b}' { colour_length(after) } else { None };
         rest = match colour {
             Some(length) => {
                 out.push(character);
-                out.push_str(&behind[..length]);
-                &behind[length..]
+                out.push_str(&after[..length]);
+                &after[length..]
             }
             None if is_escaped(character) => {
                 // writing to a String cannot fail
                 let _ = write!(out, "\\u{:04x}", u32::from(character));
-                behind
+                after
             }
             None => {
                 out.push(character);
-                behind
+                after
             }
         };
     }
@@ -58,8 +58,8 @@ fn escaped(text: &str, keeps_colours: bool) -> Cow<'_, str> {
 }
 
 /// Returns the number of bytes after `ESC` that belong to a colour.
-fn colour_length(behind: &str) -> Option<usize> {
-    let parameters = behind.strip_prefix('[')?;
+fn colour_length(after: &str) -> Option<usize> {
+    let parameters = after.strip_prefix('[')?;
     let end = parameters.find(|character: char| !character.is_ascii_digit() && character != ';')?;
     parameters[end..].starts_with('m').then_some(end + 2)
 }
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_stay_and_no_other_sequence() {
+    fn only_colour_sequences_are_kept() {
         let coloured = "\u{1b}[31mred\u{1b}[0m \u{1b}[1;33m";
         assert_eq!(printable_with_colours(coloured), coloured);
         assert_eq!(printable_with_colours("\u{1b}[2J\u{1b}[31\u{1b}]0;m\u{1b}"), r"\u001b[2J\u001b[31\u001b]0;m\u001b");

@@ -3,25 +3,25 @@
 use std::fmt::Display;
 
 /// Start of the suffix that the standard library adds to a system's message.
-const NUMBER: &str = " (os error ";
+const NUMBER_PREFIX: &str = " (os error ";
 
 /// Returns an error without its number: `Connection refused` instead of `Connection refused (os
 /// error 111)`.
 #[must_use]
 pub fn readable_error(error: impl Display) -> String {
     let text = error.to_string();
-    let (mut words, mut rest) = (String::new(), text.as_str());
-    while let Some((before, behind)) = rest.split_once(NUMBER) {
-        words.push_str(before);
-        rest = match behind.split_once(')') {
-            Some((number, behind)) if number.bytes().all(|byte| byte.is_ascii_digit()) => behind,
+    let (mut readable, mut rest) = (String::new(), text.as_str());
+    while let Some((before, after)) = rest.split_once(NUMBER_PREFIX) {
+        readable.push_str(before);
+        rest = match after.split_once(')') {
+            Some((number, after)) if number.bytes().all(|byte| byte.is_ascii_digit()) => after,
             _ => {
-                words.push_str(NUMBER);
-                behind
+                readable.push_str(NUMBER_PREFIX);
+                after
             }
         };
     }
-    words + rest
+    readable + rest
 }
 
 #[cfg(test)]
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_errors_are_left_out_and_nothing_else() {
+    fn only_the_error_number_is_removed() {
         let refused = std::io::Error::from_raw_os_error(111);
         assert_eq!(
             readable_error(format!("cannot connect to [::1]:1: {refused}; trying again")),

@@ -61,11 +61,12 @@ fn is_host_and_port(text: &str) -> bool {
 /// Removes the secrets from the URLs in a text: user and password, and everything after a `?`.
 #[must_use]
 pub fn redact_url_secrets(text: &str) -> Cow<'_, str> {
-    replace_urls(text, |behind| {
-        let behind: Cow<'_, str> = behind.rsplit_once('@').map_or(behind.into(), |(_, host)| format!("{REDACTED}@{host}").into());
-        match behind.split_once('?') {
+    replace_urls(text, |after_scheme| {
+        let after_scheme: Cow<'_, str> =
+            after_scheme.rsplit_once('@').map_or(after_scheme.into(), |(_, host)| format!("{REDACTED}@{host}").into());
+        match after_scheme.split_once('?') {
             Some((before, _)) => format!("{before}?{REDACTED}").into(),
-            None => behind,
+            None => after_scheme,
         }
     })
 }
@@ -74,8 +75,8 @@ pub fn redact_url_secrets(text: &str) -> Cow<'_, str> {
 /// where any other part may be a secret.
 #[must_use]
 pub fn redact_urls(text: &str) -> Cow<'_, str> {
-    replace_urls(text, |behind| match SecretUrl::new(&format!("https://{behind}")).scheme_and_host() {
-        _ if is_host_and_port(behind) => behind.into(),
+    replace_urls(text, |after_scheme| match SecretUrl::new(&format!("https://{after_scheme}")).scheme_and_host() {
+        _ if is_host_and_port(after_scheme) => after_scheme.into(),
         Some((_, host)) => format!("{host}/{REDACTED}").into(),
         None => REDACTED.into(),
     })
@@ -92,9 +93,9 @@ pub fn redacted_path(path: &Path) -> String {
 /// bracket.
 fn replace_urls(text: &str, replace: impl Fn(&str) -> Cow<'_, str>) -> Cow<'_, str> {
     let (mut out, mut rest) = (String::new(), text);
-    while let Some((before, behind)) = rest.split_once("://") {
-        let end = behind.find(|c: char| c.is_whitespace() || "\"'`<>()".contains(c)).unwrap_or(behind.len());
-        let (url, after) = behind.split_at(end);
+    while let Some((before, after_scheme)) = rest.split_once("://") {
+        let end = after_scheme.find(|c: char| c.is_whitespace() || "\"'`<>()".contains(c)).unwrap_or(after_scheme.len());
+        let (url, after) = after_scheme.split_at(end);
         // punctuation at the end belongs to the sentence
         let url_end = url.trim_end_matches([':', ',', ';', '.']).len();
         let (url, mark) = url.split_at(url_end);
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_repeat_only_the_host_of_a_typed_url() {
+    fn messages_show_only_the_host_of_a_url() {
         for (text, shown) in [
             ("unexpected argument 'https://hooks.example/T0/hunter2' found", "unexpected argument 'https://hooks.example/REDACTED' found"),
             ("http://bob:hunter2@a:1 is none", "http://a:1/REDACTED is none"),

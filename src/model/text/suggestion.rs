@@ -1,7 +1,7 @@
 //! Suggestions for misspelt names.
 
-/// Maximum number of letters that may differ in a misspelt word. In a short word, a third of its
-/// letters.
+/// Maximum number of letters that may differ in a misspelt word. In a short word, at most a third
+/// of its letters may differ.
 const DIFFERENCES_MAX: usize = 2;
 
 /// Returns the known word that is most similar to a misspelt word; `None` if none is similar.
@@ -13,8 +13,11 @@ pub fn suggest_word<'a>(word: &str, words: impl IntoIterator<Item = &'a str>) ->
         return None;
     }
     let max = DIFFERENCES_MAX.min(word.len() / 3);
-    let near = words.into_iter().map(|one| (strsim::levenshtein(&word, &plain(one)), one)).filter(|(differences, _)| *differences <= max);
-    near.min_by_key(|(differences, _)| *differences).map(|(_, one)| one)
+    let near = words
+        .into_iter()
+        .map(|candidate| (strsim::levenshtein(&word, &plain(candidate)), candidate))
+        .filter(|(differences, _)| *differences <= max);
+    near.min_by_key(|(differences, _)| *differences).map(|(_, candidate)| candidate)
 }
 
 /// Removes case and separators, which vary between spellings.

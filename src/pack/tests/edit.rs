@@ -8,14 +8,14 @@ use crate::pack::indexed_fields::prefix_of_name;
 /// Expected content of a chunk.
 type Model = BTreeMap<EntryKey, (Record, IndexedFields)>;
 
-fn random_meaning(key: &EntryKey, random: &mut StdRng) -> IndexedFields {
+fn random_indexed_fields(key: &EntryKey, random: &mut StdRng) -> IndexedFields {
     if random.random_ratio(1, 20) {
         return if random.random() { IndexedFields::Unknown } else { IndexedFields::Nothing };
     }
     match key.kind {
         Kind::Ip | Kind::NodeIp => {
             let identity = random.random_range(1..70_000);
-            // a name that is not the prefix must not be stored as one
+            // a prefix that differs from the name cannot be restored from it
             let known = prefix_of_name(key.kind, &key.name).filter(|_| random.random_ratio(19, 20));
             let other = ObjectPrefix { net: "10.0.0.0/8".parse().unwrap(), host: false };
             IndexedFields::Ip { prefix: known.unwrap_or(other), identity }
@@ -31,11 +31,11 @@ fn random_meaning(key: &EntryKey, random: &mut StdRng) -> IndexedFields {
 }
 
 fn packed(model: &Model) -> Vec<Chunk> {
-    build_with_fields(model.values().map(|(record, meaning)| (record, meaning.clone())))
+    build_with_fields(model.values().map(|(record, fields)| (record, fields.clone())))
 }
 
-fn held(chunks: &[Chunk]) -> Vec<(Record, IndexedFields)> {
-    chunks.iter().flat_map(|chunk| (0..chunk.len()).map(|row| (chunk.record(row), chunk.meaning(row)))).collect()
+fn decoded_rows(chunks: &[Chunk]) -> Vec<(Record, IndexedFields)> {
+    chunks.iter().flat_map(|chunk| (0..chunk.len()).map(|row| (chunk.record(row), chunk.indexed_fields(row)))).collect()
 }
 
 /// A random change of a chunk, as an edit and in the model.
@@ -51,16 +51,16 @@ fn random_steps(model: &Model, random: &mut StdRng, count: usize, one_hostile_in
     let new = random_records(random, count, one_hostile_in);
     for (at, fresh) in new.into_iter().enumerate() {
         let key = keys[random.random_range(0..keys.len())].clone();
-        let meaning = random_meaning(&key, random);
+        let fields = random_indexed_fields(&key, random);
         let step = match at % 7 {
             0 if random.random() => EditStep::Remove(key.clone()),
             0 => EditStep::Restamp(key.clone(), fresh.source),
-            1 => EditStep::Put(fresh.clone(), random_meaning(&fresh.key, random)),
-            // sometimes another kind's value, which is the oddest case
-            2 => EditStep::Put(Record { key: key.clone(), ..fresh }, meaning),
+            1 => EditStep::Put(fresh.clone(), random_indexed_fields(&fresh.key, random)),
+            // sometimes a value of another kind
+            2 => EditStep::Put(Record { key: key.clone(), ..fresh }, fields),
             _ => {
                 let (_, value) = usual(key.kind, random);
-                EditStep::Put(Record { key: key.clone(), value: value.into(), ..fresh }, meaning)
+                EditStep::Put(Record { key: key.clone(), value: value.into(), ..fresh }, fields)
             }
         };
         let key = if let EditStep::Put(record, _) = &step { record.key.clone() } else { key };
@@ -71,42 +71,42 @@ fn random_steps(model: &Model, random: &mut StdRng, count: usize, one_hostile_in
 
 fn edits_of<'a>(chunk: &Chunk, steps: &'a BTreeMap<EntryKey, EditStep>) -> Vec<RowEdit<'a>> {
     let edit = |(key, step): (&EntryKey, &'a EditStep)| match (chunk.find(key), step) {
-        (Ok(row), EditStep::Put(record, meaning)) => RowEdit::Replace { row, record, meaning: meaning.clone() },
-        (Err(before), EditStep::Put(record, meaning)) => RowEdit::Insert { before, record, meaning: meaning.clone() },
+        (Ok(row), EditStep::Put(record, fields)) => RowEdit::Replace { row, record, fields: fields.clone() },
+        (Err(before), EditStep::Put(record, fields)) => RowEdit::Insert { before, record, fields: fields.clone() },
         (Ok(row), EditStep::Remove(_)) => RowEdit::Remove { row },
         (Ok(row), EditStep::Restamp(_, source)) => RowEdit::Restamp { row, source: *source },
-        (Err(_), EditStep::Remove(_) | EditStep::Restamp(..)) => panic!("only what is there is removed"),
+        (Err(_), EditStep::Remove(_) | EditStep::Restamp(..)) => panic!("only existing keys can be removed or restamped"),
     };
     steps.iter().map(edit).collect()
 }
 
-fn take_steps(model: &mut Model, steps: BTreeMap<EntryKey, EditStep>) {
+fn apply_steps(model: &mut Model, steps: BTreeMap<EntryKey, EditStep>) {
     for (key, step) in steps {
         match step {
-            EditStep::Put(record, meaning) => drop(model.insert(key, (record, meaning))),
+            EditStep::Put(record, fields) => drop(model.insert(key, (record, fields))),
             EditStep::Remove(key) => drop(model.remove(&key)),
             EditStep::Restamp(key, source) => model.get_mut(&key).unwrap().0.source = source,
         }
     }
 }
 
-/// Edits a chunk repeatedly and compares each result with one packed from the records. Returns the
-/// number of edits in place.
-fn edit_again_and_again(seed: u64) -> usize {
+/// Edits a chunk repeatedly and compares each result with a chunk packed from the records. Returns
+/// the number of edits in place.
+fn edit_repeatedly(seed: u64) -> usize {
     let mut random = StdRng::seed_from_u64(seed);
     let one_hostile_in = [5, 40, 1_000_000][random.random_range(0..3)];
     let count = random.random_range(70..1_100);
     let records = random_records(&mut random, count, one_hostile_in);
     let first: Model =
-        records.into_iter().map(|record| (record.key.clone(), (record.clone(), random_meaning(&record.key, &mut random)))).collect();
+        records.into_iter().map(|record| (record.key.clone(), (record.clone(), random_indexed_fields(&record.key, &mut random)))).collect();
     let mut chunk = packed(&first).swap_remove(0);
     let mut edited = 0;
     for _ in 0..12 {
-        let mut model: Model = held(std::slice::from_ref(&chunk)).into_iter().map(|pair| (pair.0.key.clone(), pair)).collect();
+        let mut model: Model = decoded_rows(std::slice::from_ref(&chunk)).into_iter().map(|pair| (pair.0.key.clone(), pair)).collect();
         let count = [1, 5, 60, 300][random.random_range(0..4)];
         let steps = random_steps(&model, &mut random, count, one_hostile_in);
         let new = edit(&chunk, &edits_of(&chunk, &steps));
-        take_steps(&mut model, steps);
+        apply_steps(&mut model, steps);
         let expected = packed(&model);
         let Some(new) = new else {
             let Some(next) = expected.into_iter().next() else { break };
@@ -114,10 +114,10 @@ fn edit_again_and_again(seed: u64) -> usize {
             continue;
         };
         edited += 1;
-        let expected = held(&expected);
+        let expected = decoded_rows(&expected);
         assert_eq!(new.max_sequence(), expected.iter().map(|(record, _)| record.last_sequence).max().unwrap(), "seed {seed}");
         assert!(new.stored().len() < STORED_LENGTH_MAX, "seed {seed}");
-        let found = held(std::slice::from_ref(&new));
+        let found = decoded_rows(std::slice::from_ref(&new));
         assert_eq!(found.len(), expected.len(), "seed {seed}");
         found.iter().zip(&expected).for_each(|(found, expected)| assert_eq!(found, expected, "seed {seed}"));
         for (row, (record, _)) in expected.iter().enumerate() {
@@ -132,11 +132,11 @@ fn edit_again_and_again(seed: u64) -> usize {
 
 #[test]
 fn an_edited_chunk_equals_one_packed_from_the_records() {
-    let edited: usize = (0..60).map(edit_again_and_again).sum();
-    assert!(edited > 160, "only {edited} were edited");
+    let edited: usize = (0..60).map(edit_repeatedly).sum();
+    assert!(edited > 160, "only {edited} chunks were edited");
 }
 
-/// The random edits above never produce a chunk that long.
+/// The random edits above never produce a chunk of this length.
 #[test]
 fn a_chunk_that_would_become_too_long_is_not_edited() {
     let mut random = StdRng::seed_from_u64(7);
@@ -148,7 +148,7 @@ fn a_chunk_that_would_become_too_long_is_not_edited() {
         for (length, edited) in [(STORED_LENGTH_MAX, &mut long), (STORED_LENGTH_MAX / 2, &mut short)] {
             let value: Vec<u8> = (0..length).map(|_| random.random()).collect();
             let record = Record { value: value.into(), ..chunk.record(row) };
-            let edits = [RowEdit::Replace { row, record: &record, meaning: IndexedFields::Unknown }];
+            let edits = [RowEdit::Replace { row, record: &record, fields: IndexedFields::Unknown }];
             *edited += usize::from(edit(&chunk, &edits).is_some());
         }
     }
@@ -158,7 +158,7 @@ fn a_chunk_that_would_become_too_long_is_not_edited() {
 }
 
 #[test]
-fn folding_gives_the_same_records_in_every_way() {
+fn folded_records_equal_those_of_a_sorted_map() {
     for seed in 0..20 {
         let mut random = StdRng::seed_from_u64(seed);
         let records = random_records(&mut random, 1_200, 30);
@@ -199,7 +199,7 @@ fn folding_gives_the_same_records_in_every_way() {
 
 /// Returns an address's value in a mesh that drifts: new sets of pods and new hosts, and later a
 /// field that did not exist before.
-fn drifting(key: &EntryKey, time: u32, random: &mut StdRng) -> Vec<u8> {
+fn drifted_value(key: &EntryKey, time: u32, random: &mut StdRng) -> Vec<u8> {
     let (set, host) = (time / 40 + random.random_range(0..30), time / 100 + random.random_range(0..60));
     let field = if time > 300 && random.random_ratio(time.min(600) - 300, 300) { r#","Zone":"a""# } else { "" };
     let account = if time % 200 < 100 { "default".to_owned() } else { format!("account-{}", random.random_range(0..900)) };
@@ -219,15 +219,15 @@ fn a_thousand_folds_keep_a_chunk_as_short_as_a_new_one() {
     let mut random = StdRng::seed_from_u64(9);
     let key = |number: u32| EntryKey::new(Kind::Ip, cluster(2), format!("10.1.{}.{}", number / 250, number % 250));
     let mut next = 0;
-    let mut made = |number: u32, time: u32, random: &mut StdRng| {
+    let mut new_record = |number: u32, time: u32, random: &mut StdRng| {
         next += 1;
         let key = key(number);
-        let value = drifting(&key, time, random);
+        let value = drifted_value(&key, time, random);
         let source = SourceStamp { mod_revision: Revision(1_000 + next), lease: LeaseId(77), held: false };
         let sequence = Sequence(next.cast_unsigned());
         Record { source, create_sequence: sequence, last_sequence: sequence, version: 1, ..record(key, &value, random) }
     };
-    let mut model: BTreeMap<EntryKey, Record> = (0..1_024).map(|number| (key(number), made(number, 0, &mut random))).collect();
+    let mut model: BTreeMap<EntryKey, Record> = (0..1_024).map(|number| (key(number), new_record(number, 0, &mut random))).collect();
     let mut chunks = build(model.values());
     let (mut edited, mut longest) = (0, 0);
     let (mut all_folded, mut all_fresh) = (0, 0);
@@ -235,8 +235,8 @@ fn a_thousand_folds_keep_a_chunk_as_short_as_a_new_one() {
         let mut changes = BTreeMap::new();
         for _ in 0..80 {
             let number = random.random_range(0..1_024);
-            let gone = random.random_ratio(1, 10);
-            changes.insert(key(number), (!gone).then(|| Arc::new(made(number, time, &mut random))));
+            let is_deleted = random.random_ratio(1, 10);
+            changes.insert(key(number), (!is_deleted).then(|| Arc::new(new_record(number, time, &mut random))));
         }
         edited += usize::from(chunks.len() == 1 && edit(&chunks[0], &edits(&chunks[0], &all_changes(&[], &changes))).is_some());
         chunks = fold(&chunks, &[], &changes);
@@ -257,6 +257,6 @@ fn a_thousand_folds_keep_a_chunk_as_short_as_a_new_one() {
     assert_eq!(chunks.iter().flat_map(Chunk::records).collect::<Vec<_>>(), model.into_values().collect::<Vec<_>>());
     assert!(edited > 800, "only {edited} of 1000 were edited");
     // a form that no longer suits a column stays until the chunk is packed from its records
-    assert!(longest < 1_300, "{longest} thousandths of what it need be at worst");
-    assert!(all_folded * 100 < all_fresh * 106, "{all_folded} B in place of {all_fresh} B over all");
+    assert!(longest < 1_300, "a folded chunk has {longest} thousandths of the length of a new one");
+    assert!(all_folded * 100 < all_fresh * 106, "the folded chunks have {all_folded} B, new ones {all_fresh} B");
 }

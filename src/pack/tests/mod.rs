@@ -77,7 +77,7 @@ fn usual(kind: Kind, random: &mut StdRng) -> (String, Vec<u8>) {
             let frame = zstd::encode_all(uuid.as_bytes(), 1).unwrap();
             (format!("ns-{high}/slice-{low}"), frame)
         }
-        Kind::Cluster | Kind::Problem | Kind::Notice => panic!("no record is of a {kind} itself"),
+        Kind::Cluster | Kind::Problem | Kind::Notice => panic!("a {kind} has no record"),
         Kind::Service | Kind::ServiceExport => {
             let (namespace, name) = (format!("ns-{high}"), format!("cart-{low}"));
             let value = format!(r#"{{"namespace":"{namespace}","name":"{name}","backends":{{"{address}":{{"p":{low}}}}}}}"#);
@@ -134,11 +134,11 @@ fn random_records(random: &mut StdRng, count: usize, one_hostile_in: u32) -> Vec
     records.into_values().collect()
 }
 
-fn expect_same(records: &[Record], random: &mut StdRng) {
+fn assert_restored(records: &[Record], random: &mut StdRng) {
     let chunks = build(records);
-    let again: Vec<Chunk> = chunks.iter().map(|chunk| Chunk::from_stored(chunk.stored()).unwrap()).collect();
-    assert_eq!(again, chunks);
-    let read: Vec<Record> = again.iter().flat_map(Chunk::records).collect();
+    let reread: Vec<Chunk> = chunks.iter().map(|chunk| Chunk::from_stored(chunk.stored()).unwrap()).collect();
+    assert_eq!(reread, chunks);
+    let read: Vec<Record> = reread.iter().flat_map(Chunk::records).collect();
     assert_eq!(read, records);
     for chunk in &chunks {
         assert!(chunk.stored().len() < STORED_LENGTH_MAX || chunk.len() == 1);
@@ -169,13 +169,13 @@ fn any_record_reads_back_unchanged() {
         let count = [1, 2, 3, 30, 700, 3_000][random.random_range(0..6)];
         let one_hostile_in = [2, 5, 1_000][random.random_range(0..3)];
         let records = random_records(&mut random, count, one_hostile_in);
-        expect_same(&records, &mut random);
+        assert_restored(&records, &mut random);
     }
 }
 
 /// A row of an IPv4 column that is an exception has a filler, which must not be read as an address.
 #[test]
-fn a_name_among_addresses_is_found_and_is_no_address() {
+fn a_cidr_among_ipv4_names_is_found() {
     let mut random = StdRng::seed_from_u64(9);
     let mut names: Vec<String> = (1..200).map(|last| format!("10.1.2.{last}")).collect();
     names.push("10.1.2.0/24".to_owned());
@@ -189,16 +189,16 @@ fn a_name_among_addresses_is_found_and_is_no_address() {
     assert_eq!(chunks[0].find(&key("0.0.0.0")), Err(0));
 }
 
-/// The keys looked up exist, or differ in name, cluster or kind.
+/// Some of the keys exist; the others differ in name, cluster or kind.
 #[test]
 fn find_returns_the_row_of_a_key_or_where_to_insert_it() {
     let mut random = StdRng::seed_from_u64(10);
-    let held = random_records(&mut random, 3_000, 1_000);
-    let chunks = build(&held);
+    let records = random_records(&mut random, 3_000, 1_000);
+    let chunks = build(&records);
     let keys = random_records(&mut random, 400, 1_000)
         .into_iter()
         .map(|record| record.key)
-        .chain(held.iter().step_by(7).map(|record| record.key.clone()));
+        .chain(records.iter().step_by(7).map(|record| record.key.clone()));
     let mut found = 0;
     for key in keys {
         let chunk = &chunks[chunks.partition_point(|chunk| chunk.first_key() <= key).saturating_sub(1)];
@@ -210,7 +210,7 @@ fn find_returns_the_row_of_a_key_or_where_to_insert_it() {
 }
 
 #[test]
-fn a_record_longer_than_a_chunk_stands_alone() {
+fn a_record_longer_than_a_chunk_has_its_own_chunk() {
     let mut random = StdRng::seed_from_u64(1);
     let mut records = random_records(&mut random, 300, 1_000);
     for (at, length) in [(0, 1_600_000), (100, 130_000), (101, 130_000), (records.len() - 1, 200_000)] {
@@ -218,12 +218,12 @@ fn a_record_longer_than_a_chunk_stands_alone() {
     }
     records[50].good_value = Some(vec![7; 300_000].into());
     records[50].rejection = Some(Rejection { reason: "".into(), first_seen: SystemTime::UNIX_EPOCH, last_seen: SystemTime::UNIX_EPOCH });
-    expect_same(&records, &mut random);
+    assert_restored(&records, &mut random);
     assert_eq!(build(&records).iter().filter(|chunk| chunk.is_oversize()).count(), 5);
 }
 
 #[test]
-fn usual_values_are_packed_to_a_fraction() {
+fn usual_values_are_packed_to_27_percent() {
     let mut random = StdRng::seed_from_u64(1);
     let mut records: Vec<Record> = random_records(&mut random, 30_000, 1_000_000).into_iter().filter(|r| r.key.kind == Kind::Ip).collect();
     for record in &mut records {
@@ -272,7 +272,7 @@ fn damage_with_a_correct_checksum_does_not_panic() {
         sealed.extend_from_slice(&checksum.to_le_bytes());
         let Ok(chunk) = Chunk::from_stored(sealed) else { continue };
         for (row, record) in chunk.records().enumerate() {
-            let (_, _) = (chunk.find(&record.key), chunk.meaning(row));
+            let (_, _) = (chunk.find(&record.key), chunk.indexed_fields(row));
         }
     }
 }
@@ -342,9 +342,9 @@ fn indexed_fields_of_decoded_records_read_back() {
     ];
     let mut records: Vec<(Record, IndexedFields)> = cases
         .into_iter()
-        .map(|(kind, name, object, meaning)| {
+        .map(|(kind, name, object, fields)| {
             let record = record(EntryKey::new(kind, cluster(0), name), b"x", &mut random);
-            (Record { object: object.map(Arc::new), ..record }, meaning)
+            (Record { object: object.map(Arc::new), ..record }, fields)
         })
         .collect();
     let rejection = Rejection { reason: "no".into(), first_seen: SystemTime::UNIX_EPOCH, last_seen: SystemTime::UNIX_EPOCH };
@@ -353,7 +353,7 @@ fn indexed_fields_of_decoded_records_read_back() {
     records.sort_by(|left, right| left.0.key.cmp(&right.0.key));
     let chunks = build(records.iter().map(|(record, _)| record));
     let chunk = &chunks[0];
-    let found: Vec<IndexedFields> = (0..chunk.len()).map(|row| chunk.meaning(row)).collect();
-    assert_eq!(found, records.iter().map(|(_, meaning)| meaning.clone()).collect::<Vec<_>>());
+    let found: Vec<IndexedFields> = (0..chunk.len()).map(|row| chunk.indexed_fields(row)).collect();
+    assert_eq!(found, records.iter().map(|(_, fields)| fields.clone()).collect::<Vec<_>>());
     assert!(chunk.may_name_identity(77) && !chunk.may_name_identity(300));
 }

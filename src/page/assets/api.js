@@ -17,7 +17,7 @@ const SILENCE_MS = 35_000;
 const BACK_OFF_MS = [250, 5_000];
 /** Number of attempts after which the wait doubles each time. */
 const EAGER_COUNT = 16;
-/** Maximum length of a line. The largest object, a global service, has a few MiB. */
+/** Maximum length of a line, in characters. The largest object, a global service, has a few MiB. */
 const LINE_MAX = 32 << 20;
 
 /**
@@ -31,36 +31,38 @@ const HIDDEN_MS = 5_000;
  * Characters that a browser interprets instead of showing them: control characters, line
  * separators, and marks that change the direction of text.
  */
-const ACTED_ON = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
+const CONTROL_CHARACTERS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
 /**
- * Matches documents that may contain such a character. JSON escapes most control characters, but
- * not all of them.
+ * Matches documents that may contain such a character: as an escape, or unescaped, because JSON
+ * requires escapes only for C0.
  */
-const MAY_ACT = /[\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]|\\[ubfr]/;
+const MAY_HAVE_CONTROL_CHARACTERS = /[\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]|\\[ubfr]/;
 
 /**
- * Returns a document with these characters escaped, because other clusters choose names and values.
+ * Parses a document and replaces control characters by escapes, because other clusters choose names
+ * and values.
  */
 function parse(text) {
-  if (!MAY_ACT.test(text)) return JSON.parse(text);
+  if (!MAY_HAVE_CONTROL_CHARACTERS.test(text)) return JSON.parse(text);
   const escape = (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`;
-  const shown = (one) => one.replace(ACTED_ON, escape);
+  const escaped = (string) => string.replace(CONTROL_CHARACTERS, escape);
   return JSON.parse(text, (_, value) => {
-    if (typeof value === "string") return shown(value);
+    if (typeof value === "string") return escaped(value);
     if (value === null || typeof value !== "object" || Array.isArray(value)) return value;
     // also names of members, which can be label keys
-    return Object.fromEntries(Object.entries(value).map(([name, one]) => [shown(name), one]));
+    return Object.fromEntries(Object.entries(value).map(([name, member]) => [escaped(name), member]));
   });
 }
 
 let token = null;
-const signedIn = new Set();
+/** Functions that wake the streams that wait for a token. */
+const tokenWaiters = new Set();
 /** Functions that close the current connection of each stream. */
 const streams = new Set();
 let onRefused = () => {};
 
 /** Error of a request: meshkeep's problem document, or status 0 if it did not answer. */
-export class Trouble extends Error {
+export class RequestError extends Error {
   constructor(status, problem) {
     super(problem.detail || problem.title || `status ${status}`);
     this.status = status;
@@ -81,7 +83,7 @@ export function hasToken() {
 }
 
 /**
- * Closes all streams after a request found that meshkeep does not answer. A connection through a
+ * Closes all streams when a request shows that meshkeep does not answer. A connection through a
  * proxy may never report this.
  */
 export function breakStreams() {
@@ -94,24 +96,24 @@ document.addEventListener("visibilitychange", () => {
   if (document.hidden) hiddenTimer = setTimeout(breakStreams, HIDDEN_MS);
 });
 
-function whenSeen() {
+function untilVisible() {
   return new Promise((resolve) => {
-    const look = () => {
+    const check = () => {
       if (document.hidden) return;
-      document.removeEventListener("visibilitychange", look);
+      document.removeEventListener("visibilitychange", check);
       resolve();
     };
-    document.addEventListener("visibilitychange", look);
-    look();
+    document.addEventListener("visibilitychange", check);
+    check();
   });
 }
 
 /** Sets or clears the token, and wakes the streams that wait for one. */
-export function signIn(given) {
-  token = given;
+export function signIn(newToken) {
+  token = newToken;
   if (token === null) return;
-  for (const wake of [...signedIn]) wake();
-  signedIn.clear();
+  for (const wake of [...tokenWaiters]) wake();
+  tokenWaiters.clear();
 }
 
 function headers(accept) {
@@ -125,7 +127,7 @@ async function request(path, accept, signal) {
     response = await fetch(path, { headers: headers(accept), cache: "no-store", credentials: "same-origin", redirect: "error", signal });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new Trouble(0, { detail: "meshkeep does not answer" });
+    throw new RequestError(0, { detail: "meshkeep does not answer" });
   }
   if (response.ok) return response;
   const problem = await response.text().then(parse).catch(() => ({}));
@@ -133,7 +135,7 @@ async function request(path, accept, signal) {
   // a request with an older token says nothing about the current one
   problem.isLate = used !== token;
   if (response.status === 401 && !problem.isLate) onRefused();
-  throw new Trouble(response.status, problem);
+  throw new RequestError(response.status, problem);
 }
 
 /** Returns one answer as JSON. */
@@ -183,9 +185,9 @@ export function follow(filter, on) {
       };
     });
 
-  function take(event) {
-    const reached = event.position ?? event.meta?.position;
-    if (reached) position = reached;
+  function handle(event) {
+    const eventPosition = event.position ?? event.meta?.position;
+    if (eventPosition) position = eventPosition;
     if (event.type === "reset") position = null;
     if (event.type === "synced") on.link({ state: "following" });
     on.event(event);
@@ -194,14 +196,14 @@ export function follow(filter, on) {
   async function read() {
     abort = new AbortController();
     const end = () => abort.abort();
-    const asked = { ...filter, ...(position === null ? {} : { after: position }) };
-    const response = await request(`/v1/events${query(asked)}`, "application/x-ndjson", abort.signal);
+    const parameters = { ...filter, ...(position === null ? {} : { after: position }) };
+    const response = await request(`/v1/events${query(parameters)}`, "application/x-ndjson", abort.signal);
     on.link({ state: filter.snapshot || position !== null ? "catchingUp" : "following" });
     failures = 0;
     lostSince = null;
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let silence = setTimeout(() => abort.abort(), SILENCE_MS);
-    let rest = "";
+    let partialLine = "";
     streams.add(end);
     try {
       for (;;) {
@@ -210,10 +212,10 @@ export function follow(filter, on) {
         clearTimeout(silence);
         silence = setTimeout(() => abort.abort(), SILENCE_MS);
         on.word?.();
-        const lines = (rest + value).split("\n");
-        rest = lines.pop();
-        if (rest.length > LINE_MAX) return;
-        for (const line of lines) if (line) take(parse(line));
+        const lines = (partialLine + value).split("\n");
+        partialLine = lines.pop();
+        if (partialLine.length > LINE_MAX) return;
+        for (const line of lines) if (line) handle(parse(line));
       }
     } finally {
       clearTimeout(silence);
@@ -230,7 +232,7 @@ export function follow(filter, on) {
       let state = "lost";
       // without a position, the stream would miss the changes in between
       if (document.hidden && position !== null) {
-        await whenSeen();
+        await untilVisible();
         [failures, lostSince] = [0, null];
         if (closed) return;
         on.link({ state: "connecting" });
@@ -244,7 +246,7 @@ export function follow(filter, on) {
         if (error.code === "loading") state = "loading";
         if (error.status === 401) {
           // waits until there is a token, unless it was set in the meantime
-          if (!error.isLate) await new Promise((resolve) => signedIn.add(resolve));
+          if (!error.isLate) await new Promise((resolve) => tokenWaiters.add(resolve));
           continue;
         }
         // the store loads faster than the second in Retry-After

@@ -14,7 +14,7 @@ import { age, clock, plural, tone } from "./words.js";
  */
 export const frameState = { help: false, isRefused: false, isWrong: false, draw() {}, signedIn() {} };
 
-const PLACES = [
+const VIEWS = [
   ["mesh", "Mesh"],
   ["explain", "Explain"],
   ["services", "Services"],
@@ -29,32 +29,33 @@ const KEYS = [
   ["Enter", "open"],
   ["Esc", "back"],
   ["p", "pause, in Changes"],
-  ["?", "this"],
+  ["?", "this help"],
 ];
 
-/** Theme of the page: that of the system until the user chooses one. */
-const THEME = "meshkeep.theme";
+/** Key of the theme in the browser's storage. Without it, the page has the theme of the system. */
+const THEME_KEY = "meshkeep.theme";
 
 function isDark() {
   const chosen = document.documentElement.dataset.theme;
   return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
-function remember(theme) {
+/** Stores the theme if one is given. Returns the stored theme. */
+function persistTheme(theme) {
   try {
-    if (theme) localStorage.setItem(THEME, theme);
-    return localStorage.getItem(THEME);
+    if (theme) localStorage.setItem(THEME_KEY, theme);
+    return localStorage.getItem(THEME_KEY);
   } catch {
     return theme;
   }
 }
 
-const remembered = remember();
-if (remembered === "dark" || remembered === "light") document.documentElement.dataset.theme = remembered;
+const initialTheme = persistTheme();
+if (initialTheme === "dark" || initialTheme === "light") document.documentElement.dataset.theme = initialTheme;
 
 function toggleTheme() {
   document.documentElement.dataset.theme = isDark() ? "light" : "dark";
-  remember(document.documentElement.dataset.theme);
+  persistTheme(document.documentElement.dataset.theme);
   frameState.draw();
 }
 
@@ -64,11 +65,11 @@ function Facts() {
   if (!mirror.isRead) return html`<p class="facts"><span class="quiet">reading the clusters …</span></p>`;
   const none = noClusters() && html`<a href=${hash("mesh")} class="red" title=${noClusters()}><span class="dot bad" aria-hidden="true"></span>no remote cluster</a>`;
   if (count === 0) return html`<p class="facts">${none || html`<span class="quiet">no cluster yet</span>`}</p>`;
-  const isWhole = live === count;
+  const areAllLive = live === count;
   const more = [never && `${never} never read`, unknown && `${unknown} of unknown age`].filter(Boolean).join(", ");
   return html`<p class="facts">${none}
-    <a href=${hash("mesh")} class=${isWhole ? "" : "amber"}>
-      <span class="dot ${isWhole ? "good" : "warn"}" aria-hidden="true"></span><b>${live}/${count}</b> live
+    <a href=${hash("mesh")} class=${areAllLive ? "" : "amber"}>
+      <span class="dot ${areAllLive ? "good" : "warn"}" aria-hidden="true"></span><b>${live}/${count}</b> live
     </a>
     <span class="tone-${never + unknown > 0 ? "unknown" : tone(oldest?.age)}" title=${oldest ? `the oldest is ${oldest.cluster}` : ""}>
       ${oldest ? html`oldest <b>${age(oldest.age)}</b>` : ""}${more && oldest ? ", " : ""}${more}
@@ -77,7 +78,7 @@ function Facts() {
 }
 
 /** Returns the state of the connection and its text. */
-function linkWords() {
+function linkState() {
   const { link, heardAt, status } = mirror;
   const now = Date.now();
   if (link.state === "lost") {
@@ -89,19 +90,19 @@ function linkWords() {
   return { state: "busy", text: link.state === "catchingUp" ? "catching up" : "connecting" };
 }
 
-let saidState = "busy";
-let said = "";
+let announcedState = "busy";
+let announced = "";
 
 /** Text for screen readers: only the loss of the connection and its return. */
 function announcement(state) {
-  if (state === "lost" && saidState !== "lost") said = "The connection to meshkeep is lost. The page shows the last state.";
-  if (state === "following" && saidState === "lost") said = "The connection to meshkeep is back. The page is up to date again.";
-  if (state !== "busy") saidState = state;
-  return said;
+  if (state === "lost" && announcedState !== "lost") announced = "The connection to meshkeep is lost. The page shows the last state.";
+  if (state === "following" && announcedState === "lost") announced = "The connection to meshkeep is back. The page is up to date again.";
+  if (state !== "busy") announcedState = state;
+  return announced;
 }
 
 function Link() {
-  const { state, text } = linkWords();
+  const { state, text } = linkState();
   return html`<p class="link link-${state}">
     <span class="dot ${{ following: "good", lost: "bad", busy: "busy" }[state]}" aria-hidden="true"></span>
     <span>${text}</span>
@@ -112,13 +113,13 @@ function Link() {
 function Lost() {
   const { link, heardAt, isRead } = mirror;
   if (link.state !== "lost") return null;
-  const kept = isRead ? `The page shows the state of ${clock(heardAt)}.` : "";
+  const shownState = isRead ? `The page shows the state of ${clock(heardAt)}.` : "";
   return html`<div class="banner bad" id="lost">
-    <b>meshkeep does not answer</b> since ${clock(link.since)} (${link.why}). ${kept} The page reconnects by itself and continues.
+    <b>meshkeep does not answer</b> since ${clock(link.since)} (${link.why}). ${shownState} The page reconnects by itself and continues.
   </div>`;
 }
 
-function Newer() {
+function NewVersion() {
   const { status, firstVersion } = mirror;
   if (!status || !firstVersion || status.version === firstVersion) return null;
   return html`<div class="banner">meshkeep is now ${status.version}; this page is from ${firstVersion}.
@@ -174,7 +175,7 @@ class SignIn extends Component {
 
 /** The whole page. */
 export function Frame({ route, part }) {
-  const { state } = linkWords();
+  const { state } = linkState();
   const critical = (mirror.problems ?? []).filter((one) => one.severity !== "info").length;
   const isCovered = frameState.isRefused;
   return html`
@@ -190,14 +191,14 @@ export function Frame({ route, part }) {
         </div>
       </header>
       <div class="places">
-        <nav aria-label="places">
-          ${PLACES.map(([name, title]) => html`<a key=${name} href=${hash(name)} aria-current=${route.part === name ? "page" : undefined}>
+        <nav aria-label="views">
+          ${VIEWS.map(([name, title]) => html`<a key=${name} href=${hash(name)} aria-current=${route.part === name ? "page" : undefined}>
             ${title}${name === "problems" && critical > 0 && html` <span class="badge" aria-label=${plural(critical, "problem")}>${critical}</span>`}
           </a>`)}
         </nav>
         <${Link} />
       </div>
-      <${Lost} /><${Newer} />
+      <${Lost} /><${NewVersion} />
       <main id="main" tabindex="-1" aria-label=${part?.title(route)}>${part?.view()}</main>
       <p class="unseen" role="status" aria-live="polite">${announcement(state)}</p>
     </div>

@@ -11,7 +11,7 @@ export { Component, render };
  */
 const LETTERS = "[\\u0590-\\u08ff\\ufb1d-\\ufdff\\ufe70-\\ufefc\\u{10800}-\\u{10fff}\\u{1e800}-\\u{1efff}]+";
 const RUNS = new RegExp(`${LETTERS}(?: +${LETTERS})*`, "gu");
-const ANY = new RegExp(LETTERS, "u");
+const RTL_LETTER = new RegExp(LETTERS, "u");
 
 /**
  * Nodes whose text was already split. Nodes of a nested template are also part of the outer one.
@@ -29,7 +29,7 @@ function parts(text) {
 }
 
 function isolated(node) {
-  if (typeof node === "string") return ANY.test(node) ? parts(node) : node;
+  if (typeof node === "string") return RTL_LETTER.test(node) ? parts(node) : node;
   if (Array.isArray(node)) {
     const all = node.map(isolated);
     // a list without such text stays the same object: it may be data of the caller

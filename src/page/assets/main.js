@@ -22,52 +22,52 @@ const TICK_MS = 1_000;
 const CHORD_MS = 1_500;
 
 const parts = { mesh, explain, services, problems, changes, find };
-const places = { m: "mesh", e: "explain", s: "services", p: "problems", c: "changes" };
+const CHORD_PARTS = { m: "mesh", e: "explain", s: "services", p: "problems", c: "changes" };
 const root = document.getElementById("page");
 
-let shown = null;
+let currentPart = null;
 let route = current();
-let isDirty = false;
+let isDrawPending = false;
 let drawnAt = 0;
 let drawn = 0;
-let hasArrived = false;
+let isNewPart = false;
 let chordAt = 0;
 
 function draw() {
-  if (isDirty) return;
-  isDirty = true;
+  if (isDrawPending) return;
+  isDrawPending = true;
   const wait = Math.max(0, DRAW_EVERY_MS - (performance.now() - drawnAt));
   setTimeout(() => requestAnimationFrame(drawNow), wait);
 }
 
 function drawNow() {
-  isDirty = false;
+  isDrawPending = false;
   drawnAt = performance.now();
   drawn += 1;
-  render(html`<${Frame} route=${route} part=${shown} />`, root);
+  render(html`<${Frame} route=${route} part=${currentPart} />`, root);
   // screen readers start at the new part
-  if (hasArrived) document.getElementById("main").focus({ preventScroll: true });
-  hasArrived = false;
+  if (isNewPart) document.getElementById("main").focus({ preventScroll: true });
+  isNewPart = false;
 }
 
 /** Opens the part in the URL. If the part stays the same, it gets the new route instead. */
 function follow() {
   const before = route;
   route = current();
-  if (shown && before.part === route.part && shown.moved?.(route)) {
-    document.title = `${shown.title(route)} · meshkeep`;
+  if (currentPart && before.part === route.part && currentPart.moved?.(route)) {
+    document.title = `${currentPart.title(route)} · meshkeep`;
     draw();
     return;
   }
-  shown?.close();
+  currentPart?.close();
   const part = parts[route.part];
-  shown = part.open(route, draw);
-  shown.title = part.title;
+  currentPart = part.open(route, draw);
+  currentPart.title = part.title;
   document.title = `${part.title(route)} · meshkeep`;
   draw();
   if (before.part !== route.part) {
     scrollTo(0, 0);
-    hasArrived = true;
+    isNewPart = true;
   }
 }
 
@@ -94,20 +94,20 @@ addEventListener("keydown", (event) => {
   if (event.key === "Escape") {
     if (frameState.help) frameState.help = false;
     else if (isTyping(event.target)) event.target.blur();
-    else if (shown?.key?.(event) !== true) history.length > 1 && route.path.length > 0 && go(hash(route.part));
+    else if (currentPart?.key?.(event) !== true) history.length > 1 && route.path.length > 0 && go(hash(route.part));
     draw();
     return;
   }
   if (isTyping(event.target)) return;
   const isChord = performance.now() - chordAt < CHORD_MS;
   chordAt = 0;
-  if (isChord && places[event.key]) go(hash(places[event.key]));
+  if (isChord && CHORD_PARTS[event.key]) go(hash(CHORD_PARTS[event.key]));
   else if (event.key === "g") chordAt = performance.now();
   else if (event.key === "/") document.getElementById("search").focus();
   else if (event.key === "?") frameState.help = !frameState.help;
   else if (event.key === "j") step(1);
   else if (event.key === "k") step(-1);
-  else if (shown?.key?.(event) !== true) return;
+  else if (currentPart?.key?.(event) !== true) return;
   event.preventDefault();
   draw();
 });

@@ -1,4 +1,4 @@
-// Interprets the text in the search box, and queries meshkeep. Each query has a limit.
+// Interprets the text in the search box and sends the matching requests. Each request has a limit.
 
 import { ask, askMaybe, query } from "./api.js";
 import { mirror } from "./mirror.js";
@@ -10,7 +10,7 @@ import { address, labels } from "./words.js";
  */
 export const NAMES_MAX = 10_000;
 /** Time after which the names are read again when they are needed, in ms. */
-const NAMES_LAST_MS = 30_000;
+const NAMES_AGE_MAX_MS = 30_000;
 
 const PREFIX = /^([0-9a-f:.]+)\/(\d{1,3})$/i;
 
@@ -25,14 +25,14 @@ export function form(text) {
 }
 
 let names = null;
-let namesAt = 0;
+let namesReadAt = 0;
 
 /**
  * Returns the names of services and nodes, at most half a minute old. `isAll` is false if there are
  * more names.
  */
 export function readNames() {
-  if (Date.now() - namesAt > NAMES_LAST_MS) [names, namesAt] = [null, Date.now()];
+  if (Date.now() - namesReadAt > NAMES_AGE_MAX_MS) [names, namesReadAt] = [null, Date.now()];
   names ??= Promise.all([
     ask(`/v1/global-services${query({ fields: "namespace,name", limit: NAMES_MAX, meta: "none" })}`),
     ask(`/v1/nodes${query({ fields: "cluster,name", limit: NAMES_MAX, meta: "none" })}`),
@@ -90,7 +90,7 @@ export function united(names, more) {
   return [...new Set([...names, ...more])];
 }
 
-export const found = {
+export const suggestionOf = {
   cluster: (object) => ({ kind: "cluster", title: object.name, note: object.phase, href: hash("mesh", [object.name]) }),
   service: (name) => ({ kind: "service", title: name, note: "", href: hash("services", name.split("/")) }),
   node: (name) => ({ kind: "node", title: name, note: "", href: hash("find", [name]) }),
@@ -114,19 +114,19 @@ export async function suggest(text, limit, signal) {
   switch (form(text)) {
     case "address": {
       const { match } = await ask(`/v1/ipcache/lookup${query({ ip: text, meta: "none" })}`, signal);
-      const note = match ? found.entry(match).note : "no entry: why?";
+      const note = match ? suggestionOf.entry(match).note : "no entry; explain why";
       return [{ kind: "explain", title: text, note, href: hash("explain", [text]) }];
     }
     case "prefix": {
       const all = { kind: "prefix", title: text, note: "addresses inside it", href: hash("find", [text]) };
-      return [all, ...(await entries({ cidr: text }, limit, signal)).items.map(found.entry)];
+      return [all, ...(await entries({ cidr: text }, limit, signal)).items.map(suggestionOf.entry)];
     }
     case "number": {
       const { items } = await entries({ identity: text }, limit, signal);
       // requested only if it has addresses, because each typed digit makes another number
       const one = items.length > 0 ? await askMaybe(`/v1/identities/${text}`, signal) : null;
-      const itself = one ? found.identity(one) : { kind: "identity", title: text, note: "does it have labels?", href: hash("find", [text]) };
-      return [itself, ...items.map(found.entry)];
+      const itself = one ? suggestionOf.identity(one) : { kind: "identity", title: text, note: "show its labels", href: hash("find", [text]) };
+      return [itself, ...items.map(suggestionOf.entry)];
     }
     case "labels": {
       const [identities, services] = await Promise.all([
@@ -134,7 +134,7 @@ export async function suggest(text, limit, signal) {
         first("/v1/global-services", { labelSelector: text, limit, fields: "namespace,name" }, signal),
       ]);
       const all = { kind: "label", title: text, note: "identities and services with this label", href: hash("find", [text]) };
-      return [all, ...identities.items.map(found.identity), ...services.items.map((one) => found.service(`${one.namespace}/${one.name}`))];
+      return [all, ...identities.items.map(suggestionOf.identity), ...services.items.map((one) => suggestionOf.service(`${one.namespace}/${one.name}`))];
     }
     default:
       return byName(text, limit, signal);
@@ -148,17 +148,17 @@ export async function suggest(text, limit, signal) {
 async function byName(text, limit, signal) {
   const [namespace, pod] = text.includes("/") ? text.split("/", 2) : [undefined, text];
   const [known, pods] = await Promise.all([readNames(), pod ? entries({ namespace, pod }, limit, signal) : { items: [] }]);
-  const holds = (name) => name.toLowerCase().includes(text.toLowerCase());
+  const matches = (name) => name.toLowerCase().includes(text.toLowerCase());
   let { services, nodes } = known;
-  if (!known.isAll || ![...services, ...nodes, ...mirror.clusters.keys()].some(holds)) {
+  if (!known.isAll || ![...services, ...nodes, ...mirror.clusters.keys()].some(matches)) {
     const exact = await exactly(text, limit, signal);
     services = united(exact.services, services);
     nodes = united(exact.nodes, nodes);
   }
   // names that start with the text come first
-  const best = (all) => all.filter(holds).sort((one, other) => begins(other, text) - begins(one, text)).slice(0, limit);
-  const clusters = best([...mirror.clusters.keys()]).map((name) => found.cluster(mirror.clusters.get(name).object));
-  const all = [...clusters.slice(0, 4), ...pods.items.map(found.entry), ...best(services).map(found.service), ...best(nodes).map(found.node)].slice(0, limit * 2);
+  const best = (all) => all.filter(matches).sort((one, other) => begins(other, text) - begins(one, text)).slice(0, limit);
+  const clusters = best([...mirror.clusters.keys()]).map((name) => suggestionOf.cluster(mirror.clusters.get(name).object));
+  const all = [...clusters.slice(0, 4), ...pods.items.map(suggestionOf.entry), ...best(services).map(suggestionOf.service), ...best(nodes).map(suggestionOf.node)].slice(0, limit * 2);
   // the part that was not searched may have a pod of this name
   return all.length === 0 && pods.next ? [{ kind: "search", title: text, note: "search all addresses", href: hash("find", [text]) }] : all;
 }

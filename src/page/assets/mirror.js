@@ -1,9 +1,9 @@
 // State that all parts share: the process, the clusters and the findings. One stream keeps it up to
 // date.
 //
-// Phases arrive by `/v1/events`; `/v1/status` is requested every few seconds. Counts, ages and
-// findings have no events: they are read again when the position has moved or a phase has changed,
-// and are not polled.
+// Phases arrive by `/v1/events`, and `/v1/status` is requested every few seconds. Counts, ages and
+// findings have no events. They are not polled, but read again when the position or a phase has
+// changed.
 
 import { ask, breakStreams, follow, query } from "./api.js";
 import { setClock } from "./words.js";
@@ -25,7 +25,7 @@ const CLUSTERS_EVERY_MS = 5_000;
 const PROBLEMS_EVERY_MS = 5_000;
 /** Maximum number of findings on the page; the API has the others. */
 export const PROBLEMS_MAX = 1_000;
-/** Time for which a reported age is current, in ms: bookmarks report ages every 15 s. */
+/** Time for which a reported age counts as current, in ms: bookmarks report ages every 15 s. */
 const AGE_LASTS_MS = 20_000;
 
 export const mirror = {
@@ -67,7 +67,7 @@ function moved(what) {
 }
 
 /**
- * Returns a function that runs `act` at most once per interval, and once more if it was called in
+ * Returns a function that runs `work` at most once per interval, and once more if it was called in
  * the meantime.
  */
 export function atMostEvery(ms, work) {
@@ -95,7 +95,7 @@ export function atMostEvery(ms, work) {
   return run;
 }
 
-function takeCluster(object, at = Date.now()) {
+function storeCluster(object, at = Date.now()) {
   mirror.clusters.set(object.name, { object, at });
 }
 
@@ -105,7 +105,7 @@ export const readClusters = atMostEvery(CLUSTERS_EVERY_MS, async () => {
   const at = Date.now();
   const names = new Set(answer.items.map((object) => object.name));
   for (const name of mirror.clusters.keys()) if (!names.has(name)) mirror.clusters.delete(name);
-  for (const object of answer.items) takeCluster(object, at);
+  for (const object of answer.items) storeCluster(object, at);
   mirror.isRead = true;
   redraw();
 });
@@ -128,7 +128,7 @@ function onEvent(event) {
       mirror.clusters.clear();
       break;
     case "cluster":
-      takeCluster(event.object);
+      storeCluster(event.object);
       readProblems();
       moved("cluster");
       break;
@@ -142,7 +142,7 @@ function onEvent(event) {
       break;
     case "synced":
     case "bookmark":
-      takeAges(event.clusters ?? []);
+      updateAges(event.clusters ?? []);
       // findings about the process have no events
       readProblems();
       if (event.type === "synced") {
@@ -155,16 +155,16 @@ function onEvent(event) {
   redraw();
 }
 
-function takeAges(ages) {
+function updateAges(ages) {
   const at = Date.now();
   for (const reported of ages) {
     const known = mirror.clusters.get(reported.cluster);
     if (!known) continue;
-    // other members are extrapolated: the time in the phase grows, the time until the next attempt
-    // is unknown
+    // the time in the phase is extrapolated, and the time until the next attempt is dropped because
+    // it is unknown
     const { phaseSeconds, nextRetrySeconds, ...object } = known.object;
-    const sofar = phaseSeconds === undefined ? {} : { phaseSeconds: phaseSeconds + (at - known.at) / 1000 };
-    takeCluster({ ...object, ...sofar, ageSeconds: reported.ageSeconds, lastContact: reported.lastContact, lastHeartbeat: reported.lastHeartbeat }, at);
+    const inPhase = phaseSeconds === undefined ? {} : { phaseSeconds: phaseSeconds + (at - known.at) / 1000 };
+    storeCluster({ ...object, ...inPhase, ageSeconds: reported.ageSeconds, lastContact: reported.lastContact, lastHeartbeat: reported.lastHeartbeat }, at);
   }
 }
 
@@ -175,8 +175,8 @@ function takeAges(ages) {
 export function ageOf({ object, at }) {
   if (object.ageSeconds === undefined) return undefined;
   const reported = Date.now() - at;
-  const holds = object.phase === "live" && mirror.link.state === "following" && reported < AGE_LASTS_MS;
-  return object.ageSeconds + (holds ? 0 : reported / 1000);
+  const isCurrent = object.phase === "live" && mirror.link.state === "following" && reported < AGE_LASTS_MS;
+  return object.ageSeconds + (isCurrent ? 0 : reported / 1000);
 }
 
 /**
@@ -209,7 +209,7 @@ async function readStatus() {
     setClock(Date.parse(status.now));
     mirror.heardAt = Date.now();
     mirror.firstVersion ??= status.version;
-    // meshkeep is back before the stream's next attempt
+    // meshkeep answers again, so the stream need not wait for its next attempt
     if (["lost", "loading"].includes(mirror.link.state) && status.loaded) stream?.again();
     if (before?.position !== status.position) {
       readClusters();

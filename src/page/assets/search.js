@@ -38,7 +38,7 @@ export class Search extends Component {
     }
   }
 
-  leave(href) {
+  openResult(href) {
     clearTimeout(this.timer);
     this.stop.abort();
     this.setState({ text: "", items: [], at: -1, isOpen: false, isBusy: false });
@@ -52,7 +52,7 @@ export class Search extends Component {
       const by = event.key === "ArrowDown" ? 1 : -1;
       this.setState({ at: items.length ? (at + by + items.length + (at < 0 && by < 0 ? 1 : 0)) % items.length : -1, isOpen: true });
     } else if (event.key === "Enter" && text.trim()) {
-      this.leave(items[at]?.href ?? target(text.trim()));
+      this.openResult(items[at]?.href ?? target(text.trim()));
     } else if (event.key === "Escape") {
       this.setState({ text: "", items: [], isOpen: false });
       return;
@@ -68,9 +68,9 @@ export class Search extends Component {
         onInput=${(event) => this.type(event.target.value)} onKeyDown=${(event) => this.press(event)}
         onFocus=${() => this.setState({ isOpen: text.trim() !== "" })} onBlur=${() => setTimeout(() => this.setState({ isOpen: false }), 150)} />
       <kbd aria-hidden="true">/</kbd>
-      ${hasList && html`<ul id="found" role="listbox" aria-label="found">
+      ${hasList && html`<ul id="found" role="listbox" aria-label="suggestions">
         ${items.map((one, index) => html`<li key=${index} id=${`found-${index}`} role="option" aria-selected=${index === at} class=${index === at ? "at" : ""}
-          onMouseDown=${(event) => (event.preventDefault(), this.leave(one.href))}><span class="found-kind">${one.kind}</span><span class="mono">${one.title}</span><span class="quiet found-note">${one.note}</span></li>`)}
+          onMouseDown=${(event) => (event.preventDefault(), this.openResult(one.href))}><span class="found-kind">${one.kind}</span><span class="mono">${one.title}</span><span class="quiet found-note">${one.note}</span></li>`)}
         ${items.length === 0 && html`<li class="quiet nothing" role="option" aria-disabled="true" aria-selected="false">${trouble || "there is no pod, shared service, node or cluster with this name; pods need the full name"}</li>`}
       </ul>`}
     </search>`;

@@ -2,7 +2,7 @@
 
 const numbers = new Intl.NumberFormat("en");
 
-/** How far meshkeep's clock is ahead of the browser's, in milliseconds. */
+/** Time by which meshkeep's clock is ahead of the browser's, in milliseconds. */
 let ahead = 0;
 
 /** Sets the clock offset from meshkeep's current time. */
@@ -91,18 +91,18 @@ export function ofKey(key) {
 
 /** Returns the URL of the page that shows a key. */
 export function linkOfKey(key) {
-  const of = ofKey(key);
-  if (!of) return null;
-  switch (of.kind) {
+  const parsed = ofKey(key);
+  if (!parsed) return null;
+  switch (parsed.kind) {
     case "ipcache":
-      return `#/explain/${encodeURIComponent(of.name.split("/")[0])}`;
+      return `#/explain/${encodeURIComponent(parsed.name.split("/")[0])}`;
     case "service":
     case "serviceExport":
-      return `#/services/${of.name.split("/").map(encodeURIComponent).join("/")}`;
+      return `#/services/${parsed.name.split("/").map(encodeURIComponent).join("/")}`;
     case "node":
-      return `#/find/${encodeURIComponent(`${of.cluster}/${of.name}`)}`;
+      return `#/find/${encodeURIComponent(`${parsed.cluster}/${parsed.name}`)}`;
     case "identity":
-      return `#/find/${of.name}`;
+      return `#/find/${parsed.name}`;
     default:
       return null;
   }
@@ -119,7 +119,7 @@ export function address(text) {
 }
 
 /** Returns labels as `key=value`, with the application's own labels first. */
-export function labels(of) {
-  const texts = Object.entries(of ?? {}).map(([key, value]) => (value === "" ? key : `${key}=${value}`));
+export function labels(map) {
+  const texts = Object.entries(map ?? {}).map(([key, value]) => (value === "" ? key : `${key}=${value}`));
   return texts.sort((one, other) => /io\.(cilium|kubernetes)/.test(one) - /io\.(cilium|kubernetes)/.test(other) || (one < other ? -1 : 1));
 }

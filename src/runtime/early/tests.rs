@@ -15,7 +15,7 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::api::{ApiOptions, BoundApi};
-use crate::commit::{first_reservation, publication};
+use crate::commit::{first_reservation, snapshot_channel};
 use crate::etcd_api::{self, EtcdOptions};
 use crate::handle::{Handle, ProcessState};
 use crate::model::{
@@ -39,8 +39,8 @@ fn cluster(name: &str) -> ClusterName {
     ClusterName::parse(name).unwrap()
 }
 
-fn key(kind: Kind, of: &str, name: &str) -> EntryKey {
-    EntryKey::new(kind, cluster(of), name)
+fn key(kind: Kind, cluster_name: &str, name: &str) -> EntryKey {
+    EntryKey::new(kind, cluster(cluster_name), name)
 }
 
 fn record(key: EntryKey, sequence: u64, value: &str) -> Record {
@@ -60,26 +60,27 @@ fn record(key: EntryKey, sequence: u64, value: &str) -> Record {
     }
 }
 
-fn ip(of: &str, name: &str, sequence: u64, identity: u32, host: &str) -> Record {
+fn ip(cluster_name: &str, name: &str, sequence: u64, identity: u32, host: &str) -> Record {
     let (address, mask) = match name.split_once('/') {
         Some((address, _)) => (address, r#""//8AAA==""#),
         None => (name, "null"),
     };
     record(
-        key(Kind::Ip, of, name),
+        key(Kind::Ip, cluster_name, name),
         sequence,
         &format!(r#"{{"IP":"{address}","Mask":{mask},"HostIP":"{host}","ID":{identity},"Key":0,"K8sPodName":"pod-{sequence}"}}"#),
     )
 }
 
 /// Returns a node and the entries that are derived from it.
-fn node(of: &str, name: &str, sequence: u64, address: &str) -> Vec<Record> {
-    let value = format!(r#"{{"Name":"{name}","Cluster":"{of}","IPAddresses":[{{"Type":"InternalIP","IP":"{address}"}}],"ClusterID":0}}"#);
-    let node = record(key(Kind::Node, of, name), sequence, &value);
+fn node(cluster_name: &str, name: &str, sequence: u64, address: &str) -> Vec<Record> {
+    let value =
+        format!(r#"{{"Name":"{name}","Cluster":"{cluster_name}","IPAddresses":[{{"Type":"InternalIP","IP":"{address}"}}],"ClusterID":0}}"#);
+    let node = record(key(Kind::Node, cluster_name, name), sequence, &value);
     let Some(Object::Node(object)) = node.object.as_deref() else { panic!("{node:?}") };
-    let derived = derive_entries(object).into_iter().enumerate().map(|(at, entry)| {
+    let derived = derive_entries(object).into_iter().enumerate().map(|(index, entry)| {
         let value = String::from_utf8(wire::derived_value(&entry)).unwrap();
-        record(EntryKey::of_node_ip(&node.key, entry.prefix), sequence + 1 + at as u64, &value)
+        record(EntryKey::of_node_ip(&node.key, entry.prefix), sequence + 1 + index as u64, &value)
     });
     derived.chain([node.clone()]).collect()
 }
@@ -91,9 +92,10 @@ fn group(records: Vec<Record>, covered: u64) -> Group {
 
 /// Stores entries of three clusters in chunks, some newer ones in the log, and two that were
 /// announced but not stored, as after a kill.
-fn stored(directory: &Path) {
+fn fill_store(directory: &Path) {
     let (store, _) = Store::open(directory, Duration::ZERO).unwrap();
-    let filler = (0..6_000_u64).map(|at| ip("oslo", &format!("10.9.{}.{}", at / 250, at % 250), at + 100, 300, "172.18.0.1"));
+    let filler =
+        (0..6_000_u64).map(|number| ip("oslo", &format!("10.9.{}.{}", number / 250, number % 250), number + 100, 300, "172.18.0.1"));
     let mut records: Vec<Record> = filler.collect();
     records.extend(node("oslo", "a", 10, "172.18.0.1"));
     records.extend(node("paris", "b", 20, "172.18.0.2"));
@@ -137,7 +139,7 @@ fn stored(directory: &Path) {
         };
         group_of_all.cursors.insert(Scope { cluster: cluster(name), kind }, Some(cursor));
     }
-    group_of_all.derived = Some(DERIVATION);
+    group_of_all.derived = Some(DERIVATION_VERSION);
     group_of_all.epochs = Some(vec![EpochSpan { epoch: Epoch(7), began: Sequence(0), vouched: None }]);
     store.apply(&group_of_all).unwrap();
     assert!(store.fold_within(Duration::from_secs(60)).unwrap());
@@ -190,8 +192,8 @@ fn ask(address: &str, path: &str) -> String {
     stream.read_to_string(&mut answer).unwrap();
     // differences are allowed in the time of day, the request id, and the tag, whose counters an
     // early start does not have yet
-    let stays = |line: &&str| !["date:", "x-request-id:", "etag:"].iter().any(|head| line.to_ascii_lowercase().starts_with(head));
-    answer.lines().filter(stays).collect::<Vec<_>>().join("\n")
+    let is_stable = |line: &&str| !["date:", "x-request-id:", "etag:"].iter().any(|head| line.to_ascii_lowercase().starts_with(head));
+    answer.lines().filter(is_stable).collect::<Vec<_>>().join("\n")
 }
 
 async fn answers(address: String) -> Vec<(&'static str, String)> {
@@ -208,7 +210,7 @@ const ETCD_KEYS: [&str; 4] = [
 ];
 
 /// Reads the keys through the etcd API: whether each exists, and the bytes of the answer.
-async fn keys_of_an_etcd(handle: &Handle) -> [(bool, Bytes); ETCD_KEYS.len()] {
+async fn read_etcd_keys(handle: &Handle) -> [(bool, Bytes); ETCD_KEYS.len()] {
     let mut answers = ETCD_KEYS.map(|_| (false, Bytes::new()));
     for (key, answer) in ETCD_KEYS.into_iter().zip(&mut answers) {
         // a `RangeRequest` with only its first field, in an uncompressed message after its length
@@ -230,7 +232,7 @@ async fn keys_of_an_etcd(handle: &Handle) -> [(bool, Bytes); ETCD_KEYS.len()] {
 #[test]
 fn an_early_start_accepts_positions_announced_before_a_kill() {
     let directory = tempfile::tempdir().unwrap();
-    stored(directory.path());
+    fill_store(directory.path());
     let opening = StoreOpenOptions {
         directory: directory.path().to_owned(),
         wait: Duration::ZERO,
@@ -245,7 +247,7 @@ fn an_early_start_accepts_positions_announced_before_a_kill() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn early_answers_equal_those_of_the_loaded_store() {
     let directory = tempfile::tempdir().unwrap();
-    stored(directory.path());
+    fill_store(directory.path());
     let (early_sender, early) = watch::channel(None);
     let (loaded_sender, loaded) = watch::channel(None);
     let handle = Handle::new(ProcessState::without_clusters(loaded));
@@ -257,7 +259,7 @@ async fn early_answers_equal_those_of_the_loaded_store() {
     tasks.spawn(bound.serve(handle.clone(), stop.clone(), Duration::from_secs(1)));
 
     // loading blocks at its beginning until it is released
-    let (release, held) = sync_channel::<()>(1);
+    let (release, released) = sync_channel::<()>(1);
     let path = directory.path().to_owned();
     let loading = tokio::task::spawn_blocking(move || {
         let mut early_plan = None;
@@ -266,19 +268,19 @@ async fn early_answers_equal_those_of_the_loaded_store() {
             let (mirror, start) = prepare(partial, MAX, retention()).expect("must be answered early");
             early_plan = Some(start);
             early_sender.send_replace(Some(Arc::new(mirror) as Arc<dyn EarlyLookup>));
-            held.recv().unwrap();
+            released.recv().unwrap();
         };
         let (store, _) = Store::open_with_early_lookups(&path, Duration::ZERO, &mut offer).unwrap();
         let restored = restore(&store, MAX, retention(), early_plan, EpochSeed::draw(SystemTime::now())).unwrap();
-        let (publisher, subscriber) = publication(restored.published);
+        let (publisher, subscriber) = snapshot_channel(restored.published);
         loaded_sender.send_replace(Some(subscriber));
         (store, publisher, loaded_sender)
     });
     let before = answers(address.clone()).await;
-    let keys_before = keys_of_an_etcd(&handle).await;
+    let keys_before = read_etcd_keys(&handle).await;
     release.send(()).unwrap();
-    let _kept = loading.await.unwrap();
-    assert_eq!(keys_before, keys_of_an_etcd(&handle).await);
+    let _loaded_store = loading.await.unwrap();
+    assert_eq!(keys_before, read_etcd_keys(&handle).await);
     assert_eq!(keys_before.each_ref().map(|(is_found, _)| *is_found), [true, true, false, false]);
     let after = answers(address).await;
     for ((path, before), (_, after)) in before.iter().zip(&after) {

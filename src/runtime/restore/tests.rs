@@ -93,13 +93,13 @@ fn announced() -> [Group; 3] {
     [put(258, 13), put(256, 14), deleted]
 }
 
-fn vouched(restored: &RestoredMirror) -> Vec<Option<Sequence>> {
+fn accepted_up_to(restored: &RestoredMirror) -> Vec<Option<Sequence>> {
     restored.published.earlier.iter().filter(|span| span.epoch == EPOCH).map(|span| span.vouched).collect()
 }
 
 fn after(restored: &RestoredMirror, position: u64) -> Vec<(u64, LatestChange<EntryKey>)> {
     let changes = changes_after(restored, position).into_iter().map(|(sequence, changed)| (sequence.0, changed));
-    changes.filter(|(_, changed)| *changed != paris()).collect()
+    changes.filter(|(_, changed)| *changed != phase_change_of_paris()).collect()
 }
 
 fn changes_after(restored: &RestoredMirror, position: u64) -> Vec<(Sequence, LatestChange<EntryKey>)> {
@@ -111,8 +111,9 @@ fn changes_after(restored: &RestoredMirror, position: u64) -> Vec<(Sequence, Lat
     changes.map(|(sequence, changed)| (sequence, named(changed))).collect()
 }
 
-/// Returns the change of the only cluster's phase, which is announced after everything else.
-fn paris() -> LatestChange<EntryKey> {
+/// Returns the change of the phase of paris, the only cluster. It is announced after everything
+/// else.
+fn phase_change_of_paris() -> LatestChange<EntryKey> {
     LatestChange::Live(EntryKey::of_cluster(ClusterName::parse("paris").unwrap()))
 }
 
@@ -120,15 +121,15 @@ fn paris() -> LatestChange<EntryKey> {
 fn changes_announced_before_a_kill_are_recovered_unchanged() {
     let directory = store_after_kill(&announced());
     let restored = start(directory.path());
-    assert_eq!(vouched(&restored), [Some(Sequence(15))]);
-    let shown = [
+    assert_eq!(accepted_up_to(&restored), [Some(Sequence(15))]);
+    let changes = [
         (13, LatestChange::Live(key(258))),
         (14, LatestChange::Live(key(256))),
         (15, LatestChange::Deleted(key(257), DeleteReason::Deleted)),
     ];
-    assert_eq!(after(&restored, 12), shown);
+    assert_eq!(after(&restored, 12), changes);
     assert_eq!(after(&restored, 15), []);
-    assert_eq!(changes_after(&restored, 15), [(Sequence(1_001), paris())]);
+    assert_eq!(changes_after(&restored, 15), [(Sequence(1_001), phase_change_of_paris())]);
     assert_eq!(restored.published.position().sequence, Sequence(1_001));
     let labels: LabelSet = [("k8s:id".into(), "256".into()), ("k8s:io.cilium.k8s.policy.cluster".into(), "paris".into())].into();
     let object = restored.published.view.record(&key(256)).unwrap().object.clone();
@@ -137,13 +138,13 @@ fn changes_announced_before_a_kill_are_recovered_unchanged() {
     let first_epoch = restored.published.epoch;
     drop(restored);
     let second = start_at(directory.path(), 1_000_000);
-    assert_eq!((vouched(&second), after(&second, 12)), (vec![Some(Sequence(15))], shown.to_vec()));
+    assert_eq!((accepted_up_to(&second), after(&second, 12)), (vec![Some(Sequence(15))], changes.to_vec()));
     let spans: Vec<Epoch> = second.published.earlier.iter().map(|span| span.epoch).collect();
     assert_eq!(spans, [EPOCH, first_epoch]);
 }
 
 /// After a power cut that lost the end of the log, positions after the last recovered change are
-/// not honoured.
+/// not accepted.
 #[test]
 fn positions_in_a_lost_end_of_the_log_are_not_accepted() {
     let directory = store_after_kill(&announced());
@@ -151,9 +152,9 @@ fn positions_in_a_lost_end_of_the_log_are_not_accepted() {
     let bytes = std::fs::read(&newest).unwrap();
     std::fs::write(&newest, &bytes[..bytes.len() - 1]).unwrap();
     let restored = start(directory.path());
-    assert_eq!(vouched(&restored), [Some(Sequence(14))]);
+    assert_eq!(accepted_up_to(&restored), [Some(Sequence(14))]);
     assert_eq!(after(&restored, 12), [(13, LatestChange::Live(key(258))), (14, LatestChange::Live(key(256)))]);
-    assert!(restored.published.view.record(&key(257)).is_some(), "it was there at 14");
+    assert!(restored.published.view.record(&key(257)).is_some(), "the key existed at sequence 14");
 }
 
 #[test]
@@ -169,23 +170,23 @@ fn two_starts_from_copies_of_a_store_share_no_position() {
 /// Clients of the etcd API only know numbers without epochs. A copy of a store continues from
 /// revisions that were announced before it was made and from its own, but from no others.
 #[test]
-fn a_copy_of_a_store_accepts_no_revision_that_the_original_announced_later() {
+fn a_copy_accepts_no_revision_that_the_original_announced_later() {
     let original = store_after_kill(&announced());
     let copy = tempfile::tempdir().unwrap();
     copy_tree(original.path(), copy.path());
     let first = start_at(original.path(), 1_000_000);
     let later = start_at(original.path(), 2_000_000);
     let restored = start_at(copy.path(), 3_000_000);
-    let [was, is] = [&later, &restored].map(reading);
-    assert_eq!(was.lineage(), is.lineage(), "it follows from the sequences");
-    for known in [11, 15, is.position().sequence.0] {
-        assert_eq!(is.check_raw_position(Sequence(known)), Ok(()), "{known}");
+    let [original_reading, copy_reading] = [&later, &restored].map(reading);
+    assert_eq!(original_reading.lineage(), copy_reading.lineage(), "both continue the same history");
+    for known in [11, 15, copy_reading.position().sequence.0] {
+        assert_eq!(copy_reading.check_raw_position(Sequence(known)), Ok(()), "{known}");
     }
-    let of_original = [first.published.position().sequence.0, was.position().sequence.0];
+    let of_original = [first.published.position().sequence.0, original_reading.position().sequence.0];
     let between = [16, 1_000, 1_001, 66_537, 999_999, 2_999_998];
-    let above = [is.position().sequence.0 + 1, 4_000_000];
+    let above = [copy_reading.position().sequence.0 + 1, 4_000_000];
     for unknown in of_original.into_iter().chain(between).chain(above) {
-        assert_eq!(is.check_raw_position(Sequence(unknown)), Err(is.position().sequence), "{unknown}");
+        assert_eq!(copy_reading.check_raw_position(Sequence(unknown)), Err(copy_reading.position().sequence), "{unknown}");
     }
 }
 
@@ -200,7 +201,7 @@ fn a_clock_that_is_not_ahead_gives_the_history_a_new_name() {
     let [one_reading, other_reading] = [&one, &other].map(reading);
     assert!(one_reading.lineage() != lineage && one_reading.lineage() != other_reading.lineage());
     assert!(one_reading.position().sequence > Sequence(5_000_000), "no sequence is used twice");
-    assert_eq!((vouched(&one), one_reading.check_raw_position(Sequence(15))), (vec![Some(Sequence(15))], Ok(())));
+    assert_eq!((accepted_up_to(&one), one_reading.check_raw_position(Sequence(15))), (vec![Some(Sequence(15))], Ok(())));
     let renamed = one_reading.lineage();
     let next = reading(&start_at(copies[0].path(), 6_000_000));
     assert_eq!((next.lineage(), next.check_raw_position(one_reading.position().sequence)), (renamed, Ok(())));
@@ -213,9 +214,9 @@ fn a_cluster_announced_before_a_kill_is_known_and_announced_again() {
     let clusters = [(tokyo.clone(), Some(crate::model::ClusterRecord::default()))].into();
     let directory = store_after_kill(&[Group { clusters, covered: Some(Sequence(13)), ..Group::default() }]);
     let restored = start(directory.path());
-    assert_eq!(vouched(&restored), [Some(Sequence(13))]);
-    let shown: Vec<LatestChange<EntryKey>> = changes_after(&restored, 13).into_iter().map(|(_, changed)| changed).collect();
-    assert_eq!(shown, [paris(), LatestChange::Live(EntryKey::of_cluster(tokyo.clone()))]);
+    assert_eq!(accepted_up_to(&restored), [Some(Sequence(13))]);
+    let changes: Vec<LatestChange<EntryKey>> = changes_after(&restored, 13).into_iter().map(|(_, changed)| changed).collect();
+    assert_eq!(changes, [phase_change_of_paris(), LatestChange::Live(EntryKey::of_cluster(tokyo.clone()))]);
     assert_eq!(restored.published.view.phase(&tokyo), Some(Phase::WaitingForFiles));
 }
 
@@ -227,7 +228,7 @@ fn derived_key(ip: &str) -> EntryKey {
     EntryKey::of_node_ip(&node_key("a"), ObjectPrefix::parse(ip).unwrap())
 }
 
-/// Creates a store with a node of two addresses, by a version that derived no entries.
+/// Creates a store with a node of two addresses, as a version wrote it that derived no entries.
 fn with_node(sequence: u64) -> tempfile::TempDir {
     let directory = store_after_kill(&[]);
     let addresses = r#"[{"Type":"InternalIP","IP":"10.0.0.1"},{"Type":"CiliumInternalIP","IP":"10.0.0.2"}]"#;
@@ -240,7 +241,7 @@ fn with_node(sequence: u64) -> tempfile::TempDir {
     directory
 }
 
-fn held(restored: &RestoredMirror) -> Vec<(EntryKey, u64)> {
+fn derived_entries(restored: &RestoredMirror) -> Vec<(EntryKey, u64)> {
     let lowest = EntryKey::lowest_of(Kind::NodeIp);
     let records = restored.published.view.records_from(&lowest);
     records.filter(|record| record.key.kind == Kind::NodeIp).map(|record| (record.key.clone(), record.last_sequence.0)).collect()
@@ -250,19 +251,19 @@ fn held(restored: &RestoredMirror) -> Vec<(EntryKey, u64)> {
 fn a_store_without_derived_entries_gets_and_announces_them_once() {
     let directory = with_node(13);
     let first = start(directory.path());
-    assert_eq!((vouched(&first), first.restored_count), (vec![Some(Sequence(13))], 3));
+    assert_eq!((accepted_up_to(&first), first.restored_count), (vec![Some(Sequence(13))], 3));
     let expected = vec![(derived_key("10.0.0.1"), 1_002), (derived_key("10.0.0.2"), 1_003)];
-    assert_eq!(held(&first), expected);
-    let shown: Vec<(u64, LatestChange<EntryKey>)> =
+    assert_eq!(derived_entries(&first), expected);
+    let changes: Vec<(u64, LatestChange<EntryKey>)> =
         expected.iter().map(|(key, sequence)| (*sequence, LatestChange::Live(key.clone()))).collect();
-    assert_eq!(after(&first, 13), shown);
+    assert_eq!(after(&first, 13), changes);
     assert_eq!(first.published.position().sequence, Sequence(1_003));
     assert!(first.reserved > Sequence(1_003));
     let (epoch, position) = (first.published.epoch, first.published.position().sequence);
     drop(first);
     // they are stored: only the phase of the cluster is announced again
     let second = start_at(directory.path(), 1_000_000);
-    assert_eq!(held(&second), expected);
+    assert_eq!(derived_entries(&second), expected);
     assert_eq!(after(&second, position.0), []);
     let span = second.published.earlier.iter().find(|span| span.epoch == epoch).unwrap();
     assert_eq!((span.vouched, second.restored_count), (Some(position), 3));
@@ -285,16 +286,16 @@ fn entries_derived_by_other_rules_are_updated_where_they_differ() {
     let group = Group { records, covered: Some(Sequence(13)), derived: Some(1), ..Group::default() };
     Store::open(directory.path(), Duration::ZERO).unwrap().0.apply(&group).unwrap();
     let restored = start(directory.path());
-    let shown: Vec<LatestChange<EntryKey>> = after(&restored, 13).into_iter().map(|(_, changed)| changed).collect();
-    assert_eq!(shown, [LatestChange::Live(derived_key("10.0.0.2")), LatestChange::Live(derived_key("10.1.0.0/24"))]);
+    let changes: Vec<LatestChange<EntryKey>> = after(&restored, 13).into_iter().map(|(_, changed)| changed).collect();
+    assert_eq!(changes, [LatestChange::Live(derived_key("10.0.0.2")), LatestChange::Live(derived_key("10.1.0.0/24"))]);
     let view = &restored.published.view;
     let entry = |prefix: &str| view.record(&derived_key(prefix)).unwrap().object.as_deref().unwrap().as_ip().unwrap().clone();
     assert_eq!((entry("10.0.0.2").encryption_key, entry("10.1.0.0/24").encryption_key, entry("10.1.0.0/24").identity), (0, 7, 2));
     drop(restored);
     let again = start_at(directory.path(), 1_000_000);
-    assert_eq!(held(&again).len(), 3);
-    let found = again.published.view.lookup("10.1.0.9".parse().unwrap(), None);
-    assert_eq!(found.iter().map(|found| found.record.key.clone()).collect::<Vec<_>>(), [derived_key("10.1.0.0/24")]);
+    assert_eq!(derived_entries(&again).len(), 3);
+    let matches = again.published.view.lookup("10.1.0.9".parse().unwrap(), None);
+    assert_eq!(matches.iter().map(|entry| entry.record.key.clone()).collect::<Vec<_>>(), [derived_key("10.1.0.0/24")]);
 }
 
 /// After a kill before the last group was stored, the mark is missing, so the next start derives
@@ -304,18 +305,18 @@ fn an_interrupted_derivation_is_completed_by_the_next_start() {
     let directory = with_node(13);
     drop(start(directory.path()));
     let (store, _) = Store::open(directory.path(), Duration::ZERO).unwrap();
-    let lost = Group { records: [(derived_key("10.0.0.2"), None)].into(), derived: Some(DERIVATION - 1), ..Group::default() };
+    let lost = Group { records: [(derived_key("10.0.0.2"), None)].into(), derived: Some(DERIVATION_VERSION - 1), ..Group::default() };
     store.apply(&lost).unwrap();
     drop(store);
     let again = start_at(directory.path(), 1_000_000);
-    let keys: Vec<EntryKey> = held(&again).into_iter().map(|(key, _)| key).collect();
+    let keys: Vec<EntryKey> = derived_entries(&again).into_iter().map(|(key, _)| key).collect();
     assert_eq!(keys, [derived_key("10.0.0.1"), derived_key("10.0.0.2")]);
     assert_eq!(
         after(&again, 1_003).into_iter().map(|(_, changed)| changed).collect::<Vec<_>>(),
         [LatestChange::Live(derived_key("10.0.0.2"))]
     );
     drop(again);
-    assert_eq!(Store::open(directory.path(), Duration::ZERO).unwrap().0.load().unwrap().derived, Some(DERIVATION));
+    assert_eq!(Store::open(directory.path(), Duration::ZERO).unwrap().0.load().unwrap().derived, Some(DERIVATION_VERSION));
 }
 
 fn copy_tree(from: &Path, to: &Path) {

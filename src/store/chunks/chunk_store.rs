@@ -6,12 +6,12 @@
 //! The state on disk is consistent at every moment:
 //!
 //! - A chunk contains only groups that are synced in the log, and records the last one. Adding a
-//!   group twice does no harm.
+//!   group twice is harmless.
 //! - If chunks overlap, the one with the highest stamp is valid. A split, a join or a move writes
 //!   the new chunks, syncs, and then deletes the old ones.
 //! - The checkpoint has the group up to which all chunks contain everything. It is written one sync
-//!   later than the chunks, because slots have no order. A file of the log is removed only after
-//!   the sync that includes the checkpoint.
+//!   later than the chunks, because the engine does not keep the order of writes to different
+//!   slots. A file of the log is removed only after the sync that includes the checkpoint.
 //! - Each sync includes the manifest of everything that was written before (`manifest`).
 
 mod contents;
@@ -47,23 +47,23 @@ const SYNC_BYTES: usize = if cfg!(test) { 4 << 10 } else { 1 << 20 };
 /// one log file.
 const CHECKPOINT_BYTES: u64 = if cfg!(test) { 1 << 10 } else { 4 << 20 };
 
-/// Time that never passes.
-const LONG: Duration = Duration::from_secs(3600);
+/// Time limit of one pass of [`ChunkStore::fold_all`], longer than any pass takes.
+const FOLD_PASS_TIME_MAX: Duration = Duration::from_secs(3600);
 
 const CHECKPOINT_SLOT: Slot = Slot { kind: SlotKind::Checkpoint, number: 0 };
 
 /// Size of the unfolded groups above which a new group waits, in bytes of keys and values. It
 /// limits what a start reads from the log.
 ///
-/// It is a quarter above [`LOG_FULL_BYTES`], so that the first round of folds ends before it is
-/// reached; the round removes nothing until it ends. When groups waited at [`LOG_FULL_BYTES`],
-/// three in a row were 150 to 400 ms late.
+/// The limit is a quarter above [`LOG_FULL_BYTES`], so that the first round of folds ends before
+/// the log reaches the limit. A round makes no space in the log until it ends. When groups waited
+/// at [`LOG_FULL_BYTES`], three in a row were 150 to 400 ms late.
 pub(in crate::store) const LOG_RAW_BYTES_MAX: u64 = LOG_FULL_BYTES / 4 * 5;
 
 /// Groups of the log that not all chunks contain.
 #[derive(Debug, Default)]
 struct UnfoldedGroups {
-    /// Last group of each addition and its bytes of keys and values, oldest first.
+    /// One pair per addition, oldest first: its last group, and its bytes of keys and values.
     groups: VecDeque<(u64, u64)>,
     raw_bytes: u64,
 }
@@ -84,14 +84,15 @@ pub(in crate::store) struct ChunkStore<S> {
     complete_group: u64,
     /// Last group that all chunks contain according to the written checkpoint.
     checkpoint_group: u64,
-    /// The same, according to the synced checkpoint.
+    /// Last group that all chunks contain according to the synced checkpoint. The log may drop the
+    /// groups up to it.
     folded_group: u64,
     /// Bytes of the log that became obsolete since the checkpoint was written.
     obsolete_bytes: u64,
     /// Bytes written to chunks since the last sync.
     unsynced_bytes: usize,
     fold_rate: FoldRate,
-    /// Number of pending records that are packed later, together with more.
+    /// Number of pending records that wait until more records can be packed with them.
     deferred_count: usize,
     /// Bytes added since the last call of [`Self::fold_due`], before compression.
     committed_bytes: u64,
@@ -124,8 +125,8 @@ impl<S: SlotStorage> ChunkStore<S> {
     /// always damage.
     pub(in crate::store) fn create(storage: S) -> Result<Self, EngineError> {
         let mut chunk_store = Self::new(storage);
-        for (at, low) in packing::RANGES.into_iter().enumerate() {
-            let high = packing::RANGES.get(at + 1).map(|high| KeyBytes::from(*high));
+        for (index, low) in packing::RANGES.into_iter().enumerate() {
+            let high = packing::RANGES.get(index + 1).map(|high| KeyBytes::from(*high));
             chunk_store.write_range(low.into(), high, 0, Vec::new(), packing::empty_chunks())?;
         }
         chunk_store.sync(false)?;
@@ -246,15 +247,15 @@ impl<S: SlotStorage> ChunkStore<S> {
         );
     }
 
-    /// Returns the chunk that covers a key, and its low.
+    /// Returns the chunk that covers a key, and the lower bound of the chunk's range.
     fn chunk_for_key(&mut self, key: &[u8]) -> Option<(&KeyBytes, &mut StoredRange)> {
         self.chunks.range_mut::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back()
     }
 
     /// Syncs the engine and then empties the slots that are no longer needed. Writes the checkpoint
-    /// first if enough of the log is obsolete, or if `writes_checkpoint`.
-    fn sync(&mut self, writes_checkpoint: bool) -> Result<(), EngineError> {
-        if self.complete_group > self.checkpoint_group && (writes_checkpoint || self.obsolete_bytes >= CHECKPOINT_BYTES) {
+    /// first if enough of the log is obsolete, or if `force_checkpoint` is true.
+    fn sync(&mut self, force_checkpoint: bool) -> Result<(), EngineError> {
+        if self.complete_group > self.checkpoint_group && (force_checkpoint || self.obsolete_bytes >= CHECKPOINT_BYTES) {
             self.write_checkpoint(self.complete_group)?;
         }
         self.manifest.write_to(&mut self.slot_allocator, &self.chunks)?;
@@ -300,8 +301,9 @@ impl<S: SlotStorage> ChunkStore<S> {
         (self.id, self.complete_group, self.checkpoint_group, self.folded_group) = (id, folded_group, folded_group, folded_group);
     }
 
-    /// Folds as much as the bytes added since the last call require. Ends at `until`, or later for
-    /// a time that grows with the log, so that folding keeps up.
+    /// Folds as many chunks as the bytes added since the last call require. Ends at the latest at
+    /// `until`, or after a time that grows with the size of the log, if that is later. Folding then
+    /// keeps up with the changes.
     pub(in crate::store) fn fold_due(&mut self, now: Instant, until: Instant) -> Result<(), EngineError> {
         self.fold_rate.add_committed(std::mem::take(&mut self.committed_bytes), self.unfolded.raw_bytes(), self.fold_queue.len());
         let until = until.max(now + fold_time_max(self.unfolded.raw_bytes()));
@@ -328,7 +330,7 @@ impl<S: SlotStorage> ChunkStore<S> {
 
     /// Folds everything, however long it takes.
     pub(in crate::store) fn fold_all(&mut self) -> Result<(), EngineError> {
-        while !self.fold_until(Instant::now() + LONG)? {}
+        while !self.fold_until(Instant::now() + FOLD_PASS_TIME_MAX)? {}
         Ok(())
     }
 
@@ -349,16 +351,16 @@ impl<S: SlotStorage> ChunkStore<S> {
         let (mut high, mut slots) = (chunk.high, chunk.slots);
         if (content.len() as u64) < packing::KEYS_MIN && chunk.raw_bytes < packing::RAW_BYTES_MIN {
             if let Some(right) = high.clone().filter(|right| self.can_join(&low, right)) {
-                let (more, neighbour) = self.remove_and_read(&right)?;
-                content.append(more);
+                let (right_content, neighbour) = self.remove_and_read(&right)?;
+                content.append(right_content);
                 slots.extend(neighbour.slots);
                 high = neighbour.high;
             } else if let Some(left) = self.chunks.range(..low.clone()).next_back().map(|(left, _)| left.clone())
                 && self.can_join(&low, &left)
             {
-                let (below, neighbour) = self.remove_and_read(&left)?;
-                let above = std::mem::replace(&mut content, below);
-                content.append(above);
+                let (left_content, neighbour) = self.remove_and_read(&left)?;
+                let own_content = std::mem::replace(&mut content, left_content);
+                content.append(own_content);
                 slots.extend(neighbour.slots);
                 low = left;
             }
@@ -368,9 +370,9 @@ impl<S: SlotStorage> ChunkStore<S> {
     }
 
     fn can_join(&self, low: &KeyBytes, neighbour: &KeyBytes) -> bool {
-        let few = |chunk: &StoredRange| chunk.count + chunk.pending.len() as u64 <= 2 * packing::KEYS_MIN;
-        let small = |chunk: &StoredRange| few(chunk) && chunk.raw_bytes < 2 * packing::RAW_BYTES_MIN;
-        packing::range_index(low) == packing::range_index(neighbour) && self.chunks.get(neighbour).is_some_and(small)
+        let has_few_keys = |chunk: &StoredRange| chunk.count + chunk.pending.len() as u64 <= 2 * packing::KEYS_MIN;
+        let is_small = |chunk: &StoredRange| has_few_keys(chunk) && chunk.raw_bytes < 2 * packing::RAW_BYTES_MIN;
+        packing::range_index(low) == packing::range_index(neighbour) && self.chunks.get(neighbour).is_some_and(is_small)
     }
 
     /// Removes a chunk and reads it with its pending changes.
@@ -388,51 +390,51 @@ impl<S: SlotStorage> ChunkStore<S> {
     }
 
     /// Writes the content of a range, which includes all groups up to `folded_group`, and replaces
-    /// the chunks in the `old` slots.
+    /// the chunks in `old_slots`.
     pub(in crate::store) fn write_range(
         &mut self,
         low: KeyBytes,
         high: Option<KeyBytes>,
         folded_group: u64,
-        old: Vec<Slot>,
+        old_slots: Vec<Slot>,
         packed: Vec<PackedChunk>,
     ) -> Result<(), EngineError> {
         let lows = packing::separators(&low, &packed);
-        let single = packed.len() == 1;
-        for (at, piece) in packed.into_iter().enumerate() {
-            let piece_high = lows.get(at + 1).cloned().or_else(|| high.clone());
+        let is_single = packed.len() == 1;
+        for (index, packed_chunk) in packed.into_iter().enumerate() {
+            let chunk_high = lows.get(index + 1).cloned().or_else(|| high.clone());
             let head = ObjectHead {
                 stamp: self.slot_allocator.next_stamp(),
                 first_group: folded_group,
                 last_group: folded_group,
-                count: piece.count,
-                raw_bytes: piece.raw_bytes,
-                low: lows[at].to_vec(),
-                high: piece_high.as_ref().map(|high| high.to_vec()),
+                count: packed_chunk.count,
+                raw_bytes: packed_chunk.raw_bytes,
+                low: lows[index].to_vec(),
+                high: chunk_high.as_ref().map(|high| high.to_vec()),
             };
-            let slots = if single && old.len() == 1 && object::part_count(&head, &piece.body) == 1 {
-                self.slot_allocator.write_to(&old, &head, &piece.body)?;
-                old.clone()
+            let slots = if is_single && old_slots.len() == 1 && object::part_count(&head, &packed_chunk.body) == 1 {
+                self.slot_allocator.write_to(&old_slots, &head, &packed_chunk.body)?;
+                old_slots.clone()
             } else {
-                self.slot_allocator.write_new(SlotKind::Chunk, &head, &piece.body)?
+                self.slot_allocator.write_new(SlotKind::Chunk, &head, &packed_chunk.body)?
             };
             let chunk = StoredRange {
-                high: piece_high,
+                high: chunk_high,
                 slots,
                 stamp: head.stamp,
                 folded_group,
-                count: piece.count,
-                raw_bytes: piece.raw_bytes,
-                summary: piece.summary,
+                count: packed_chunk.count,
+                raw_bytes: packed_chunk.raw_bytes,
+                summary: packed_chunk.summary,
                 pending: PendingChanges::default(),
                 dirty_since: None,
             };
-            self.manifest.mark_changed(lows[at].clone());
-            self.unsynced_bytes += piece.body.len();
-            self.chunks.insert(lows[at].clone(), chunk);
+            self.manifest.mark_changed(lows[index].clone());
+            self.unsynced_bytes += packed_chunk.body.len();
+            self.chunks.insert(lows[index].clone(), chunk);
         }
-        let kept: BTreeSet<Slot> = self.chunks.get(&low).map(|chunk| chunk.slots.iter().copied().collect()).unwrap_or_default();
-        self.slot_allocator.freed_after_sync.extend(old.into_iter().filter(|slot| !kept.contains(slot)));
+        let reused_slots: BTreeSet<Slot> = self.chunks.get(&low).map(|chunk| chunk.slots.iter().copied().collect()).unwrap_or_default();
+        self.slot_allocator.freed_after_sync.extend(old_slots.into_iter().filter(|slot| !reused_slots.contains(slot)));
         Ok(())
     }
 }
@@ -456,7 +458,7 @@ impl<S: SlotStorage> ChunkStore<S> {
         (self.fold_queue.len(), self.fold_queue.oldest())
     }
 
-    /// Folds chunks that are not due.
+    /// Folds up to `count` chunks, even if no fold is due.
     pub(in crate::store) fn fold_some(&mut self, count: usize) -> Result<(), EngineError> {
         for _ in 0..count {
             self.fold_next()?;

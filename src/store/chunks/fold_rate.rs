@@ -1,22 +1,25 @@
-//! The pace of folding: as fast as new changes come, and faster the fuller the log is.
+//! The rate of folding. It follows the rate of new changes, and rises with the fill level of the
+//! log.
 //!
-//! The pace follows bytes, not time, so every machine writes the same amount. The time that folding
-//! may take from groups is limited. Without this limit, a slow group caused many folds, which
-//! delayed the next group and made it larger: a delay of 20 ms grew to 400 ms.
+//! The rate is in folds per committed byte, not per second, so every machine writes the same
+//! amount. The time by which folding may delay a group is limited. Without this limit, a slow group
+//! caused many folds, which delayed the next group and made it larger: a delay of 20 ms grew to 400
+//! ms.
 
 use std::time::Duration;
 
 /// Size of a full log, in bytes of keys and values before compression (docs/develop/measurements.md
-/// §1.1). A larger log takes a start longer to read, but more changes share a fold. With 24 MiB, a
+/// §1.1). A start needs longer to read a larger log, but more changes share a fold. With 24 MiB, a
 /// start after a kill ends a fifth earlier, its first answer comes no earlier, and each changed
 /// byte costs a third more writes.
 pub(in crate::store) const LOG_FULL_BYTES: u64 = 32 << 20;
 
-/// Fill level of the log from which on folding begins, in thousandths of [`LOG_FULL_BYTES`], and
-/// the factor by which the speed grows above it. The factor is in rounds of all chunks per
-/// [`LOG_FULL_BYTES`] committed.
+/// `FOLD_FROM_PERMILLE` is the fill level of the log at which folding begins, in thousandths of
+/// [`LOG_FULL_BYTES`]. `FOLD_SPEED` is the factor by which the rate grows with the fill level above
+/// that: the number of rounds, of all chunks with pending changes, per [`LOG_FULL_BYTES`] committed
+/// and per [`LOG_FULL_BYTES`] of excess.
 ///
-/// With these values the first round ends about when the log is full, at most a quarter later.
+/// With these two values the first round ends about when the log is full, at most a quarter later.
 /// Later rounds keep the log three quarters full.
 const FOLD_FROM_PERMILLE: u32 = 700;
 const FOLD_SPEED: u32 = 22;
@@ -24,12 +27,13 @@ const FOLD_SPEED: u32 = 22;
 /// One fold, in the unit of [`FoldRate`].
 const WHOLE_FOLD: u64 = 1_000;
 
-/// Maximum number of due folds: twice what 20,000 changes per second require in one window with a
-/// full log. Folds above it are due again later, from the fill level at that time.
+/// Maximum number of due folds: twice the number that 20,000 changes per second require between two
+/// groups with a full log. Further folds are dropped. They become due again later, if the fill
+/// level still requires them.
 const DUE_MAX: u64 = 64 * WHOLE_FOLD;
 
-/// Maximum time that folding may delay the next group when the log is full; less in proportion when
-/// it is not.
+/// Maximum time that folding may delay the next group when the log is full; proportionally less
+/// when it is not.
 ///
 /// A change must be durable within 60 ms. In the worst case it waits until the previous group is
 /// stored (20 ms, see `commit::persist`), for this time, and until its own group is stored.
@@ -102,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fuller_the_log_the_longer_a_group_waits() {
+    fn fold_time_grows_with_the_fill_level() {
         let micros = [0, 700, 850, 1_000, 5_000].map(|permille| fold_time_max(LOG_FULL_BYTES / 1_000 * permille + 1_000).as_micros());
         assert_eq!(micros, [0, 0, 10_000, 20_000, 20_000]);
     }

@@ -1,4 +1,4 @@
-//! The chunks of an open store: their pending changes, and the order and pace of folding.
+//! The chunks of an open store: their pending changes, and the order and rate of folding.
 
 pub(super) mod chunk_store;
 mod fold_queue;

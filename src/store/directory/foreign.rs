@@ -36,27 +36,27 @@ const ENGINE_ENTRIES: [(&str, ExpectedType); 5] = [
 /// §1.3, trap 6).
 pub(in crate::store) const SNAPSHOT_PREFIX: &str = "snap.";
 
-/// Returns the human-readable type of an entry that does not have the expected type. `None` if it
-/// has, or if there is no entry.
+/// Returns the human-readable type of an entry that does not have the expected type. `None` if the
+/// type is the expected one, or if there is no entry.
 pub(in crate::store) fn foreign_type(path: &Path, expected: ExpectedType) -> io::Result<Option<&'static str>> {
-    let found = match fs::symlink_metadata(path) {
+    let file_type = match fs::symlink_metadata(path) {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
         outcome => outcome?.file_type(),
     };
     let is_expected = match expected {
-        ExpectedType::File => found.is_file(),
-        ExpectedType::Directory => found.is_dir(),
+        ExpectedType::File => file_type.is_file(),
+        ExpectedType::Directory => file_type.is_dir(),
     };
-    Ok((!is_expected).then(|| type_name(found)))
+    Ok((!is_expected).then(|| type_name(file_type)))
 }
 
-fn type_name(found: FileType) -> &'static str {
-    match found {
-        _ if found.is_symlink() => "a symbolic link",
-        _ if found.is_fifo() => "a FIFO",
-        _ if found.is_dir() => "a directory",
-        _ if found.is_file() => "a file",
-        _ if found.is_socket() => "a socket",
+fn type_name(file_type: FileType) -> &'static str {
+    match file_type {
+        _ if file_type.is_symlink() => "a symbolic link",
+        _ if file_type.is_fifo() => "a FIFO",
+        _ if file_type.is_dir() => "a directory",
+        _ if file_type.is_file() => "a file",
+        _ if file_type.is_socket() => "a socket",
         _ => "a device",
     }
 }
@@ -66,7 +66,7 @@ fn type_name(found: FileType) -> &'static str {
 pub(super) fn refuse_foreign_file(path: &Path) -> Result<(), StoreError> {
     match foreign_type(path, ExpectedType::File) {
         Ok(Some(found)) => Err(StoreError::Foreign { path: path.to_owned(), found }),
-        // the open that follows has the better error
+        // the caller opens the file next, which returns a more specific error
         Ok(None) | Err(_) => Ok(()),
     }
 }
@@ -75,16 +75,20 @@ pub(super) fn refuse_foreign_file(path: &Path) -> Result<(), StoreError> {
 pub(in crate::store) fn open_file(path: &Path, options: &OpenOptions) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
     let file = options.clone().custom_flags(i32::try_from(flags).unwrap_or_default()).open(path)?;
-    let found = file.metadata()?.file_type();
-    if found.is_file() { Ok(file) } else { Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it is {}", type_name(found)))) }
+    let file_type = file.metadata()?.file_type();
+    if file_type.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is {}", path.display(), type_name(file_type))))
+    }
 }
 
-/// Returns a description of the first foreign entry among the engine's files. The directory then
-/// must not be used.
+/// Returns a description of the first foreign entry among the engine's files. The engine must then
+/// not be opened.
 pub(in crate::store) fn find_foreign_engine_file(directory: &Path) -> io::Result<Option<String>> {
-    let says = |path: &Path, found| format!("{} is {found}, which meshkeep does not write there", path.display());
+    let describe = |path: &Path, found| format!("{} is {found}, which meshkeep does not write there", path.display());
     if let Some(found) = foreign_type(directory, ExpectedType::Directory)? {
-        return Ok(Some(says(directory, found)));
+        return Ok(Some(describe(directory, found)));
     }
     let mut entries: Vec<(PathBuf, ExpectedType)> = ENGINE_ENTRIES.map(|(name, expected)| (directory.join(name), expected)).into();
     match fs::read_dir(directory) {
@@ -99,7 +103,7 @@ pub(in crate::store) fn find_foreign_engine_file(directory: &Path) -> io::Result
     }
     for (path, expected) in entries {
         if let Some(found) = foreign_type(&path, expected)? {
-            return Ok(Some(says(&path, found)));
+            return Ok(Some(describe(&path, found)));
         }
     }
     Ok(None)
@@ -111,7 +115,7 @@ pub(in crate::store) fn set_foreign_aside(data_directory: &Path, name: &str, exp
     let Some(found) = foreign_type(&path, expected)? else { return Ok(None) };
     let target = set_aside::unused_path(data_directory, &format!("foreign-{name}"));
     fs::rename(&path, &target)?;
-    let said = format!("{name} was {found}, which is now {}", target.display());
-    tracing::warn!("{said}");
-    Ok(Some(said))
+    let description = format!("{name} was {found}, which was renamed to {}", target.display());
+    tracing::warn!("{description}");
+    Ok(Some(description))
 }

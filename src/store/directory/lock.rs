@@ -68,7 +68,7 @@ impl DirectoryLock {
             }
         }
         match write_holder(&mut file) {
-            // the lock is held, but no process can read who holds it
+            // on a full disk the lock is held, but its file does not name the holder
             Err(error) if is_full(&error) => {}
             outcome => outcome.map_err(not_writable)?,
         }

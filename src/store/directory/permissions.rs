@@ -1,7 +1,7 @@
 //! File modes of the data directory: only its owner may read it.
 //!
-//! It changes files of earlier versions or of another umask. New files get their mode from the
-//! umask that `cli` sets.
+//! This module changes the modes of files that were created by an earlier version or with another
+//! umask. New files get their mode from the umask that `cli` sets.
 
 use std::fs::{self, Permissions};
 use std::io;

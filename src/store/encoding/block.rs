@@ -1,4 +1,5 @@
-//! Blocks of keys and values: sorted by key, without shared prefixes, and compressed.
+//! Blocks of keys and values, sorted by key. Each key omits the prefix that it shares with the
+//! previous one, and the whole block is compressed.
 //!
 //! The log consists of blocks, and so do chunks without entries. docs/develop/store.md ("Objects")
 //! has the bytes.
@@ -9,16 +10,16 @@ use std::ops::Range;
 use zstd::bulk::Decompressor;
 
 use super::checksum::{ByteReader, DecodeError, put_text, put_varint};
-use crate::pack::common_length;
+use crate::pack::common_prefix_length;
 
 /// zstd's fastest ordinary level (docs/develop/measurements.md §1.1).
 const COMPRESSION_LEVEL: i32 = 1;
 
-/// Maximum length of an uncompressed block, in bytes. A million keys that waited for a full disk
-/// use about 300 MB.
+/// Maximum length of an uncompressed block, in bytes. A million keys that wait while the disk is
+/// full use about 300 MB.
 const RAW_BYTES_MAX: usize = 4 << 30;
 
-/// Writes a block.
+/// Encoder of one block.
 #[derive(Debug, Default)]
 pub(in crate::store) struct BlockWriter {
     raw: Vec<u8>,
@@ -29,7 +30,7 @@ impl BlockWriter {
     /// Adds a key, which must be above the previous one. `None` is a deleted key.
     pub(in crate::store) fn add(&mut self, key: &[u8], value: Option<&[u8]>) {
         debug_assert!(self.previous.is_empty() || *key > *self.previous, "keys come in order");
-        let common = common_length(key, &self.previous);
+        let common = common_prefix_length(key, &self.previous);
         put_varint(&mut self.raw, common as u64);
         put_text(&mut self.raw, &key[common..]);
         self.raw.push(u8::from(value.is_some()));
@@ -81,10 +82,10 @@ impl KeyValueBlock {
         let mut merged = Self::default();
         for Self { raw, keys, pairs } in blocks {
             let (key_start, value_start) = (merged.keys.len(), merged.raw.len());
-            let moved = |range: Range<usize>, start: usize| range.start + start..range.end + start;
+            let shift = |range: Range<usize>, start: usize| range.start + start..range.end + start;
             let pairs = pairs
                 .into_iter()
-                .map(|pair| PairRanges { key: moved(pair.key, key_start), value: pair.value.map(|value| moved(value, value_start)) });
+                .map(|pair| PairRanges { key: shift(pair.key, key_start), value: pair.value.map(|value| shift(value, value_start)) });
             merged.pairs.extend(pairs);
             merged.keys.extend(keys);
             merged.raw.extend(raw);

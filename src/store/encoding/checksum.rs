@@ -1,4 +1,5 @@
-//! Checksums of stored bytes, and the encoding of their fields, which [`crate::pack`] has.
+//! Checksums of stored bytes, and the encoding of fields, which is re-exported from
+//! [`crate::pack`].
 
 pub(in crate::store) use crate::pack::{ByteReader, DecodeError, put_text, put_varint};
 
@@ -23,11 +24,12 @@ fn checksum(key: &[u8], bytes: &[u8]) -> [u8; CHECKSUM_LENGTH] {
 
 /// Verifies the checksum of bytes that are stored under `key`, and returns the bytes before it.
 pub(in crate::store) fn verify_checksum<'a>(key: &[u8], stored: &'a [u8]) -> Result<&'a [u8], DecodeError> {
-    let (sealed, stored_checksum) = stored.split_last_chunk::<CHECKSUM_LENGTH>().ok_or(DecodeError::Truncated)?;
-    if checksum(key, sealed) == *stored_checksum { Ok(sealed) } else { Err(DecodeError::Checksum) }
+    let (content, stored_checksum) = stored.split_last_chunk::<CHECKSUM_LENGTH>().ok_or(DecodeError::Truncated)?;
+    if checksum(key, content) == *stored_checksum { Ok(content) } else { Err(DecodeError::Checksum) }
 }
 
-/// Verifies the checksum and returns a reader behind the format version.
+/// Verifies the checksum and the format version, and returns a reader of the bytes that follow the
+/// version.
 pub(in crate::store) fn open_checked<'a>(key: &[u8], stored: &'a [u8], version: u8) -> Result<ByteReader<'a>, DecodeError> {
     ByteReader::with_version(verify_checksum(key, stored)?, version)
 }

@@ -1,6 +1,6 @@
 //! Encodes and decodes stored keys and values (docs/develop/store.md, "Keys and values").
 //!
-//! Pure functions. The value of an entry stays bytes.
+//! All functions are pure. The value of an entry is stored as it is and not decoded.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -35,8 +35,8 @@ pub(in crate::store) const DERIVED_KEY: &[u8] = b"mderived";
 /// Key of the newest sequence up to which everything is stored.
 pub(super) const COVERED_KEY: &[u8] = b"mcovered";
 
-/// Prefix of the names of derived entries. No source has such keys. They sort directly after the ip
-/// entries.
+/// Prefix of the names of derived entries. No source has keys with this prefix. Derived entries
+/// sort directly after the ip entries.
 const NODE_IPS_PREFIX: &str = "cilium/cache/node-ips/v1/";
 
 const RECORD_GOOD_VALUE: u8 = 1;
@@ -121,10 +121,10 @@ pub(in crate::store) fn entry_name(key: &EntryKey) -> String {
 }
 
 pub(super) fn decode_entry_name(text: &str) -> Option<EntryKey> {
-    let Some(below) = text.strip_prefix(NODE_IPS_PREFIX) else {
+    let Some(cluster_and_name) = text.strip_prefix(NODE_IPS_PREFIX) else {
         return EntryKey::from_cache_form(text).filter(|key| !matches!(key.kind, Kind::NodeIp | Kind::Problem));
     };
-    let (cluster, name) = below.split_once('/')?;
+    let (cluster, name) = cluster_and_name.split_once('/')?;
     EntryKey::split_node_ip(name)?;
     Some(EntryKey::new(Kind::NodeIp, ClusterName::parse(cluster).ok()?, name))
 }
@@ -304,7 +304,7 @@ pub(in crate::store) fn decode_cursor(body: &[u8]) -> Result<Cursor, DecodeError
     let revision = Revision(reader.signed()?);
     let last_put = if flags & CURSOR_PUT != 0 { Some(decode_put_point(&mut reader)?) } else { None };
     let last_delete = if flags & CURSOR_DELETE != 0 { Some(decode_delete_point(&mut reader)?) } else { None };
-    let canary = if flags & CURSOR_CANARY != 0 { Some(decode_sentinel(&mut reader)?) } else { None };
+    let canary = if flags & CURSOR_CANARY != 0 { Some(decode_canary_point(&mut reader)?) } else { None };
     reader.finish()?;
     Ok(Cursor { etcd_cluster_id, revision, cached: flags & CURSOR_CACHED != 0, last_put, last_delete, canary })
 }
@@ -317,7 +317,7 @@ fn decode_delete_point(reader: &mut ByteReader<'_>) -> Result<DeletePoint, Decod
     Ok(DeletePoint { revision: Revision(reader.signed()?), source_key: reader.bytes()?.to_vec() })
 }
 
-fn decode_sentinel(reader: &mut ByteReader<'_>) -> Result<CanaryPoint, DecodeError> {
+fn decode_canary_point(reader: &mut ByteReader<'_>) -> Result<CanaryPoint, DecodeError> {
     Ok(CanaryPoint { revision: Revision(reader.signed()?), value: reader.bytes()?.to_vec() })
 }
 
@@ -406,9 +406,9 @@ pub(in crate::store) fn decode_number(body: &[u8]) -> Result<u64, DecodeError> {
 }
 
 /// Encodes the number of the layout, with its checksum.
-pub(in crate::store) fn encode_layout(format: u64) -> Vec<u8> {
+pub(in crate::store) fn encode_layout(layout: u64) -> Vec<u8> {
     let mut out = vec![FORMAT_VERSION];
-    out.extend_from_slice(&format.to_le_bytes());
+    out.extend_from_slice(&layout.to_le_bytes());
     append_checksum(LAYOUT_KEY, out)
 }
 

@@ -51,9 +51,9 @@ impl Group {
     /// Returns the number of stored keys that the group changes.
     #[must_use]
     pub fn len(&self) -> usize {
-        let marks = [self.sequence_reserved, self.floor, self.covered].iter().flatten().count();
-        let marks = marks + usize::from(self.epochs.is_some()) + usize::from(self.derived.is_some());
-        self.records.len() + self.cursors.len() + self.clusters.len() + self.tombstones.len() + marks
+        let sequence_count = [self.sequence_reserved, self.floor, self.covered].iter().flatten().count();
+        let metadata_count = sequence_count + usize::from(self.epochs.is_some()) + usize::from(self.derived.is_some());
+        self.records.len() + self.cursors.len() + self.clusters.len() + self.tombstones.len() + metadata_count
     }
 
     /// Adds an older group. If both change the same key, the change of this group is kept.
@@ -92,8 +92,8 @@ impl Group {
             changes.insert(codec::EPOCHS_KEY.into(), Some(item(codec::encode_epochs(epochs))));
         }
         let sequences = [(codec::SEQUENCE_KEY, self.sequence_reserved), (codec::FLOOR_KEY, self.floor), (codec::COVERED_KEY, self.covered)];
-        let marks = sequences.map(|(key, sequence)| (key, sequence.map(|sequence| sequence.0)));
-        for (key, number) in marks.into_iter().chain([(codec::DERIVED_KEY, self.derived)]) {
+        let numbers = sequences.map(|(key, sequence)| (key, sequence.map(|sequence| sequence.0)));
+        for (key, number) in numbers.into_iter().chain([(codec::DERIVED_KEY, self.derived)]) {
             if let Some(number) = number {
                 changes.insert(key.into(), Some(item(codec::encode_number(number))));
             }

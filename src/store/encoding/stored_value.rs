@@ -22,9 +22,9 @@ impl StoredValue {
     /// Returns the approximate length of the encoded value.
     pub(in crate::store) fn length(&self) -> usize {
         /// Length of the fields of a record except its values.
-        const NUMBERS: usize = 25;
+        const FIXED_FIELDS_BYTES: usize = 25;
         match self {
-            Self::Record(record) => NUMBERS + record.value.len() + record.good_value.as_ref().map_or(0, |value| value.len()),
+            Self::Record(record) => FIXED_FIELDS_BYTES + record.value.len() + record.good_value.as_ref().map_or(0, |value| value.len()),
             Self::Item(body) => body.len(),
         }
     }

@@ -5,9 +5,9 @@
 //! segment that was filled, in order to shrink the file (0.34.7, `pagecache/segment.rs`,
 //! `deactivate_segment`). The values that it moves fill another segment. With values as large as
 //! ours this never ends, and the file hardly shrinks, because the lowest segments are emptied
-//! first. It also happens after opening: the first flush counts the used segments one by one,
-//! against all free ones. With a million keys, sled wrote 43 bytes for each changed byte, as long
-//! as the process ran.
+//! first. The same happens after opening: the first flush counts the used segments one by one, and
+//! compares each intermediate count with the number of all free segments. With a million keys, sled
+//! wrote 43 bytes for each changed byte, as long as the process ran.
 //!
 //! Ballast is stored in trees that are not slots. It uses only free space: up to a megabyte is
 //! added per flush, and after the file has grown, nothing is added for a while. At a high write
@@ -27,17 +27,17 @@ use crate::store::error::EngineError;
 /// Tree with the number of ballast values, 8 bytes little-endian.
 const COUNT_TREE: &str = "ballast";
 
-/// Prefix of the names of the ballast trees, which are numbered from 0. The trees below
-/// [`COUNT_TREE`]'s number have a value.
+/// Prefix of the names of the ballast trees, which are numbered from 0. The trees with numbers
+/// below the count in [`COUNT_TREE`] have a value.
 const PREFIX: &str = "ballast-";
 
 /// Number of used segments up to which sled empties none, whatever their share (`inactive_segs >
-/// 5`, plus the current one). As many free segments are never half of all, from the first segment
-/// on that the flush after opening counts.
+/// 5`, plus the current one). Up to this many free segments therefore never cause sled to empty
+/// one, even while the flush after opening has counted only a part of the used segments.
 const SEGMENTS_NEVER_EMPTIED: u64 = 6;
 
-/// Number of segments by which more than half are used. sled's own pages and concurrent writes move
-/// the limit.
+/// Number of used segments beyond half of all. The margin is needed because sled's own pages and
+/// concurrent writes shift the limit.
 const SPARE_SEGMENTS: u64 = 8;
 
 /// Maximum number of values that are added or removed per flush.
@@ -46,15 +46,15 @@ const VALUES_PER_FLUSH_MAX: usize = 8;
 /// Number of flushes without new values after the file has grown: half a second or more.
 const PAUSE_FLUSHES: usize = 20;
 
-/// Number of values above the wanted number before values are removed: 8 MB. Between two rounds of
-/// folds the stored size changes by less.
+/// Number of values by which the ballast may exceed the wanted number before values are removed: 8
+/// MB. Between two rounds of folds the stored size changes by less.
 const SURPLUS_VALUES_MAX: usize = 64;
 
 /// Time over which the write rate is measured.
 const RATE_WINDOW: Duration = Duration::from_secs(10);
 
-/// Bytes per [`RATE_WINDOW`] above which the write rate is high. 1,000 changes per second are 12
-/// MB, 20,000 are 200 MB; values in between hardly matter.
+/// Bytes per [`RATE_WINDOW`] above which the write rate is high. 1,000 changes per second write 12
+/// MB, 20,000 write 200 MB. The exact limit between the two hardly matters.
 const LOW_RATE_BYTES_MAX: u64 = 50_000_000;
 
 /// Time for which the ballast for opening is kept, while sled empties the segments that it has
@@ -87,16 +87,16 @@ pub(super) struct Ballast {
 impl Ballast {
     /// Reads the ballast that earlier processes wrote. Call it before the first write.
     pub(super) fn load(db: &sled::Db, file: &File, now: Instant) -> Result<Self, EngineError> {
-        let noted = call_sled(|| db.open_tree(COUNT_TREE)?.get(VALUE_KEY))?;
-        let noted = noted.and_then(|bytes| Some(u64::from_le_bytes(bytes.as_ref().try_into().ok()?)));
-        let count = noted.map_or(0, |count| usize::try_from(count).unwrap_or(usize::MAX));
+        let stored_bytes = call_sled(|| db.open_tree(COUNT_TREE)?.get(VALUE_KEY))?;
+        let stored_count = stored_bytes.and_then(|bytes| Some(u64::from_le_bytes(bytes.as_ref().try_into().ok()?)));
+        let count = stored_count.map_or(0, |count| usize::try_from(count).unwrap_or(usize::MAX));
         // sled empties one segment for each free one
-        let early = values_in_segments(free_segment_count(file)?.saturating_sub(SEGMENTS_NEVER_EMPTIED));
+        let opening_count = values_in_segments(free_segment_count(file)?.saturating_sub(SEGMENTS_NEVER_EMPTIED));
         let file_bytes = file.metadata()?.len();
         Ok(Self {
             count,
             initial_count: count,
-            opening: (early, now + OPENING_TIME),
+            opening: (opening_count, now + OPENING_TIME),
             is_rate_low: true,
             window: (now, 0),
             file_bytes,
@@ -111,10 +111,10 @@ impl Ballast {
             self.window = (now, lengths.written_bytes);
         }
         let file_bytes = file.metadata()?.len();
-        let early = Some(self.opening.0).filter(|early| *early > 0 && now < self.opening.1);
+        let opening_count = Some(self.opening.0).filter(|count| *count > 0 && now < self.opening.1);
         let wanted = match self.is_rate_low {
-            true => wanted_values(file_bytes, lengths.live_bytes()).max(early.map_or(0, |early| self.initial_count + early)),
-            false => early.unwrap_or(0),
+            true => wanted_values(file_bytes, lengths.live_bytes()).max(opening_count.map_or(0, |count| self.initial_count + count)),
+            false => opening_count.unwrap_or(0),
         };
         self.pause_flushes = if file_bytes > self.file_bytes { PAUSE_FLUSHES } else { self.pause_flushes.saturating_sub(1) };
         self.file_bytes = file_bytes;
@@ -216,7 +216,7 @@ mod tests {
     }
 
     /// Writes 32 MB and deletes three quarters of it, so that dozens of segments are free.
-    fn with_free_segments(directory: &std::path::Path) {
+    fn create_engine_with_free_segments(directory: &std::path::Path) {
         let engine = Engine::open(directory).unwrap();
         for number in 0..256 {
             engine.put(slot(number), &value(number)).unwrap();
@@ -241,33 +241,33 @@ mod tests {
     }
 
     #[test]
-    fn ballast_uses_more_than_half_of_the_segments_and_no_slot_changes() {
+    fn ballast_keeps_more_than_half_of_the_segments_used() {
         let directory = tempfile::tempdir().unwrap();
-        with_free_segments(directory.path());
-        let of_slots = |count| {
+        create_engine_with_free_segments(directory.path());
+        let lengths_of = |count| {
             let mut lengths = SlotLengths::default();
             (0..count).for_each(|number| lengths.record_read(slot(number), VALUE_BYTES_MAX));
             lengths
         };
-        let (full, mut lengths) = (of_slots(512), of_slots(64));
+        let (full_lengths, mut lengths) = (lengths_of(512), lengths_of(64));
         let engine = Engine::open(directory.path()).unwrap();
         let free = free_segment_count(&engine.file).unwrap();
         assert!(free > 20, "{free}");
         let wanted = || wanted_values(engine.file.metadata().unwrap().len(), lengths.live_bytes());
         let now = Instant::now();
         let mut ballast = Ballast::load(engine.db(), &engine.file, now).unwrap();
-        let early = adjust_until_stable(&mut ballast, &engine, &full, now);
-        assert_eq!(early, values_in_segments(free - SEGMENTS_NEVER_EMPTIED), "what an open needs, though all of the file were in use");
+        let early = adjust_until_stable(&mut ballast, &engine, &full_lengths, now);
+        assert_eq!(early, values_in_segments(free - SEGMENTS_NEVER_EMPTIED), "opening needs ballast even if the slots use the whole file");
         let later = adjust_until_stable(&mut ballast, &engine, &lengths, now + OPENING_TIME);
         assert!((wanted()..=wanted() + SURPLUS_VALUES_MAX).contains(&later), "{later} of {early}, {} wanted", wanted());
         drop(engine);
 
         let engine = Engine::open(directory.path()).unwrap();
         let mut ballast = Ballast::load(engine.db(), &engine.file, now).unwrap();
-        assert_eq!(ballast.count, later, "it outlives a process");
+        assert_eq!(ballast.count, later, "the ballast is kept when the engine is closed");
         lengths.written_bytes += LOW_RATE_BYTES_MAX + 1;
         let busy = adjust_until_stable(&mut ballast, &engine, &lengths, now + OPENING_TIME);
-        assert_eq!(busy, SURPLUS_VALUES_MAX.min(later), "none is wanted while much is written");
+        assert_eq!(busy, SURPLUS_VALUES_MAX.min(later), "no ballast is wanted at a high write rate");
         assert!(engine.list_slots().unwrap().iter().all(|slot| slot.kind == SlotKind::Chunk));
         for number in (0..256).filter(|number| number % 64 <= 15) {
             assert_eq!(engine.get(slot(number)).unwrap(), Some(value(number)));

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use super::super::error::EngineError;
 use super::{PRIME_KEY, call_sled};
 
-/// Prefix of the names of the trees with these pages. The trees are numbered from 0 and always
-/// empty.
+/// Prefix of the names of the trees whose pages a sweep reads. The trees are numbered from 0 and
+/// always empty.
 const PREFIX: &str = "sweep-";
 
 /// Number of trees that together have a page in every shard. Pages are assigned to the 256 shards
@@ -28,8 +28,8 @@ const READS_PER_EVICTION: usize = 64;
 /// Interval between sweeps while values are written. A sweep takes about 10 ms, so 1 % of one core.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Number of flushes after which garbage is freed: it is freed two epochs later, and each flush may
-/// begin an epoch.
+/// Number of flushes after which garbage is freed. crossbeam frees it two of its own epochs after
+/// its release, and each flush may begin such an epoch.
 const EPOCHS_UNTIL_FREED: usize = 3;
 
 /// Trees with the pages of a sweep.
@@ -49,7 +49,8 @@ impl CacheSweeper {
         Ok(())
     }
 
-    /// Evicts all pages except a few. The first call for a store creates the trees.
+    /// Evicts all pages except the almost empty ones of the sweep. The first call for a store
+    /// creates the trees.
     pub(super) fn sweep(&mut self, db: &sled::Db, now: Instant) -> Result<(), EngineError> {
         for number in self.trees.len()..TREE_COUNT {
             self.trees.push(call_sled(|| db.open_tree(format!("{PREFIX}{number}")))?);

@@ -1,5 +1,5 @@
 //! The number of the layout in the engine. `recovery` also writes it into a file next to the
-//! engine's.
+//! engine's files.
 
 use super::Engine;
 use super::slots::SlotStorage;
@@ -15,7 +15,7 @@ pub(in crate::store) fn read_layout(engine: &Engine) -> Result<Option<u64>, Engi
 }
 
 /// Writes the number of a layout and syncs it.
-pub(in crate::store) fn write_layout(engine: &Engine, format: u64) -> Result<(), EngineError> {
-    engine.put_metadata(codec::LAYOUT_KEY, &codec::encode_layout(format))?;
+pub(in crate::store) fn write_layout(engine: &Engine, layout: u64) -> Result<(), EngineError> {
+    engine.put_metadata(codec::LAYOUT_KEY, &codec::encode_layout(layout))?;
     engine.sync()
 }

@@ -24,7 +24,6 @@ pub(in crate::store) enum SlotKind {
 }
 
 impl SlotKind {
-    /// All kinds.
     pub(in crate::store) const ALL: [Self; 3] = [Self::Chunk, Self::Checkpoint, Self::Manifest];
 
     /// Returns the first letter of the names of slots.
@@ -40,7 +39,6 @@ impl SlotKind {
 /// Name of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::store) struct Slot {
-    /// Kind of the slot.
     pub(in crate::store) kind: SlotKind,
     /// Number among the slots of its kind.
     pub(in crate::store) number: u32,

@@ -1,4 +1,4 @@
-//! The files of the log, as the trait [`LogFiles`] and in the data directory.
+//! The trait [`LogFiles`] for the files of the log, and its implementation in the data directory.
 //!
 //! Tests implement the trait to lose unsynced bytes.
 
@@ -22,7 +22,7 @@ pub(in crate::store) const LOG_DIRECTORY: &str = "log";
 /// File of the [`SyncedMark`], in the engine's directory.
 const SYNCED_FILE: &str = "synced";
 
-/// Lowest number that a file of the log cannot have. With a file per millisecond a log reaches it
+/// Exclusive upper bound of the numbers of log files. With a file per millisecond a log reaches it
 /// in 31,000 years.
 const NUMBER_MAX: u64 = 1_000_000_000_000_000;
 
@@ -126,10 +126,10 @@ impl LogDirectory {
         Ok(file)
     }
 
-    fn close_if_older(&self, below: u64) {
+    fn close_if_not_newest(&self, number: u64) {
         let mut open = self.open_files.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.last_key_value().is_some_and(|(newest, _)| *newest > below) {
-            open.remove(&below);
+        if open.last_key_value().is_some_and(|(newest, _)| *newest > number) {
+            open.remove(&number);
         }
     }
 }
@@ -164,8 +164,8 @@ impl LogFiles for LogDirectory {
 
     fn create(&self, file: u64) -> io::Result<()> {
         fs::create_dir_all(&self.path).map_err(|error| match error.kind() {
-            // this kind would mean that a file of this number exists, and that the next number may
-            // be free
+            // for the caller, `AlreadyExists` means that a file with this number exists, and that
+            // the next number may be free
             io::ErrorKind::AlreadyExists => io::Error::new(io::ErrorKind::NotADirectory, format!("{} is a file", self.path.display())),
             _ => error,
         })?;
@@ -188,7 +188,7 @@ impl LogFiles for LogDirectory {
     fn sync(&self, file: u64) -> io::Result<()> {
         self.open_file(file, false)?.sync_data()?;
         // only the newest file is written to
-        self.close_if_older(file);
+        self.close_if_not_newest(file);
         Ok(())
     }
 
@@ -235,19 +235,19 @@ mod tests {
         assert_eq!(files.sync(1).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 
-    /// `fsync` of a directory of the kernel fails with EINVAL too.
+    /// `fsync` of a directory in `/proc` fails with EINVAL, which shows that it was called.
     #[test]
     fn a_directory_is_synced_with_its_parent() {
-        let of = |path: &Path| LogDirectory::new(path.into(), path.join(SYNCED_FILE));
+        let log_in = |path: &Path| LogDirectory::new(path.into(), path.join(SYNCED_FILE));
         let directory = tempfile::tempdir().unwrap();
         let files = LogDirectory::in_data_directory(directory.path());
         files.create(1).unwrap();
         files.sync_directory().unwrap();
-        // a directory of the kernel, through a link in an ordinary directory
+        // a directory in `/proc`, through a link in an ordinary directory
         let link = directory.path().join("link");
         std::os::unix::fs::symlink("/proc/self/task", &link).unwrap();
-        assert_eq!(of(&link).sync_directory().unwrap_err().kind(), io::ErrorKind::InvalidInput);
-        // an ordinary directory, through a link in a directory of the kernel
-        assert_eq!(of(Path::new("/proc/self/cwd")).sync_directory().unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(log_in(&link).sync_directory().unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        // an ordinary directory, through a link in `/proc`
+        assert_eq!(log_in(Path::new("/proc/self/cwd")).sync_directory().unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

@@ -16,16 +16,17 @@ use crate::store::error::is_exhausted;
 /// Format version of heads and frames.
 const FORMAT_VERSION: u8 = 3;
 
-/// Key of the checksum of a head. Frames use the epoch, which only the head has.
+/// Key of the checksum of a head. The key of a frame's checksum is the epoch, which is stored only
+/// in the head.
 const HEAD_KEY: &[u8] = b"log";
 
 /// Size above which a frame continues in another part, in bytes before compression. A frame of a
-/// million keys that waited for a full disk is then never in memory as a whole.
+/// million keys, which may have to wait while the disk is full, is then never in memory as a whole.
 const PART_RAW_BYTES: usize = if cfg!(test) { 64 << 10 } else { 4 << 20 };
 
-/// Maximum number of times that the bytes of a file are checksummed during the search for the next
-/// frame. By chance it is less than once; without the limit, crafted values could cause a million
-/// times.
+/// Limit on the bytes that are checksummed during the search for the next frame, as a multiple of
+/// the file's length. With random damage the multiple stays below one. Without the limit, crafted
+/// values could make it a million.
 const SEARCH_MAX: usize = 16;
 
 /// Position of the id in a file, after the head's length (one byte) and the format version.
@@ -83,7 +84,7 @@ struct FramePart<'a> {
     first_group: u64,
     last_group: u64,
     /// True if the frame continues in the next part.
-    more: bool,
+    is_continued: bool,
     folded_group: u64,
     block: &'a [u8],
     /// End of the part in the file.
@@ -123,11 +124,11 @@ pub(in crate::store) fn write_frame(
     changes: &KeyChanges,
     put: &mut dyn FnMut(Vec<u8>) -> io::Result<()>,
 ) -> io::Result<()> {
-    let mut part = |block: BlockWriter, more: bool| {
+    let mut part = |block: BlockWriter, is_continued: bool| {
         let mut out = vec![FORMAT_VERSION];
         put_varint(&mut out, first);
         put_varint(&mut out, last);
-        out.push(u8::from(more));
+        out.push(u8::from(is_continued));
         put_varint(&mut out, folded_group);
         out.extend_from_slice(&block.finish());
         put(with_length(&append_checksum(&epoch.0.to_le_bytes(), out)))
@@ -147,38 +148,38 @@ pub(in crate::store) fn write_frame(
 /// # Errors
 /// Only if the process has no memory or file descriptors left, which says nothing about the files.
 pub(in crate::store) fn read_log(files: &dyn LogFiles) -> io::Result<LogContents> {
-    // read first: it may be older than the files, but never newer
+    // the mark is read before the files, so it may be older than they are, but never newer
     let synced = files.read_synced_mark();
-    let mut read = Vec::new();
+    let mut contents = Vec::new();
     for file in files.list_numbers()? {
         match files.read(file) {
-            Ok(bytes) => read.push(decode_file(file, &bytes)),
+            Ok(bytes) => contents.push(decode_file(file, &bytes)),
             // removed in the meantime
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) if is_exhausted(&error) => return Err(error),
             Err(error) => {
                 tracing::error!(file, %error, "cannot read a file of the log");
-                read.push(LogFileContents { error: Some(error), ..decode_file(file, &[]) });
+                contents.push(LogFileContents { error: Some(error), ..decode_file(file, &[]) });
             }
         }
     }
-    Ok(LogContents { files: read, synced })
+    Ok(LogContents { files: contents, synced })
 }
 
 fn decode_file(file: u64, bytes: &[u8]) -> LogFileContents {
     let mut rest = ByteReader::new(bytes);
     let head = rest.bytes().and_then(FileHead::decode).ok().map(|head| (head, bytes.len() - rest.left()));
     let is_head_damaged = head.is_none();
-    let mut read = LogFileContents { file, head: None, is_head_damaged, frames: Vec::new(), length: bytes.len() as u64, error: None };
-    let Some((head, end)) = head.or_else(|| decode_damaged_head(bytes)) else { return read };
-    read.frames = decode_frames(head, bytes, end);
+    let mut contents = LogFileContents { file, head: None, is_head_damaged, frames: Vec::new(), length: bytes.len() as u64, error: None };
+    let Some((head, end)) = head.or_else(|| decode_damaged_head(bytes)) else { return contents };
+    contents.frames = decode_frames(head, bytes, end);
     if !is_head_damaged {
-        read.head = Some((head, end as u64));
-    } else if let Some(frame) = read.frames.first() {
+        contents.head = Some((head, end as u64));
+    } else if let Some(frame) = contents.frames.first() {
         // an epoch is random, so frames do not match it by chance
-        read.head = Some((FileHead { first_group: frame.first_group, ..head }, end as u64));
+        contents.head = Some((FileHead { first_group: frame.first_group, ..head }, end as u64));
     }
-    read
+    contents
 }
 
 /// Decodes a head without its checksum. Returns the end of the epoch as the end of the head.
@@ -191,76 +192,79 @@ fn decode_damaged_head(bytes: &[u8]) -> Option<(FileHead, usize)> {
 /// Decodes the frames from a position on, including those after damage.
 fn decode_frames(head: FileHead, bytes: &[u8], from: usize) -> Vec<LogFrame> {
     let mut frames: Vec<LogFrame> = Vec::new();
-    let (mut at, mut budget) = (from, bytes.len().saturating_mul(SEARCH_MAX));
-    // parts of a frame that is not complete yet
-    let mut open: Option<LogFrame> = None;
+    let (mut position, mut budget) = (from, bytes.len().saturating_mul(SEARCH_MAX));
+    // frame whose last part was not decoded yet
+    let mut unfinished: Option<LogFrame> = None;
     loop {
-        let (part, is_behind_damage) = match decode_part_at(head.epoch, bytes, at) {
+        let (part, is_after_damage) = match decode_part_at(head.epoch, bytes, position) {
             Ok(part) => (part, false),
             Err(_) => {
-                let lowest = open.as_ref().or(frames.last()).map_or(0, |frame| frame.first_group);
-                let Some(part) = find_next_part(head.epoch, bytes, at, lowest, &mut budget) else { return frames };
+                let first_group_min = unfinished.as_ref().or(frames.last()).map_or(0, |frame| frame.first_group);
+                let Some(part) = find_next_part(head.epoch, bytes, position, first_group_min, &mut budget) else { return frames };
                 (part, true)
             }
         };
-        at = part.end;
-        let incomplete = open.take_if(|open| (open.first_group, open.last_group) != (part.first_group, part.last_group));
+        position = part.end;
+        let incomplete = unfinished.take_if(|frame| (frame.first_group, frame.last_group) != (part.first_group, part.last_group));
         let has_lost_its_end = incomplete.is_some();
         frames.extend(incomplete.map(|incomplete| LogFrame { is_partial: true, ..incomplete }));
         let expected = frames.last().map_or(head.first_group, |frame| frame.last_group + 1);
         // if no group is missing, the damaged part belongs to this frame
-        let is_partial = is_behind_damage && !has_lost_its_end && (open.is_some() || part.first_group == expected);
+        let is_partial = is_after_damage && !has_lost_its_end && (unfinished.is_some() || part.first_group == expected);
         let FramePart { first_group, last_group, folded_group, .. } = part;
-        let frame = open.get_or_insert(LogFrame { first_group, last_group, folded_group, parts: Vec::new(), end: 0, is_partial: false });
+        let frame =
+            unfinished.get_or_insert(LogFrame { first_group, last_group, folded_group, parts: Vec::new(), end: 0, is_partial: false });
         frame.parts.push(part.block.to_vec());
         (frame.end, frame.is_partial) = (part.end as u64, frame.is_partial || is_partial);
-        if !part.more {
-            frames.extend(open.take());
+        if !part.is_continued {
+            frames.extend(unfinished.take());
         }
     }
 }
 
-/// Returns the next part after a damaged one: at the end that the damaged one states, or else at
-/// the first position that fits.
-fn find_next_part<'a>(epoch: Epoch, bytes: &'a [u8], damaged: usize, lowest: u64, budget: &mut usize) -> Option<FramePart<'a>> {
-    if let Ok((_, end)) = checked_bytes_at(bytes, damaged)
+/// Returns the next intact part after a damaged one. Tries the position at which the damaged part
+/// ends according to its length, and then searches for the first position with an intact part.
+fn find_next_part<'a>(epoch: Epoch, bytes: &'a [u8], damaged_at: usize, first_group_min: u64, budget: &mut usize) -> Option<FramePart<'a>> {
+    if let Ok((_, end)) = checked_bytes_at(bytes, damaged_at)
         && let Ok(part) = decode_part_at(epoch, bytes, end)
     {
         return Some(part);
     }
-    for at in damaged + 1..bytes.len() {
-        let Ok((checked, _)) = checked_bytes_at(bytes, at) else { continue };
+    for position in damaged_at + 1..bytes.len() {
+        let Ok((checked, _)) = checked_bytes_at(bytes, position) else { continue };
         let body = checked.split_last_chunk::<CHECKSUM_LENGTH>().map_or(&[][..], |(body, _)| body);
-        // before the checksum, which takes long
-        if !decode_part_body(body).is_ok_and(|part| part.first_group >= lowest) {
+        // the fields are checked first, because the checksum takes long
+        if !decode_part_body(body).is_ok_and(|part| part.first_group >= first_group_min) {
             continue;
         }
         *budget = budget.checked_sub(checked.len())?;
-        if let Ok(part) = decode_part_at(epoch, bytes, at) {
+        if let Ok(part) = decode_part_at(epoch, bytes, position) {
             return Some(part);
         }
     }
     None
 }
 
-/// Returns the checksummed bytes whose length is at `at`, and their end.
-fn checked_bytes_at(bytes: &[u8], at: usize) -> Result<(&[u8], usize), DecodeError> {
-    let mut rest = ByteReader::new(bytes.get(at..).ok_or(DecodeError::Truncated)?);
+/// Returns the checksummed bytes whose length is stored at `position`, and the position of their
+/// end.
+fn checked_bytes_at(bytes: &[u8], position: usize) -> Result<(&[u8], usize), DecodeError> {
+    let mut rest = ByteReader::new(bytes.get(position..).ok_or(DecodeError::Truncated)?);
     let checked = rest.bytes()?;
     Ok((checked, bytes.len() - rest.left()))
 }
 
-fn decode_part_at(epoch: Epoch, bytes: &[u8], at: usize) -> Result<FramePart<'_>, DecodeError> {
-    let (checked, end) = checked_bytes_at(bytes, at)?;
+fn decode_part_at(epoch: Epoch, bytes: &[u8], position: usize) -> Result<FramePart<'_>, DecodeError> {
+    let (checked, end) = checked_bytes_at(bytes, position)?;
     Ok(FramePart { end, ..decode_part_body(verify_checksum(&epoch.0.to_le_bytes(), checked)?)? })
 }
 
 /// Decodes a part without its checksum.
 fn decode_part_body(body: &[u8]) -> Result<FramePart<'_>, DecodeError> {
     let mut reader = ByteReader::with_version(body, FORMAT_VERSION)?;
-    let (first_group, last_group, more, folded_group) = (reader.varint()?, reader.varint()?, reader.flags(1)? == 1, reader.varint()?);
+    let (first_group, last_group, is_continued, folded_group) =
+        (reader.varint()?, reader.varint()?, reader.flags(1)? == 1, reader.varint()?);
     if first_group == 0 || last_group < first_group || last_group == u64::MAX {
         return Err(DecodeError::Field("groups"));
     }
-    Ok(FramePart { first_group, last_group, more, folded_group, block: reader.rest(), end: 0 })
+    Ok(FramePart { first_group, last_group, is_continued, folded_group, block: reader.rest(), end: 0 })
 }

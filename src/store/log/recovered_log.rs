@@ -2,7 +2,7 @@
 //! them.
 //!
 //! A file continues where the previous ones end. Its frames override those of earlier files with
-//! the same groups, because it was begun after an error, and the end of the earlier file is then
+//! the same groups, because it was created after an error, and the end of the earlier file is then
 //! undefined.
 //!
 //! A log that ends early is not damaged: a kill tears the last frame, and a power cut loses the
@@ -71,21 +71,22 @@ impl RecoveredLog {
         let mut recovered = Self { id, ..Self::default() };
         let synced = log.synced.filter(|mark| mark.id == id).map(|mark| mark.group);
         let mut ended = false;
-        // a file that cannot be read, until the next one shows which groups are missing
-        let mut unread: Option<String> = None;
-        for read in log.files {
-            if let Some(error) = &read.error {
-                unread = Some(format!("file {} of its log cannot be read ({error})", read.file));
+        // message about a file that cannot be read, until the next file shows which groups are
+        // missing
+        let mut unreadable_file: Option<String> = None;
+        for contents in log.files {
+            if let Some(error) = &contents.error {
+                unreadable_file = Some(format!("file {} of its log cannot be read ({error})", contents.file));
             }
             let is_ours = |head: FileHead| {
                 let bits = (head.id ^ id).count_ones();
-                bits == 0 || read.is_head_damaged && bits <= DAMAGED_BITS_MAX
+                bits == 0 || contents.is_head_damaged && bits <= DAMAGED_BITS_MAX
             };
-            let Some((head, end)) = read.head.filter(|(head, _)| is_ours(*head)) else {
-                recovered.unused_files.push(read.file);
+            let Some((head, end)) = contents.head.filter(|(head, _)| is_ours(*head)) else {
+                recovered.unused_files.push(contents.file);
                 continue;
             };
-            recovered.next_file = recovered.next_file.max(read.file + 1);
+            recovered.next_file = recovered.next_file.max(contents.file + 1);
             if recovered.first_group > 0 && head.first_group > recovered.last_group + 1 && head.first_group <= folded_group + 1 {
                 // a power cut may restore removed files, but not all of them
                 recovered.unused_files.extend(recovered.log_files.drain(..).map(|log_file| log_file.file));
@@ -93,25 +94,25 @@ impl RecoveredLog {
                 recovered.frames.clear();
                 recovered.lost_groups.clear();
             }
-            let unread = unread.take();
+            let unreadable_before = unreadable_file.take();
             if !ended && head.first_group > recovered.last_group.max(folded_group) + 1 {
                 if recovered.first_group == 0 {
                     // `slot_scan` reports groups that are missing at the beginning
-                    recovered.damage.extend(unread);
-                } else if unread.is_some() || synced.is_none_or(|synced| recovered.last_group < synced) {
+                    recovered.damage.extend(unreadable_before);
+                } else if unreadable_before.is_some() || synced.is_none_or(|synced| recovered.last_group < synced) {
                     recovered.record_lost_groups(folded_group, head.first_group);
-                    recovered.damage.extend(unread);
+                    recovered.damage.extend(unreadable_before);
                 } else {
                     // a power cut lost the unsynced end of the previous file
                     ended = true;
                 }
             }
-            if ended { recovered.unused_files.push(read.file) } else { recovered.append_file(read, head, end, folded_group) }
+            if ended { recovered.unused_files.push(contents.file) } else { recovered.append_file(contents, head, end, folded_group) }
         }
         if let Some(synced) = synced.filter(|_| recovered.first_group > 0) {
             recovered.record_lost_groups(folded_group, synced + 1);
         }
-        recovered.damage.extend(unread);
+        recovered.damage.extend(unreadable_file);
         recovered
     }
 
@@ -123,20 +124,20 @@ impl RecoveredLog {
         }
     }
 
-    /// Appends the frames of a file, with or without a gap.
-    fn append_file(&mut self, read: LogFileContents, head: FileHead, end: u64, folded_group: u64) {
+    /// Appends the frames of a file, and records the groups that are missing between them.
+    fn append_file(&mut self, contents: LogFileContents, head: FileHead, end: u64, folded_group: u64) {
         if self.first_group == 0 {
             (self.first_group, self.last_group) = (head.first_group, head.first_group - 1);
         }
         self.last_group = self.last_group.max(head.first_group - 1);
         self.folded_group = self.folded_group.max(head.folded_group);
-        if read.is_head_damaged {
-            self.damage.push(format!("the head of file {} of its log is damaged", read.file));
+        if contents.is_head_damaged {
+            self.damage.push(format!("the head of file {} of its log is damaged", contents.file));
         }
         let mut end = end;
-        for frame in read.frames {
-            while let Some(before) = self.frames.pop_if(|before| before.last_group >= frame.first_group) {
-                self.last_group = before.first_group - 1;
+        for frame in contents.frames {
+            while let Some(overridden) = self.frames.pop_if(|overridden| overridden.last_group >= frame.first_group) {
+                self.last_group = overridden.first_group - 1;
             }
             self.record_lost_groups(folded_group, frame.first_group);
             if frame.is_partial && frame.last_group > folded_group {
@@ -147,11 +148,11 @@ impl RecoveredLog {
             end = frame.end;
             self.frames.push(frame);
         }
-        if end < read.length {
-            self.torn_files.push(read.file);
+        if end < contents.length {
+            self.torn_files.push(contents.file);
         }
         self.log_files.push(LogFileInfo {
-            file: read.file,
+            file: contents.file,
             first_group: head.first_group,
             last_group: self.last_group,
             bytes: end,
@@ -182,7 +183,7 @@ impl RecoveredLog {
         damage
     }
 
-    /// Removes the unused files, truncates the torn ones and syncs the others.
+    /// Removes the unused files, truncates the torn ones, and syncs all files that remain.
     pub(in crate::store) fn truncate_and_sync(&mut self, files: &dyn LogFiles) -> io::Result<()> {
         for file in self.unused_files.drain(..) {
             match files.remove(file) {
@@ -226,24 +227,24 @@ impl RecoveredLog {
         (self.frames.len() as u64, self.log_files.iter().map(|log_file| log_file.bytes).sum())
     }
 
-    /// Decodes the groups above `above` and up to `upto`, oldest first. Also returns the number of
-    /// batches that cannot be decoded.
+    /// Decodes the groups after `folded_group` up to `upto`, oldest first. Also returns the number
+    /// of batches that cannot be decoded.
     ///
     /// A batch ends at a gap, because a chunk may contain the missing groups.
-    pub(in crate::store) fn decode_batches(&self, above: u64, upto: u64) -> Result<(Vec<LogBatch>, u64), EngineError> {
-        let (mut together, mut bytes, mut next): (Vec<Vec<&LogFrame>>, usize, u64) = (Vec::new(), 0, 0);
-        for frame in self.frames.iter().filter(|frame| frame.last_group > above && frame.last_group <= upto) {
+    pub(in crate::store) fn decode_batches(&self, folded_group: u64, upto: u64) -> Result<(Vec<LogBatch>, u64), EngineError> {
+        let (mut batch_frames, mut bytes, mut next): (Vec<Vec<&LogFrame>>, usize, u64) = (Vec::new(), 0, 0);
+        for frame in self.frames.iter().filter(|frame| frame.last_group > folded_group && frame.last_group <= upto) {
             if bytes >= BATCH_STORED_BYTES || frame.first_group != next {
-                together.push(Vec::new());
+                batch_frames.push(Vec::new());
                 bytes = 0;
             }
             bytes += frame.parts.iter().map(Vec::len).sum::<usize>();
             next = frame.last_group + 1;
-            together.last_mut().into_iter().for_each(|batch| batch.push(frame));
+            batch_frames.last_mut().into_iter().for_each(|batch| batch.push(frame));
         }
-        let read = map_in_threads(&together, |frames| decode_batch(frames))?;
-        let unreadable = read.iter().filter(|batch| batch.is_err()).count() as u64;
-        Ok((read.into_iter().flatten().collect(), unreadable))
+        let batches = map_in_threads(&batch_frames, |frames| decode_batch(frames))?;
+        let unreadable = batches.iter().filter(|batch| batch.is_err()).count() as u64;
+        Ok((batches.into_iter().flatten().collect(), unreadable))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! It is written after each sync of the log and not synced itself. After a power cut it may be old,
 //! but it never names a group that is not on the disk. A log that ends before that group has lost
-//! something. Earlier versions wrote no such file.
+//! groups. Earlier versions wrote no such file.
 
 use crate::store::encoding::checksum::{DecodeError, append_checksum, open_checked};
 
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_reads_back_and_a_flipped_bit_is_an_error() {
+    fn a_mark_round_trips_and_a_flipped_bit_is_an_error() {
         let mark = SyncedMark { id: u64::MAX, group: 7 };
         let bytes = mark.encode();
         assert_eq!((bytes.len(), SyncedMark::decode(&bytes)), (LENGTH, Ok(mark)));

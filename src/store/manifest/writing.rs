@@ -1,4 +1,4 @@
-//! Writes the manifest: all entries as a base, or the changed ones.
+//! Writes the manifest: a base with all entries, or an object with the changed entries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,8 +27,8 @@ impl Manifest {
         if !self.is_changed() {
             return Ok(());
         }
-        let full = self.number >= CHANGES_COUNT_MAX || self.changes_bytes > CHANGES_KEPT_BYTES.max(self.base_bytes / CHANGES_SHARE);
-        match self.base.filter(|_| !full) {
+        let needs_base = self.number >= CHANGES_COUNT_MAX || self.changes_bytes > CHANGES_KEPT_BYTES.max(self.base_bytes / CHANGES_SHARE);
+        match self.base.filter(|_| !needs_base) {
             Some(base) => self.write_changes(base, slot_allocator, chunks),
             None => self.write_base(slot_allocator, chunks),
         }
@@ -61,7 +61,7 @@ impl Manifest {
         let changed = std::mem::take(&mut self.changed);
         if let Some((slot, before)) = self.open_object.take() {
             let lows = before.iter().map(|(low, _)| low).chain(&changed).cloned().collect();
-            let (entries, body) = self.changes(&lows, chunks);
+            let (entries, body) = self.changed_entries(&lows, chunks);
             if body.len() <= CHANGES_BYTES_MAX {
                 let head = changes_head(slot_allocator.next_stamp(), base, self.number, &entries, &body);
                 slot_allocator.write_to(&[slot], &head, &body)?;
@@ -70,7 +70,7 @@ impl Manifest {
             }
             before.into_iter().for_each(|(low, entry)| self.set_entry(low, entry));
         }
-        let (entries, body) = self.changes(&changed, chunks);
+        let (entries, body) = self.changed_entries(&changed, chunks);
         self.number += 1;
         self.changes_bytes += body.len().max(CHANGES_BYTES_MAX);
         let head = changes_head(slot_allocator.next_stamp(), base, self.number, &entries, &body);
@@ -83,9 +83,13 @@ impl Manifest {
         Ok(())
     }
 
-    /// Returns the entries of these chunks and their encoding. A chunk that no longer exists is
-    /// covered by the entry of another one.
-    fn changes(&self, lows: &BTreeSet<KeyBytes>, chunks: &BTreeMap<KeyBytes, StoredRange>) -> (Vec<(KeyBytes, ManifestEntry)>, Vec<u8>) {
+    /// Returns the entries of these chunks and their encoding. The range of a chunk that no longer
+    /// exists is covered by the entry of another chunk.
+    fn changed_entries(
+        &self,
+        lows: &BTreeSet<KeyBytes>,
+        chunks: &BTreeMap<KeyBytes, StoredRange>,
+    ) -> (Vec<(KeyBytes, ManifestEntry)>, Vec<u8>) {
         let entries: Vec<(KeyBytes, ManifestEntry)> =
             lows.iter().filter_map(|low| Some((low.clone(), ManifestEntry::new(chunks.get(low)?)))).collect();
         let body = self.encode_entries(&entries);

@@ -68,8 +68,8 @@ pub(in crate::store) fn part_count(head: &ObjectHead, body: &[u8]) -> usize {
 pub(super) fn encode_parts(head: &ObjectHead, body: &[u8], slots: &[Slot]) -> Vec<Vec<u8>> {
     debug_assert_eq!(slots.len(), part_count(head, body), "each part has a slot");
     let length_max = part_bytes_max(head);
-    let share = |number: usize| &body[(number * length_max).min(body.len())..((number + 1) * length_max).min(body.len())];
-    slots.iter().enumerate().map(|(number, slot)| encode_part(head, number, slots.len(), share(number), *slot)).collect()
+    let part_body = |number: usize| &body[(number * length_max).min(body.len())..((number + 1) * length_max).min(body.len())];
+    slots.iter().enumerate().map(|(number, slot)| encode_part(head, number, slots.len(), part_body(number), *slot)).collect()
 }
 
 fn encode_part(head: &ObjectHead, number: usize, count: usize, body: &[u8], slot: Slot) -> Vec<u8> {
@@ -98,8 +98,8 @@ fn encode_part(head: &ObjectHead, number: usize, count: usize, body: &[u8], slot
 pub(in crate::store) fn decode_part(slot: Slot, mut value: Vec<u8>) -> Result<ObjectPart, DecodeError> {
     let name = slot.to_string();
     let mut outer = ByteReader::new(&value);
-    let sealed_head = outer.bytes()?;
-    let (head, number, count) = decode_head(verify_checksum(name.as_bytes(), sealed_head)?)?;
+    let checked_head = outer.bytes()?;
+    let (head, number, count) = decode_head(verify_checksum(name.as_bytes(), checked_head)?)?;
     let start = value.len() - outer.rest().len();
     let end = value.len().saturating_sub(CHECKSUM_LENGTH);
     let whole = start <= end && verify_checksum(name.as_bytes(), &value).is_ok();
@@ -112,23 +112,24 @@ pub(in crate::store) fn decode_part(slot: Slot, mut value: Vec<u8>) -> Result<Ob
     Ok(ObjectPart { head, number, count, body })
 }
 
-/// Reads the object in these slots. Fails unless it is complete and accepted by `is_meant`.
+/// Reads the object in these slots. Fails unless the object is complete and `is_expected` accepts
+/// its head.
 pub(in crate::store) fn read<S: SlotStorage>(
     engine: &S,
     slots: &[Slot],
-    is_meant: impl Fn(&ObjectHead) -> bool,
+    is_expected: impl Fn(&ObjectHead) -> bool,
 ) -> Result<(ObjectHead, Vec<u8>), EngineError> {
     let (mut head, mut whole) = (ObjectHead::default(), Vec::new());
     for (number, slot) in slots.iter().enumerate() {
         let part = decode_part(*slot, engine.get(*slot)?.unwrap_or_default()).map_err(|error| damaged(slots, &error))?;
         let follows = number == 0 || part.head.stamp == head.stamp;
         let is_next = (part.number, part.count) == (number as u64, slots.len() as u64);
-        let share = part.body.filter(|_| follows && is_next && is_meant(&part.head));
-        let share = share.ok_or_else(|| damaged(slots, &"not what was written"))?;
+        let body = part.body.filter(|_| follows && is_next && is_expected(&part.head));
+        let body = body.ok_or_else(|| damaged(slots, &"unexpected content"))?;
         if whole.is_empty() {
-            whole = share
+            whole = body
         } else {
-            whole.extend_from_slice(&share)
+            whole.extend_from_slice(&body)
         }
         head = part.head;
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::pending::PendingChanges;
 use super::summary::ChunkSummary;
 use crate::model::{EntryKey, Record};
-use crate::pack::{self, Chunk, common_length};
+use crate::pack::{self, Chunk, common_prefix_length};
 use crate::store::encoding::block::{BlockWriter, compress, decode_block, decompress};
 use crate::store::encoding::checksum::{ByteReader, DecodeError, put_text};
 use crate::store::encoding::codec;
@@ -19,24 +19,24 @@ use crate::store::encoding::stored_value::{KeyBytes, StoredValue};
 /// bytes, which compress to a third.
 const ITEM_COUNT_MAX: usize = 4_096;
 
-/// Maximum bytes of keys and values in such a chunk. It fits in one slot if it compresses to a
-/// third.
+/// Maximum bytes of keys and values in a chunk without entries. The chunk fits in one slot if it
+/// compresses to a third.
 const ITEM_RAW_BYTES_MAX: u64 = 384 << 10;
 
 /// Number of keys below which a chunk is joined with its neighbour: a quarter of the number that
 /// [`crate::pack`] aims at.
 pub(in crate::store) const KEYS_MIN: u64 = 256;
 
-/// Bytes before compression above which such a chunk is not joined. 1,024 packed entries are about
-/// 40 kB.
+/// Bytes before compression above which a chunk is not joined, even if it has fewer than
+/// [`KEYS_MIN`] keys. 1,024 packed entries are about 40 kB.
 pub(in crate::store) const RAW_BYTES_MIN: u64 = 32 << 10;
 
-/// Maximum length of the key between two chunks, in bytes. If the shortest possible one is longer,
-/// the chunks are stored as one, so that the heads of objects stay small.
+/// Maximum length of the key that separates two chunks, in bytes. If the shortest possible
+/// separator is longer, the chunks are stored as one, so that the heads of objects stay small.
 const SEPARATOR_BYTES_MAX: usize = 8 << 10;
 
-/// Lows of the ranges of a new store: keys below the entries, the entries, and keys above them. No
-/// chunk covers more than one of them.
+/// Lower bounds of the ranges of a new store: keys below the entries, the entries, and keys above
+/// the entries. No chunk covers more than one of these ranges.
 pub(in crate::store) const RANGES: [&[u8]; 3] = [b"", &[codec::ENTRY_TAG], &[codec::ENTRY_TAG + 1]];
 
 /// Keys and values of a range.
@@ -75,13 +75,13 @@ pub(in crate::store) fn range_index(key: &[u8]) -> usize {
     RANGES.iter().rposition(|low| *low <= key).unwrap_or_default()
 }
 
-pub(in crate::store) fn holds_entries(low: &[u8]) -> bool {
+pub(in crate::store) fn contains_entries(low: &[u8]) -> bool {
     low.first() == Some(&codec::ENTRY_TAG)
 }
 
 /// Decodes a value from the log.
 pub(in crate::store) fn decode_value(key: &[u8], body: &[u8]) -> Result<StoredValue, DecodeError> {
-    if !holds_entries(key) {
+    if !contains_entries(key) {
         return Ok(StoredValue::Item(body.into()));
     }
     codec::decode_record(entry_key(key)?, body).map(|record| StoredValue::Record(Arc::new(record)))
@@ -104,7 +104,7 @@ impl RangeContent {
 
     /// Decodes the body of a range that begins at `low`.
     pub(in crate::store) fn decode(low: &[u8], body: &[u8]) -> Result<Self, DecodeError> {
-        if holds_entries(low) {
+        if contains_entries(low) {
             return Ok(Self::entries(decode_chunks(body)?));
         }
         if body.is_empty() {
@@ -148,16 +148,19 @@ impl RangeContent {
     }
 
     /// Appends the content of the next range.
-    pub(in crate::store) fn append(&mut self, above: Self) {
-        match (self, above) {
-            (Self::Entries { chunks, newer, changed }, Self::Entries { chunks: more, newer: newer_more, changed: mut changed_more }) => {
-                chunks.extend(more);
-                newer.extend(newer_more);
-                changed.append(&mut changed_more);
+    pub(in crate::store) fn append(&mut self, next: Self) {
+        match (self, next) {
+            (
+                Self::Entries { chunks, newer, changed },
+                Self::Entries { chunks: next_chunks, newer: next_newer, changed: mut next_changed },
+            ) => {
+                chunks.extend(next_chunks);
+                newer.extend(next_newer);
+                changed.append(&mut next_changed);
             }
-            (Self::Items(items), Self::Items(mut more)) => items.append(&mut more),
+            (Self::Items(items), Self::Items(mut next_items)) => items.append(&mut next_items),
             (Self::Entries { .. }, Self::Items(_)) | (Self::Items(_), Self::Entries { .. }) => {
-                debug_assert!(false, "no range spans entries and other things");
+                debug_assert!(false, "a range must have entries or items, not both");
             }
         }
     }
@@ -197,7 +200,7 @@ pub(in crate::store) fn decode_chunks(body: &[u8]) -> Result<Vec<Chunk>, DecodeE
 
 /// Returns the summary of the body of a range that begins at `low`.
 pub(in crate::store) fn summarize(low: &[u8], body: &[u8]) -> ChunkSummary {
-    if !holds_entries(low) {
+    if !contains_entries(low) {
         return ChunkSummary::empty();
     }
     decode_chunks(body).map_or_else(|_| ChunkSummary::unknown(), |chunks| ChunkSummary::from_chunks(&chunks))
@@ -205,10 +208,10 @@ pub(in crate::store) fn summarize(low: &[u8], body: &[u8]) -> ChunkSummary {
 
 fn pack_chunks(chunks: &[Chunk]) -> Vec<PackedChunk> {
     let (mut packed, mut first): (Vec<PackedChunk>, usize) = (Vec::new(), 0);
-    for (at, chunk) in chunks.iter().enumerate() {
+    for (index, chunk) in chunks.iter().enumerate() {
         let mut body = Vec::new();
         put_text(&mut body, &compress(chunk.stored()));
-        let piece = PackedChunk {
+        let packed_chunk = PackedChunk {
             lowest: codec::entry_key(&chunk.first_key()),
             highest: codec::entry_key(&chunk.last_key()),
             count: chunk.len() as u64,
@@ -217,16 +220,16 @@ fn pack_chunks(chunks: &[Chunk]) -> Vec<PackedChunk> {
             summary: ChunkSummary::from_chunks(std::slice::from_ref(chunk)),
         };
         match packed.last_mut() {
-            Some(before) if common_length(&before.highest, &piece.lowest) > SEPARATOR_BYTES_MAX => {
-                before.summary = ChunkSummary::from_chunks(&chunks[first..=at]);
-                before.highest = piece.highest;
-                before.count += piece.count;
-                before.raw_bytes += piece.raw_bytes;
-                before.body.extend_from_slice(&piece.body);
+            Some(before) if common_prefix_length(&before.highest, &packed_chunk.lowest) > SEPARATOR_BYTES_MAX => {
+                before.summary = ChunkSummary::from_chunks(&chunks[first..=index]);
+                before.highest = packed_chunk.highest;
+                before.count += packed_chunk.count;
+                before.raw_bytes += packed_chunk.raw_bytes;
+                before.body.extend_from_slice(&packed_chunk.body);
             }
             Some(_) | None => {
-                first = at;
-                packed.push(piece);
+                first = index;
+                packed.push(packed_chunk);
             }
         }
     }
@@ -234,20 +237,20 @@ fn pack_chunks(chunks: &[Chunk]) -> Vec<PackedChunk> {
 }
 
 fn pack_items(items: &BTreeMap<KeyBytes, Arc<[u8]>>) -> Vec<PackedChunk> {
-    let (mut packed, mut piece) = (Vec::new(), ItemsWriter::default());
+    let (mut packed, mut items_writer) = (Vec::new(), ItemsWriter::default());
     for (key, body) in items {
         let length = (key.len() + body.len()) as u64;
-        if piece.count >= ITEM_COUNT_MAX || (piece.count > 0 && piece.raw_bytes + length > ITEM_RAW_BYTES_MAX) {
-            packed.push(std::mem::take(&mut piece).finish());
+        if items_writer.count >= ITEM_COUNT_MAX || (items_writer.count > 0 && items_writer.raw_bytes + length > ITEM_RAW_BYTES_MAX) {
+            packed.push(std::mem::take(&mut items_writer).finish());
         }
-        piece.writer.add(key, Some(body));
-        piece.lowest.get_or_insert_with(|| key.to_vec());
-        piece.highest = key.to_vec();
-        piece.count += 1;
-        piece.raw_bytes += length;
+        items_writer.writer.add(key, Some(body));
+        items_writer.lowest.get_or_insert_with(|| key.to_vec());
+        items_writer.highest = key.to_vec();
+        items_writer.count += 1;
+        items_writer.raw_bytes += length;
     }
-    if piece.count > 0 {
-        packed.push(piece.finish());
+    if items_writer.count > 0 {
+        packed.push(items_writer.finish());
     }
     packed
 }
@@ -275,12 +278,12 @@ impl ItemsWriter {
     }
 }
 
-/// Returns the lows of packed chunks: `low`, then for each further chunk the shortest key above the
-/// previous one.
+/// Returns the lower bounds of packed chunks: `low` for the first one, and for each further chunk
+/// the shortest prefix of its first key that is above the last key of the chunk before it.
 pub(in crate::store) fn separators(low: &KeyBytes, packed: &[PackedChunk]) -> Vec<KeyBytes> {
     let between = |pair: &[PackedChunk]| {
         let above = &pair[1].lowest;
-        KeyBytes::from(&above[..=common_length(&pair[0].highest, above).min(above.len() - 1)])
+        KeyBytes::from(&above[..=common_prefix_length(&pair[0].highest, above).min(above.len() - 1)])
     };
     std::iter::once(low.clone()).chain(packed.windows(2).map(between)).collect()
 }

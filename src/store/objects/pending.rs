@@ -51,11 +51,11 @@ impl PendingChanges {
 
     /// Adds the decoded object of a record, if it is the newest of its key and not packed yet.
     pub(in crate::store) fn add_decoded(&mut self, record: &Arc<Record>) {
-        if let Some(Some(StoredValue::Record(held))) = self.recent.get_mut(&codec::entry_key(&record.key)[..])
-            && held.last_sequence == record.last_sequence
-            && held.value == record.value
+        if let Some(Some(StoredValue::Record(pending_record))) = self.recent.get_mut(&codec::entry_key(&record.key)[..])
+            && pending_record.last_sequence == record.last_sequence
+            && pending_record.value == record.value
         {
-            *held = Arc::clone(record);
+            *pending_record = Arc::clone(record);
         }
     }
 
@@ -64,10 +64,11 @@ impl PendingChanges {
         self.deferred_count
     }
 
-    /// Packs the records, if that saves memory. Leaves up to `deferred_max` new records that may be
+    /// Packs the records, if that saves memory. Defers up to `deferred_max` new records that may be
     /// part of a list.
     pub(in crate::store) fn pack(&mut self, deferred_max: usize) {
-        // each call goes through all waiting records, so it waits until there are half as many more
+        // each pass visits all deferred records, so the next pass waits until their number has
+        // grown by half
         if self.record_count < PACKED_MIN.max(self.deferred_count + self.deferred_count / 2) {
             return;
         }
@@ -78,24 +79,24 @@ impl PendingChanges {
                 Some(StoredValue::Item(_)) | None => drop(self.recent.insert(key, value)),
             }
         }
-        let (mut others, mut left) = (Vec::new(), Vec::new());
-        let is_of_one_scope = |(_, one): &(KeyBytes, Arc<Record>), (_, next): &(KeyBytes, Arc<Record>)| {
-            one.key.kind == next.key.kind && one.key.cluster == next.key.cluster
+        let (mut others, mut deferred) = (Vec::new(), Vec::new());
+        let is_of_one_scope = |(_, previous): &(KeyBytes, Arc<Record>), (_, next): &(KeyBytes, Arc<Record>)| {
+            previous.key.kind == next.key.kind && previous.key.cluster == next.key.cluster
         };
         for run in records.chunk_by(is_of_one_scope) {
             let new = run.iter().filter(|(_, record)| record.create_sequence == record.last_sequence).count();
             if run.len() >= WHOLE_RUN {
                 self.packed.extend(pack::build(run.iter().map(|(_, record)| &**record)));
-            } else if new >= PACKED_MIN && left.len() + run.len() <= deferred_max {
-                left.extend_from_slice(run);
+            } else if new >= PACKED_MIN && deferred.len() + run.len() <= deferred_max {
+                deferred.extend_from_slice(run);
             } else {
                 others.extend(run.iter().map(|(_, record)| &**record));
             }
         }
         self.packed.extend(pack::build(others));
-        self.deferred_count = left.len();
-        self.record_count = left.len();
-        self.recent.extend(left.into_iter().map(|(key, record)| (key, Some(StoredValue::Record(record)))));
+        self.deferred_count = deferred.len();
+        self.record_count = deferred.len();
+        self.recent.extend(deferred.into_iter().map(|(key, record)| (key, Some(StoredValue::Record(record)))));
     }
 
     /// Returns the packed records and the newer changes.
@@ -115,13 +116,13 @@ mod tests {
     use crate::pack::IndexedFields;
 
     /// Returns an identity, with or without its decoded object.
-    fn record(number: u32, sequence: u64, is_known: bool) -> Arc<Record> {
+    fn record(number: u32, sequence: u64, is_decoded: bool) -> Arc<Record> {
         let identity = Identity { id: number, labels: IdentityLabels::default() };
         Arc::new(Record {
             key: EntryKey::new(Kind::Identity, ClusterName::parse("paris").unwrap(), number.to_string()),
             value: format!("k8s:app=a{sequence};").into_bytes().into(),
             good_value: None,
-            object: is_known.then(|| Arc::new(Object::Identity(identity))),
+            object: is_decoded.then(|| Arc::new(Object::Identity(identity))),
             rejection: None,
             source: SourceStamp::default(),
             create_sequence: Sequence(1),
@@ -142,11 +143,11 @@ mod tests {
         let RangeContent::Entries { newer, changed, .. } = content else { panic!() };
         let chunks = pack::fold(&[], &newer, &changed);
         let rows = chunks.iter().flat_map(|chunk| (0..chunk.len()).map(move |row| (chunk, row)));
-        rows.map(|(chunk, row)| (chunk.key(row).name.to_string(), chunk.last_sequence(row).0, chunk.meaning(row))).collect()
+        rows.map(|(chunk, row)| (chunk.key(row).name.to_string(), chunk.last_sequence(row).0, chunk.indexed_fields(row))).collect()
     }
 
     #[test]
-    fn the_newest_change_of_a_key_wins_whether_packed_or_not() {
+    fn the_newest_change_of_a_key_overrides_older_ones() {
         for seed in 0..200 {
             let mut random = StdRng::seed_from_u64(seed);
             let (mut pending, mut model) = (PendingChanges::default(), BTreeMap::new());
@@ -183,10 +184,10 @@ mod tests {
             (pending.packed.iter().map(pack::Chunk::len).collect::<Vec<_>>(), pending.deferred_count(), pending.recent.len())
         };
         assert_eq!(packed_with(10..16, true, DEFERRED_MAX), (vec![], 6, 6));
-        assert_eq!(packed_with(16..18, true, DEFERRED_MAX), (vec![], 6, 8), "so few more are not worth a look");
+        assert_eq!(packed_with(16..18, true, DEFERRED_MAX), (vec![], 6, 8), "two more records do not cause another pass");
         assert_eq!(packed_with(18..26, true, DEFERRED_MAX), (vec![16], 0, 0));
-        assert_eq!(packed_with(10..16, false, DEFERRED_MAX), (vec![16, 6], 0, 0), "a change is no part of a list");
-        assert_eq!(packed_with(30..36, true, 5), (vec![16, 6, 6], 0, 0), "no more may wait");
+        assert_eq!(packed_with(10..16, false, DEFERRED_MAX), (vec![16, 6], 0, 0), "changed records are not deferred");
+        assert_eq!(packed_with(30..36, true, 5), (vec![16, 6, 6], 0, 0), "the limit of deferred records is reached");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Summary of a chunk of entries, which shows whether a lookup must read the chunk.
 //!
-//! A "no" is certain; a "yes" is wrong once in about 300 times. `manifest` stores the summaries.
+//! A "no" is certain. An element that is not in the chunk gets a "yes" about once in 300 times.
+//! `manifest` stores the summaries.
 //!
 //! Bytes: flags (1 rows of unknown meaning, 2 prefixes, 4 identities, 8 addresses of nodes) ·
 //! `varint` count · that many `varint` ranks of prefixes (length × 4, + 2 for hosts, + 1 for IPv6),
@@ -59,7 +60,7 @@ impl ChunkSummary {
         for chunk in chunks {
             clusters.extend(chunk.clusters().map(|(_, cluster)| cluster.as_str()));
             for row in 0..chunk.len() {
-                match chunk.meaning(row) {
+                match chunk.indexed_fields(row) {
                     IndexedFields::Unknown => flags |= UNKNOWN,
                     IndexedFields::Nothing | IndexedFields::Service(_) => {}
                     IndexedFields::Ip { prefix, .. } => {
@@ -115,26 +116,26 @@ impl ChunkSummary {
 
     /// Returns the clusters that have entries in the chunk.
     pub(in crate::store) fn clusters(&self) -> Vec<ClusterName> {
-        let clusters = decode_fields(&self.0).map(|parts| parts.clusters).unwrap_or_default();
+        let clusters = decode_fields(&self.0).map(|fields| fields.clusters).unwrap_or_default();
         clusters.into_iter().filter_map(|text| ClusterName::parse(text).ok()).collect()
     }
 
-    /// Returns whether the chunk may answer one of the questions. Always false for a key, because
-    /// the chunk's range decides.
-    pub(in crate::store) fn may_match(&self, questions: &[RecordQuery]) -> bool {
-        decode_fields(&self.0).map_or(true, |parts| questions.iter().any(|question| parts.may_match(question)))
+    /// Returns whether the chunk may have a match for one of the queries. Always false for
+    /// [`RecordQuery::Key`], because the chunk's range shows whether it may contain the key.
+    pub(in crate::store) fn may_match(&self, queries: &[RecordQuery]) -> bool {
+        decode_fields(&self.0).map_or(true, |fields| queries.iter().any(|query| fields.may_match(query)))
     }
 }
 
 impl SummaryFields<'_> {
-    fn may_match(&self, question: &RecordQuery) -> bool {
+    fn may_match(&self, query: &RecordQuery) -> bool {
         let is_set = |bit: usize| self.filter.get(bit / 8).is_some_and(|byte| byte & 1 << (bit % 8) != 0);
         let has = |flag: u8, hash: u64| self.flags & flag != 0 && bits(hash, self.filter.len()).all(is_set);
         let has_prefix = |prefix| has(PREFIXES, prefix_hash(prefix));
-        match question {
+        match query {
             RecordQuery::Key(_) => false,
             _ if self.flags & UNKNOWN != 0 => true,
-            RecordQuery::Covering(ip) => self.ranks.iter().any(|rank| covering(*ip, *rank).is_some_and(has_prefix)),
+            RecordQuery::Covering(ip) => self.ranks.iter().any(|rank| covering_prefix(*ip, *rank).is_some_and(has_prefix)),
             RecordQuery::Network(net) => [true, false].into_iter().any(|host| has_prefix(ObjectPrefix { net: *net, host })),
             RecordQuery::Identity(id) => has(IDENTITIES, identity_hash(*id)),
             RecordQuery::NodeAt(ip) => has(NODES, node_hash(*ip)),
@@ -168,7 +169,7 @@ fn rank(prefix: ObjectPrefix) -> u64 {
 }
 
 /// Returns the prefix with this rank that covers an address. `None` for the other address family.
-fn covering(ip: IpAddr, rank: u64) -> Option<ObjectPrefix> {
+fn covering_prefix(ip: IpAddr, rank: u64) -> Option<ObjectPrefix> {
     if (rank & 1 == 1) != ip.is_ipv6() {
         return None;
     }

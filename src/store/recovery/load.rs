@@ -1,7 +1,7 @@
 //! Loads the contents of the store, and drops what cannot be read together with the cursors that
 //! cover it.
 //!
-//! Damage costs itself and the cursors of the scopes that it may affect
+//! Damage costs the damaged keys and the cursors of the scopes that it may affect
 //! (docs/develop/invariants.md, 7 and 8), so that a resync restores the entries. `slot_scan` finds
 //! damaged slots, `recovery` damaged files. The caller decodes the values of entries.
 
@@ -104,8 +104,9 @@ pub(in crate::store) struct ContentScan {
     suspect_everywhere: bool,
 }
 
-/// Loads everything. Removes what cannot be read, and the cursors that may cover it, also from the
-/// disk. Returns the losses, human-readable, and the log, which is new if something was removed.
+/// Loads everything. Removes unreadable keys, and the cursors that may cover them, from the
+/// contents and from the disk. Returns the losses, human-readable, and the log, which is new if
+/// something was removed.
 pub(in crate::store) fn load_and_repair<S: SlotStorage>(
     chunk_store: &mut ChunkStore<S>,
     mut damage: DamageReport,
@@ -138,7 +139,7 @@ pub(super) fn load_trusted<S: SlotStorage>(
     Ok((scan.loaded, losses, scan.repairs))
 }
 
-/// Folds everything and the repairs, and creates an empty log that replaces all log files.
+/// Adds the repairs, folds everything, and creates an empty log that replaces all log files.
 pub(in crate::store) fn create_log<S: SlotStorage>(
     chunk_store: &mut ChunkStore<S>,
     repairs: &KeyChanges,
@@ -195,7 +196,7 @@ impl ContentScan {
             StoredKey::Entry(_) => return Err(DecodeError::Field("key")),
             StoredKey::Cursor(scope) => self.loaded.cursors.push((scope.clone(), codec::decode_cursor(body)?)),
             StoredKey::Cluster(cluster) => self.loaded.clusters.push((cluster.clone(), codec::decode_cluster(body)?)),
-            StoredKey::Sequence => self.reserve(Sequence(codec::decode_number(body)?)),
+            StoredKey::Sequence => self.raise_reserved_sequence(Sequence(codec::decode_number(body)?)),
             StoredKey::Tombstone(sequence) => self.loaded.tombstones.push((*sequence, codec::decode_tombstone(body)?)),
             StoredKey::Epochs => self.loaded.epochs = codec::decode_epochs(body)?,
             StoredKey::Floor => self.loaded.floor = Sequence(codec::decode_number(body)?),
@@ -213,7 +214,7 @@ impl ContentScan {
         // the sequence metadata may be lost, so the sequences of the records count too
         let packed = chunks.iter().map(Chunk::max_sequence);
         let newest = changed.values().flatten().map(|record| record.last_sequence).chain(packed).max();
-        self.reserve(newest.unwrap_or_default());
+        self.raise_reserved_sequence(newest.unwrap_or_default());
         self.loaded.chunks.extend(chunks);
         self.loaded.changed.extend(changed);
     }
@@ -223,7 +224,7 @@ impl ContentScan {
         !self.suspect_everywhere && self.loaded.damaged_count == 0
     }
 
-    pub(in crate::store) fn reserve(&mut self, sequence: Sequence) {
+    pub(in crate::store) fn raise_reserved_sequence(&mut self, sequence: Sequence) {
         self.loaded.sequence_reserved = self.loaded.sequence_reserved.max(sequence);
     }
 
@@ -247,8 +248,8 @@ impl ContentScan {
         let Self { loaded, suspect_everywhere, repairs, .. } = self;
         loaded.cursors.retain(|(scope, _)| {
             let (low, high) = codec::scope_range(scope);
-            let concerns = |(from, to): &(KeyBytes, Option<KeyBytes>)| **from < *high && to.as_ref().is_none_or(|to| **to > *low);
-            let suspect = *suspect_everywhere || lost.iter().any(concerns);
+            let overlaps = |(from, to): &(KeyBytes, Option<KeyBytes>)| **from < *high && to.as_ref().is_none_or(|to| **to > *low);
+            let suspect = *suspect_everywhere || lost.iter().any(overlaps);
             if suspect {
                 repairs.insert(codec::cursor_key(scope).into(), None);
             }

@@ -1,4 +1,4 @@
-//! Texts for the losses of a store.
+//! Human-readable descriptions of the losses of a store.
 
 use super::slot_scan::DamageReport;
 
@@ -6,9 +6,9 @@ use super::slot_scan::DamageReport;
 /// chunk.
 const RANGES_NAMED_MAX: usize = 8;
 
-/// Describes the losses of a store. Empty if nothing was lost. `damaged_count` is the number of
+/// Describes the losses of a store. Empty if nothing was lost. `undecodable_count` is the number of
 /// values that could not be decoded.
-pub(in crate::store) fn describe_losses(damage: &DamageReport, damaged_count: u64) -> Vec<String> {
+pub(in crate::store) fn describe_losses(damage: &DamageReport, undecodable_count: u64) -> Vec<String> {
     let mut losses = Vec::new();
     if damage.damaged_count > 0 {
         losses.push(format!("{} slots are damaged", damage.damaged_count));
@@ -19,14 +19,14 @@ pub(in crate::store) fn describe_losses(damage: &DamageReport, damaged_count: u6
     }
     let unnamed = damage.lost.len().saturating_sub(RANGES_NAMED_MAX);
     if unnamed > 0 {
-        losses.push(format!("and from {unnamed} more ranges"));
+        losses.push(format!("nothing can be read from {unnamed} more ranges"));
     }
     if damage.suspect_everywhere {
         losses.push("changes may be missing anywhere: meshkeep lists all clusters again".to_owned());
     }
     losses.extend(damage.doubts.iter().map(|doubt| format!("{doubt}: meshkeep lists all clusters again")));
-    if damaged_count > 0 {
-        losses.push(format!("{damaged_count} values cannot be read"));
+    if undecodable_count > 0 {
+        losses.push(format!("{undecodable_count} values cannot be read"));
     }
     losses
 }

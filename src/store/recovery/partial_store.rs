@@ -27,7 +27,8 @@ use crate::store::objects::object;
 use crate::store::objects::packing::{self, RangeContent};
 use crate::store::objects::pending::PendingChanges;
 
-/// Entries that may answer a question, and some others. The fields are those of [`StoreContents`].
+/// All entries that match some queries, and other entries of the same chunks. The fields are those
+/// of [`StoreContents`].
 #[derive(Debug, Default)]
 pub struct EarlyEntries {
     /// Entries, sorted by key.
@@ -49,7 +50,7 @@ pub struct PartialStore {
 }
 
 impl PartialStore {
-    /// Returns `None` if the metadata is damaged.
+    /// Reads the metadata. Returns `None` if it is damaged.
     pub(in crate::store) fn new(engine: &Arc<Engine>, early: EarlyIndex) -> Option<Self> {
         let (metadata, clusters) = thread::scope(|scope| {
             let clusters = scope.spawn(|| early.clusters());
@@ -58,12 +59,12 @@ impl PartialStore {
         Some(Self { engine: Arc::downgrade(engine), metadata: metadata?, clusters: clusters?, early })
     }
 
-    /// Reads the entries that may answer the questions. Returns `None` if something is damaged;
+    /// Reads the entries that may match the queries. Returns `None` if something is damaged;
     /// everything must then be read first.
     #[must_use]
-    pub fn read(&self, questions: &[RecordQuery]) -> Option<EarlyEntries> {
+    pub fn read(&self, queries: &[RecordQuery]) -> Option<EarlyEntries> {
         let engine = self.engine.upgrade()?;
-        self.early.read(&*engine, questions)
+        self.early.read(&*engine, queries)
     }
 }
 
@@ -71,7 +72,7 @@ impl EarlyIndex {
     /// Reads the cursors, clusters and metadata.
     fn read_metadata<S: SlotStorage>(&self, storage: &S) -> Option<StoreContents> {
         let mut scan = ContentScan::default();
-        for (low, entry) in self.entries.iter().filter(|(low, _)| !packing::holds_entries(low) && ***low < [codec::TOMBSTONE_TAG][..]) {
+        for (low, entry) in self.entries.iter().filter(|(low, _)| !packing::contains_entries(low) && ***low < [codec::TOMBSTONE_TAG][..]) {
             let RangeContent::Items(items) = self.read_range(storage, low, entry)? else { return None };
             items.iter().filter(|(key, _)| key.first() != Some(&codec::TOMBSTONE_TAG)).for_each(|(key, body)| scan.add_item(key, body));
         }
@@ -81,28 +82,28 @@ impl EarlyIndex {
     pub(in crate::store) fn clusters(&self) -> BTreeSet<ClusterName> {
         let mut clusters: BTreeSet<ClusterName> = self.entries.values().flat_map(|entry| entry.summary.clusters()).collect();
         // there are a hundred thousand keys, but only a thousand prefixes
-        let head = |key: &[u8]| memchr::memrchr(b'/', key).map_or(key.len(), |end| end + 1);
-        let put = self.puts_within(&[codec::ENTRY_TAG], &[codec::ENTRY_TAG + 1]);
-        let keys: HashMap<&[u8], &[u8]> = put.map(|(key, _)| (&key[..head(key)], key)).collect();
+        let prefix_length = |key: &[u8]| memchr::memrchr(b'/', key).map_or(key.len(), |end| end + 1);
+        let puts = self.puts_within(&[codec::ENTRY_TAG], &[codec::ENTRY_TAG + 1]);
+        let keys: HashMap<&[u8], &[u8]> = puts.map(|(key, _)| (&key[..prefix_length(key)], key)).collect();
         clusters.extend(keys.into_values().filter_map(codec::decode_entry_key).map(|key| key.cluster));
         clusters
     }
 
-    /// Reads the entries that may answer the questions.
-    pub(in crate::store) fn read<S: SlotStorage>(&self, storage: &S, questions: &[RecordQuery]) -> Option<EarlyEntries> {
-        let mut keys: Vec<Vec<u8>> = questions.iter().flat_map(|question| self.keys_in_log(question)).collect();
+    /// Reads the entries that may match the queries.
+    pub(in crate::store) fn read<S: SlotStorage>(&self, storage: &S, queries: &[RecordQuery]) -> Option<EarlyEntries> {
+        let mut keys: Vec<Vec<u8>> = queries.iter().flat_map(|query| self.keys_in_log(query)).collect();
         keys.sort_unstable();
-        let mut found = EarlyEntries::default();
-        for (low, entry) in self.entries.iter().filter(|(low, _)| packing::holds_entries(low)) {
+        let mut early_entries = EarlyEntries::default();
+        for (low, entry) in self.entries.iter().filter(|(low, _)| packing::contains_entries(low)) {
             let first = keys.partition_point(|key| key[..] < **low);
             let has_key = keys.get(first).is_some_and(|key| entry.high.as_ref().is_none_or(|high| key[..] < **high));
-            if has_key || entry.summary.may_match(questions) {
+            if has_key || entry.summary.may_match(queries) {
                 let RangeContent::Entries { chunks, changed, .. } = self.read_range(storage, low, entry)? else { return None };
-                found.chunks.extend(chunks);
-                found.changed.extend(changed);
+                early_entries.chunks.extend(chunks);
+                early_entries.changed.extend(changed);
             }
         }
-        Some(found)
+        Some(early_entries)
     }
 
     /// Returns the content of a range: its chunk, if it is the listed one or a newer one, with the
@@ -123,19 +124,20 @@ impl EarlyIndex {
         Some(content)
     }
 
-    /// Returns the keys in the log that may answer a question. Summaries do not include them.
-    fn keys_in_log(&self, question: &RecordQuery) -> Vec<Vec<u8>> {
+    /// Returns the keys in the log that may match a query. Summaries do not include them.
+    fn keys_in_log(&self, query: &RecordQuery) -> Vec<Vec<u8>> {
         const NETWORKS: &[Kind] = &[Kind::Ip, Kind::NodeIp];
-        // the kinds that may answer, and a filter for their keys and values; "no" is certain
-        let (kinds, may_answer): (&[Kind], KeyFilter<'_>) = match question {
+        // the kinds that may match, and a filter for their keys and values; if the filter rejects
+        // an entry, the entry does not match
+        let (kinds, may_match): (&[Kind], KeyFilter<'_>) = match query {
             RecordQuery::Key(key) => return vec![codec::entry_key(key)],
-            RecordQuery::Covering(ip) => (NETWORKS, is_of_net(IpNet::from(*ip), move |net| net.contains(ip))),
-            RecordQuery::Network(net) => (NETWORKS, is_of_net(*net, move |own| own == net)),
+            RecordQuery::Covering(ip) => (NETWORKS, network_filter(IpNet::from(*ip), move |net| net.contains(ip))),
+            RecordQuery::Network(net) => (NETWORKS, network_filter(*net, move |own| own == net)),
             RecordQuery::Identity(id) => {
                 let digits = id.to_string().into_bytes();
-                // there may be leading zeros
-                let leads = |rest: &[u8]| rest.iter().rfind(|byte| **byte != b'0') == Some(&b'/');
-                (&[Kind::Identity], Box::new(move |key, _| key.strip_suffix(&*digits).is_some_and(leads)))
+                // the number in the key may have leading zeros
+                let has_only_leading_zeros = |rest: &[u8]| rest.iter().rfind(|byte| **byte != b'0') == Some(&b'/');
+                (&[Kind::Identity], Box::new(move |key, _| key.strip_suffix(&*digits).is_some_and(has_only_leading_zeros)))
             }
             // an IPv4 address has one spelling, unless it is escaped or written as IPv6
             // (`::ffff:10.1.2.3`)
@@ -148,7 +150,7 @@ impl EarlyIndex {
         };
         let mut keys = Vec::new();
         for (low, high) in kinds.iter().map(|kind| codec::kind_range(*kind)) {
-            let changes = self.puts_within(&low, &high).filter(|(key, value)| may_answer(key, value.unwrap_or_default()));
+            let changes = self.puts_within(&low, &high).filter(|(key, value)| may_match(key, value.unwrap_or_default()));
             keys.extend(changes.map(|(key, _)| key.to_vec()));
         }
         keys
@@ -162,28 +164,28 @@ impl EarlyIndex {
     }
 }
 
-/// Decides from a key and a value whether an entry may answer a question.
+/// Decides from a key and a value whether an entry may match a query.
 type KeyFilter<'a> = Box<dyn Fn(&[u8], &[u8]) -> bool + 'a>;
 
-/// Returns a filter for keys of ip entries, announced or derived, whose network passes. The name of
-/// a usable entry is its prefix as text (`wire::ip`).
+/// Returns a filter for keys of ip entries, announced or derived. `is_match` decides which networks
+/// match. The name of a usable entry is its prefix as text (`wire::ip`).
 ///
 /// The log has a hundred thousand keys, and almost none matches. Parsing each of them took a fifth
 /// of the time until a killed process answers again, so the end of the key is compared first.
-fn is_of_net<'a>(asked: IpNet, passes: impl Fn(&IpNet) -> bool + 'a) -> KeyFilter<'a> {
+fn network_filter<'a>(queried_net: IpNet, is_match: impl Fn(&IpNet) -> bool + 'a) -> KeyFilter<'a> {
     // an IPv6 address has many spellings
-    let host = asked.addr().is_ipv4().then(|| asked.addr().to_string().into_bytes());
+    let host = queried_net.addr().is_ipv4().then(|| queried_net.addr().to_string().into_bytes());
     Box::new(move |key, _| {
         // the key of an IPv4 host ends with its address; that of a CIDR has one or two digits after
         // the last slash
-        let may_be = host.as_ref().is_none_or(|host| key.ends_with(host) || key[key.len().saturating_sub(3)..].contains(&b'/'));
-        may_be && net_of(key).is_some_and(|net| passes(&net))
+        let may_match = host.as_ref().is_none_or(|host| key.ends_with(host) || key[key.len().saturating_sub(3)..].contains(&b'/'));
+        may_match && parse_network(key).is_some_and(|net| is_match(&net))
     })
 }
 
 /// Returns the network of an ip entry: the name in `ecilium/cache/ip/v1/<cluster>/<name>`, or in
 /// `ecilium/cache/node-ips/v1/<cluster>/<node>#<name>`.
-fn net_of(key: &[u8]) -> Option<IpNet> {
+fn parse_network(key: &[u8]) -> Option<IpNet> {
     let name = key.splitn(6, |byte| *byte == b'/').nth(5)?.rsplit(|byte| *byte == b'#').next()?;
     std::str::from_utf8(name).ok().and_then(ObjectPrefix::parse).map(|prefix| prefix.net)
 }

@@ -1,4 +1,4 @@
-//! Reads the store from its slots, after an interruption at any moment and with any damage.
+//! Rebuilds the open store from its slots, after a crash at any moment and whatever the damage.
 //!
 //! For each key the chunk with the highest stamp is valid; a damaged one leaves its range empty.
 //! Then each batch of the log is applied to the chunks that do not contain it. The result is a
@@ -35,7 +35,7 @@ static DAMAGED: LogLimiter = LogLimiter::new();
 /// Everything that early lookups need.
 #[derive(Debug)]
 pub(in crate::store) struct EarlyIndex {
-    /// Entries of the manifest, by low.
+    /// Entries of the manifest, by the lower bounds of their ranges.
     pub(in crate::store) entries: Arc<BTreeMap<KeyBytes, ManifestEntry>>,
     /// Changes in the log, oldest first. They are not merged, which would take most of the time
     /// until the first answer.
@@ -53,7 +53,7 @@ pub(in crate::store) struct DamageReport {
     pub(super) doubts: Vec<String>,
     /// Ranges in which keys may be missing.
     pub(in crate::store) lost: Vec<(KeyBytes, Option<KeyBytes>)>,
-    /// Content of the intact chunks, by low, so that it is not read again.
+    /// Content of the intact chunks, by lower bound, so that it is not read again.
     pub(in crate::store) bodies: BTreeMap<KeyBytes, ChunkBody>,
 }
 
@@ -70,7 +70,7 @@ pub(in crate::store) struct ScannedObject {
     pub(in crate::store) head: ObjectHead,
     part_count: u64,
     parts: BTreeMap<u64, (Slot, Option<Vec<u8>>)>,
-    /// Decoded entries instead of a body in one part. Decoded in the thread that read the slot.
+    /// Entries of a chunk in one slot, decoded by the thread that read it. They replace the body.
     unpacked: Option<Vec<pack::Chunk>>,
 }
 
@@ -118,7 +118,7 @@ impl ScannedObject {
         self.parts.values().filter_map(|(_, body)| body.as_deref()).collect::<Vec<_>>().concat()
     }
 
-    /// Moves the body out. Copies nothing if it is in one slot, as most are.
+    /// Moves the body out. Most bodies are in one slot and are not copied.
     fn take_body(&mut self) -> Vec<u8> {
         match (self.parts.len(), self.parts.values_mut().next()) {
             (1, Some((_, body))) => body.take().unwrap_or_default(),
@@ -193,12 +193,12 @@ type SlotContents = (Slot, Option<Result<ObjectPart, DecodeError>>, Option<Vec<p
 
 /// Reads a slot. Decodes a complete chunk at once, although a newer one may replace it, which is
 /// rare.
-fn read_slot<S: SlotStorage>(slots: &S, slot: Slot) -> Result<SlotContents, EngineError> {
-    let Some(value) = slots.get(slot)? else { return Ok((slot, None, None)) };
+fn read_slot<S: SlotStorage>(storage: &S, slot: Slot) -> Result<SlotContents, EngineError> {
+    let Some(value) = storage.get(slot)? else { return Ok((slot, None, None)) };
     let mut part = object::decode_part(slot, value);
     let mut unpacked = None;
     if let Ok(ObjectPart { head, count: 1, body: Some(body), .. }) = &mut part {
-        if slot.kind == SlotKind::Chunk && packing::holds_entries(&head.low) {
+        if slot.kind == SlotKind::Chunk && packing::contains_entries(&head.low) {
             unpacked = packing::decode_chunks(body).ok();
         }
         if unpacked.is_some() {
@@ -248,11 +248,14 @@ impl<S: SlotStorage> SlotScan<S> {
         self.chunk_store.set_checkpoint(id, folded_group);
         let doubts = &mut self.damage.doubts;
         if id == 0 {
-            doubts.push("its mark is missing or damaged, or a repair was aborted".to_owned());
+            doubts.push("its checkpoint is missing or damaged, or a repair was interrupted".to_owned());
         } else if recovered_log.is_missing() {
             doubts.push("its log is missing, or belongs to another store".to_owned());
         } else if recovered_log.folded_group > folded_group {
-            doubts.push(format!("it went back from group {} to {folded_group}: the newest groups are lost", recovered_log.folded_group));
+            doubts.push(format!(
+                "its chunks are older than its log (group {folded_group} instead of {}): the newest groups are lost",
+                recovered_log.folded_group
+            ));
         } else if recovered_log.first_group > folded_group + 1 {
             doubts.push(format!(
                 "its log starts with group {}: the groups from {} on are lost",
@@ -270,13 +273,13 @@ impl<S: SlotStorage> SlotScan<S> {
         Ok(recovered_log)
     }
 
-    /// Records the content of a slot. Damage is only counted if `counts`.
-    fn add_part(&mut self, slot: Slot, part: Option<Result<ObjectPart, DecodeError>>, counts: bool) -> Option<ObjectPart> {
+    /// Records the content of a slot. Damage is counted only if `counts_damage` is true.
+    fn add_part(&mut self, slot: Slot, part: Option<Result<ObjectPart, DecodeError>>, counts_damage: bool) -> Option<ObjectPart> {
         match part {
             None => self.chunk_store.slot_allocator_mut().register_free_slot(slot),
             Some(Ok(part)) => {
                 self.chunk_store.slot_allocator_mut().register_stamp(part.head.stamp);
-                if part.body.is_none() && counts {
+                if part.body.is_none() && counts_damage {
                     if let Some(LogPermit { more }) = DAMAGED.permit("damaged") {
                         tracing::warn!(%slot, more, "a slot of the store is damaged");
                     }
@@ -288,8 +291,8 @@ impl<S: SlotStorage> SlotScan<S> {
                 if let Some(LogPermit { more }) = DAMAGED.permit("unreadable") {
                     tracing::warn!(%slot, %error, more, "cannot read a slot of the store");
                 }
-                self.damage.damaged_count += u64::from(counts);
-                self.damage.suspect_everywhere |= counts;
+                self.damage.damaged_count += u64::from(counts_damage);
+                self.damage.suspect_everywhere |= counts_damage;
                 self.garbage.push(slot);
             }
         }
@@ -357,22 +360,22 @@ impl<S: SlotStorage> SlotScan<S> {
 
     /// Selects the valid chunks. Returns the last group that any of them contains.
     fn restore_chunks(&mut self) -> Result<u64, EngineError> {
-        // interrupted writes or deletes
+        // an interrupted write or delete leaves an incomplete object
         let (complete, partial) = std::mem::take(&mut self.chunks).into_iter().partition(|(_, object)| object.is_complete());
         self.chunks = complete;
         self.garbage.extend(partial.values().flat_map(ScannedObject::slots));
         let highest = self.chunks.values().map(|object| object.head.last_group).max().unwrap_or_default();
-        let (mut kept, mut whole) = (BTreeSet::new(), Vec::new());
+        let (mut kept_stamps, mut intact_chunks) = (BTreeSet::new(), Vec::new());
         for (low, end, stamp) in self.newest_chunks() {
             let object = stamp.and_then(|stamp| self.chunks.get(&stamp));
             match object {
                 Some(object) if !object.is_damaged() && *low == *object.head.low && end == RangeEnd::new(object.head.high.as_deref()) => {
-                    kept.insert(object.head.stamp);
-                    whole.push((low, end.high(), object.head.stamp));
+                    kept_stamps.insert(object.head.stamp);
+                    intact_chunks.push((low, end.high(), object.head.stamp));
                 }
                 Some(object) if !object.is_damaged() => write_remainder(&mut self.chunk_store, object, low, &end)?,
                 Some(_) | None => {
-                    // after the next write the damage is no longer visible in the slots
+                    // the next write hides the damage, so the id 0 marks the store
                     if self.damage.lost.is_empty() {
                         self.chunk_store.set_log_id(0)?;
                     }
@@ -382,25 +385,25 @@ impl<S: SlotStorage> SlotScan<S> {
                 }
             }
         }
-        self.keep_chunks(whole)?;
-        let dead = self.chunks.iter().filter(|(stamp, _)| !kept.contains(*stamp));
-        self.garbage.extend(dead.flat_map(|(_, object)| object.slots()));
+        self.keep_chunks(intact_chunks)?;
+        let replaced = self.chunks.iter().filter(|(stamp, _)| !kept_stamps.contains(*stamp));
+        self.garbage.extend(replaced.flat_map(|(_, object)| object.slots()));
         Ok(highest)
     }
 
     /// Inserts chunks that are valid as they are. Summarizes those whose manifest entry differs.
-    fn keep_chunks(&mut self, whole: Vec<(KeyBytes, Option<KeyBytes>, u64)>) -> Result<(), EngineError> {
+    fn keep_chunks(&mut self, intact_chunks: Vec<(KeyBytes, Option<KeyBytes>, u64)>) -> Result<(), EngineError> {
         let manifest_entries = Arc::clone(self.chunk_store.manifest().entries());
-        let summaries = map_in_threads(&whole, |(low, high, stamp)| {
+        let summaries = map_in_threads(&intact_chunks, |(low, high, stamp)| {
             let object = self.chunks.get(stamp)?;
             let entry =
                 manifest_entries.get(low).filter(|entry| entry.stamp == *stamp && entry.high == *high && entry.slots == object.slots());
             Some(entry.map_or_else(|| Err(object.summary(low)), |entry| Ok(entry.summary.clone())))
         })?;
-        for ((low, high, stamp), summary) in whole.into_iter().zip(summaries) {
+        for ((low, high, stamp), summary) in intact_chunks.into_iter().zip(summaries) {
             let (Some(object), Some(summary)) = (self.chunks.get_mut(&stamp), summary) else { continue };
             let is_in_manifest = summary.is_ok();
-            let summary = summary.unwrap_or_else(|made| made);
+            let summary = summary.unwrap_or_else(|computed| computed);
             self.chunk_store.insert_chunk(low.clone(), stored_range(object, high, summary), is_in_manifest);
             self.damage.bodies.insert(low, object.take_content());
         }
@@ -455,7 +458,7 @@ fn write_remainder<S: SlotStorage>(
 
 /// Returns the parts of a range that are not covered yet.
 fn uncovered(covered: &BTreeMap<KeyBytes, (RangeEnd, Option<u64>)>, low: KeyBytes, end: RangeEnd) -> Vec<(KeyBytes, RangeEnd)> {
-    let mut free = Vec::new();
+    let mut gaps = Vec::new();
     let mut from = RangeEnd::Before(low.clone());
     let before = covered.range(..low.clone()).next_back();
     for (covered_low, (covered_end, _)) in before.into_iter().chain(covered.range(low..)) {
@@ -466,16 +469,16 @@ fn uncovered(covered: &BTreeMap<KeyBytes, (RangeEnd, Option<u64>)>, low: KeyByte
         if from < covered_low
             && let Some(from) = from.high()
         {
-            free.push((from, covered_low));
+            gaps.push((from, covered_low));
         }
         from = from.max(covered_end.clone());
     }
     if from < end
         && let Some(from) = from.high()
     {
-        free.push((from, end));
+        gaps.push((from, end));
     }
-    free
+    gaps
 }
 
 /// Decodes the values of a block. Also returns the number of values that cannot be decoded.

@@ -8,7 +8,7 @@ use crate::store::encoding::checksum::{DecodeError, append_checksum, open_checke
 use crate::store::encoding::codec::{self, StoredKey};
 
 #[test]
-fn keys_read_back() {
+fn keys_round_trip() {
     for kind in Kind::ALL {
         let entry = key(kind, "paris-1", "a/b:c/24");
         assert_eq!(codec::decode_key(&codec::entry_key(&entry)), Some(StoredKey::Entry(entry)));
@@ -57,7 +57,7 @@ fn other_keys_do_not_decode() {
 }
 
 #[test]
-fn records_read_back_whole() {
+fn records_round_trip() {
     for seed in 0..8 {
         for value_length in [0, 1, 127, 128, 1_600_000] {
             let record = record(key(Kind::Node, "paris", "a"), seed, value_length);
@@ -67,7 +67,7 @@ fn records_read_back_whole() {
 }
 
 #[test]
-fn extreme_numbers_and_times_read_back() {
+fn extreme_numbers_and_times_round_trip() {
     let mut record = record(key(Kind::Node, "paris", "a"), 1, 3);
     record.version = u64::MAX;
     record.last_sequence.0 = u64::MAX;
@@ -82,7 +82,7 @@ fn extreme_numbers_and_times_read_back() {
 }
 
 #[test]
-fn cursors_and_clusters_read_back_whole() {
+fn cursors_and_clusters_round_trip() {
     for revision in 0..210 {
         let cursor = cursor(revision);
         assert_eq!(codec::decode_cursor(&codec::encode_cursor(&cursor)), Ok(cursor));
@@ -115,7 +115,7 @@ fn unknown_versions_and_flags_are_errors() {
 }
 
 #[test]
-fn notices_read_back_with_their_cluster() {
+fn notices_round_trip_with_their_cluster() {
     let notice = |seed: u64| RawRecord {
         key: format!("cilium/synced/paris/{seed}").into(),
         value: format!("value {seed}").into_bytes().into(),
@@ -130,7 +130,7 @@ fn notices_read_back_with_their_cluster() {
 }
 
 #[test]
-fn varints_read_back_and_overlong_ones_are_errors() {
+fn varints_round_trip_and_overlong_ones_are_errors() {
     for number in [0, 1, 127, 128, 16_383, 16_384, u64::from(u32::MAX), u64::MAX - 1, u64::MAX] {
         let mut value = vec![1];
         put_varint(&mut value, number);

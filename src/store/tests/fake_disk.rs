@@ -25,7 +25,7 @@ struct FakeDiskState {
     /// first one is synced.
     marks: Vec<SyncedMark>,
     /// Number of writes and syncs until they fail.
-    left: Option<usize>,
+    operations_left: Option<usize>,
 }
 
 /// A file of the log.
@@ -34,7 +34,7 @@ struct FakeLogFile {
     bytes: Vec<u8>,
     synced: Vec<u8>,
     /// True if the directory was synced after the file was created.
-    is_noted: bool,
+    is_entry_synced: bool,
 }
 
 /// A disk that outlives the stores that write to it.
@@ -42,22 +42,22 @@ struct FakeLogFile {
 pub(super) struct FakeDisk(Arc<Mutex<FakeDiskState>>);
 
 impl FakeDisk {
-    pub(super) fn break_after(&self, left: Option<usize>) {
-        self.0.lock().unwrap().left = left;
+    pub(super) fn fail_after(&self, operations_left: Option<usize>) {
+        self.0.lock().unwrap().operations_left = operations_left;
     }
 
     /// Loses some of the newest unsynced writes of each slot.
     pub(super) fn cut_power(&self, random: &mut StdRng) {
         let mut state = self.0.lock().unwrap();
-        state.left = None;
+        state.operations_left = None;
         let unsynced = std::mem::take(&mut state.unsynced);
-        let mut kept: BTreeMap<Slot, usize> = BTreeMap::new();
+        let mut kept_counts: BTreeMap<Slot, usize> = BTreeMap::new();
         for (slot, _) in &unsynced {
-            *kept.entry(*slot).or_default() += 1;
+            *kept_counts.entry(*slot).or_default() += 1;
         }
         // often all or nothing, like a kill or a disk that delays all writes
         let fate = random.random_range(0..4);
-        for count in kept.values_mut() {
+        for count in kept_counts.values_mut() {
             *count = match fate {
                 0 => 0,
                 1 => *count,
@@ -65,9 +65,9 @@ impl FakeDisk {
             };
         }
         for (slot, value) in unsynced {
-            let left = kept.get_mut(&slot).unwrap();
-            if *left > 0 {
-                *left -= 1;
+            let writes_left = kept_counts.get_mut(&slot).unwrap();
+            if *writes_left > 0 {
+                *writes_left -= 1;
                 state.write(slot, value);
             }
         }
@@ -78,12 +78,12 @@ impl FakeDisk {
             }
         }
         for file in state.files.values_mut() {
-            file.lose(fate, random);
+            file.lose_unsynced(fate, random);
         }
         let marks = state.marks.len();
         state.marks.truncate(if fate == 1 { marks } else { random.random_range(marks.min(1)..=marks) });
-        state.files.retain(|_, file| file.is_noted || fate == 1 || fate > 1 && random.random());
-        state.files.values_mut().for_each(|file| file.is_noted = true);
+        state.files.retain(|_, file| file.is_entry_synced || fate == 1 || fate > 1 && random.random());
+        state.files.values_mut().for_each(|file| file.is_entry_synced = true);
     }
 
     /// Returns another disk with the same log and marks.
@@ -94,7 +94,7 @@ impl FakeDisk {
     }
 
     /// Removes the synced marks, which earlier versions did not write.
-    pub(super) fn forget_marks(&self) {
+    pub(super) fn remove_marks(&self) {
         self.0.lock().unwrap().marks.clear();
     }
 
@@ -108,7 +108,7 @@ impl FakeDisk {
         let mut state = self.0.lock().unwrap();
         let file = state.files.remove(&number).unwrap_or_default();
         if let Some(bytes) = change(file.bytes) {
-            state.files.insert(number, FakeLogFile { synced: bytes.clone(), bytes, is_noted: true });
+            state.files.insert(number, FakeLogFile { synced: bytes.clone(), bytes, is_entry_synced: true });
         }
     }
 
@@ -123,7 +123,7 @@ impl FakeDisk {
 
     fn write(&self, slot: Slot, value: Option<Vec<u8>>) -> Result<(), EngineError> {
         let mut state = self.0.lock().unwrap();
-        state.spend()?;
+        state.count_operation()?;
         state.unsynced.push((slot, value));
         Ok(())
     }
@@ -131,13 +131,13 @@ impl FakeDisk {
 
 impl FakeLogFile {
     /// Loses a part of the unsynced bytes, or replaces them by noise.
-    fn lose(&mut self, fate: u32, random: &mut StdRng) {
+    fn lose_unsynced(&mut self, fate: u32, random: &mut StdRng) {
         let unsynced = self.bytes.len().saturating_sub(self.synced.len());
         if fate == 0 || !self.bytes.starts_with(&self.synced) {
             self.bytes = self.synced.clone();
         } else if fate > 1 && unsynced > 0 {
-            let kept = self.synced.len() + random.random_range(0..=unsynced);
-            if random.random() { self.bytes.truncate(kept) } else { random.fill(&mut self.bytes[kept..]) }
+            let kept_length = self.synced.len() + random.random_range(0..=unsynced);
+            if random.random() { self.bytes.truncate(kept_length) } else { random.fill(&mut self.bytes[kept_length..]) }
         }
         self.synced = self.bytes.clone();
     }
@@ -155,7 +155,7 @@ impl LogFiles for FakeDisk {
 
     fn create(&self, file: u64) -> io::Result<()> {
         let mut state = self.0.lock().unwrap();
-        state.spend_io()?;
+        state.count_file_operation()?;
         if state.files.contains_key(&file) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
@@ -166,7 +166,7 @@ impl LogFiles for FakeDisk {
     /// Appends half of the bytes if it fails.
     fn append(&self, file: u64, bytes: &[u8]) -> io::Result<()> {
         let mut state = self.0.lock().unwrap();
-        let outcome = state.spend_io();
+        let outcome = state.count_file_operation();
         let written = if outcome.is_ok() { bytes } else { &bytes[..bytes.len() / 2] };
         state.files.get_mut(&file).unwrap().bytes.extend_from_slice(written);
         outcome
@@ -174,7 +174,7 @@ impl LogFiles for FakeDisk {
 
     fn truncate(&self, file: u64, length: u64) -> io::Result<()> {
         let mut state = self.0.lock().unwrap();
-        state.spend_io()?;
+        state.count_file_operation()?;
         let file = state.files.get_mut(&file).unwrap();
         file.bytes.truncate(usize::try_from(length).unwrap());
         Ok(())
@@ -182,9 +182,9 @@ impl LogFiles for FakeDisk {
 
     fn remove(&self, file: u64) -> io::Result<()> {
         let mut state = self.0.lock().unwrap();
-        state.spend_io()?;
+        state.count_file_operation()?;
         let removed = state.files.remove(&file).unwrap();
-        if removed.is_noted {
+        if removed.is_entry_synced {
             state.removed.insert(file, removed);
         }
         Ok(())
@@ -192,7 +192,7 @@ impl LogFiles for FakeDisk {
 
     fn sync(&self, file: u64) -> io::Result<()> {
         let mut state = self.0.lock().unwrap();
-        state.spend_io()?;
+        state.count_file_operation()?;
         let Some(file) = state.files.get_mut(&file) else { return Err(io::ErrorKind::NotFound.into()) };
         file.synced.clone_from(&file.bytes);
         Ok(())
@@ -200,9 +200,9 @@ impl LogFiles for FakeDisk {
 
     fn sync_directory(&self) -> io::Result<()> {
         let mut state = self.0.lock().unwrap();
-        state.spend_io()?;
+        state.count_file_operation()?;
         state.removed.clear();
-        state.files.values_mut().for_each(|file| file.is_noted = true);
+        state.files.values_mut().for_each(|file| file.is_entry_synced = true);
         Ok(())
     }
 
@@ -222,15 +222,15 @@ impl LogFiles for FakeDisk {
 }
 
 impl FakeDiskState {
-    fn spend_io(&mut self) -> io::Result<()> {
-        self.spend().map_err(|_| io::ErrorKind::StorageFull.into())
+    fn count_file_operation(&mut self) -> io::Result<()> {
+        self.count_operation().map_err(|_| io::ErrorKind::StorageFull.into())
     }
 
-    fn spend(&mut self) -> Result<(), EngineError> {
-        if self.left == Some(0) {
+    fn count_operation(&mut self) -> Result<(), EngineError> {
+        if self.operations_left == Some(0) {
             return Err(EngineError::Io(io::ErrorKind::StorageFull.into()));
         }
-        self.left = self.left.map(|left| left - 1);
+        self.operations_left = self.operations_left.map(|count| count - 1);
         Ok(())
     }
 
@@ -265,7 +265,7 @@ impl SlotStorage for FakeDisk {
 
     fn sync(&self) -> Result<(), EngineError> {
         let mut state = self.0.lock().unwrap();
-        state.spend()?;
+        state.count_operation()?;
         for (slot, value) in std::mem::take(&mut state.unsynced) {
             state.write(slot, value);
         }

@@ -1,4 +1,4 @@
-//! The stores in `migrations/` still read back.
+//! The stores in `migrations/` can still be read.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -82,7 +82,7 @@ fn write_fixture() {
 }
 
 #[test]
-fn a_store_of_layout_3_reads_back_whole() {
+fn a_store_of_layout_3_is_read_completely() {
     if std::env::var_os(WRITE_FIXTURE).is_some() {
         write_fixture();
     }

@@ -9,12 +9,12 @@ use super::{UnpackedContents, load, open};
 use crate::store::{StoreError, inspect};
 
 fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
+    let mut contents = BTreeMap::new();
     for file in fs::read_dir(directory).unwrap() {
         let path = file.unwrap().path();
-        if path.is_dir() { found.extend(files(&path)) } else { drop(found.insert(path.clone(), fs::read(&path).unwrap())) }
+        if path.is_dir() { contents.extend(files(&path)) } else { drop(contents.insert(path.clone(), fs::read(&path).unwrap())) }
     }
-    found
+    contents
 }
 
 #[test]
@@ -47,9 +47,9 @@ fn an_inspection_reports_damage_and_does_not_repair_it() {
     assert!(files(&directory.path().join("store")) == before, "the files are as they were");
 }
 
-/// sled does not notice that the end of its log is lost; our log does.
+/// sled does not notice that it lost the end of its own log, but the store's log shows it.
 #[test]
-fn a_store_that_went_back_is_reported() {
+fn a_store_older_than_its_log_is_reported() {
     let directory = stored();
     let older = tempfile::tempdir().unwrap();
     copy_directory(&directory.path().join("store"), &older.path().join("store"));
@@ -58,7 +58,10 @@ fn a_store_that_went_back_is_reported() {
     store.close().unwrap();
     copy_directory(&directory.path().join("log"), &older.path().join("log"));
     let findings = |directory: &Path| inspect(directory, &|_| ()).unwrap().findings;
-    assert_eq!(findings(older.path()), ["it went back from group 2 to 1: the newest groups are lost: meshkeep lists all clusters again"]);
+    assert_eq!(
+        findings(older.path()),
+        ["its chunks are older than its log (group 1 instead of 2): the newest groups are lost: meshkeep lists all clusters again"]
+    );
     fs::remove_dir_all(older.path().join("log")).unwrap();
     assert_eq!(findings(older.path()), ["its log is missing, or belongs to another store: meshkeep lists all clusters again"]);
 }

@@ -8,7 +8,7 @@ use crate::store::directory::lock::DirectoryLock;
 use crate::store::{Store, StoreError};
 
 #[test]
-fn a_second_opening_waits_and_then_names_the_holder() {
+fn opening_a_locked_store_waits_and_then_names_the_holder() {
     let directory = tempfile::tempdir().unwrap();
     let _store = open(directory.path());
     let begin = Instant::now();
@@ -22,7 +22,7 @@ fn a_second_opening_waits_and_then_names_the_holder() {
 }
 
 #[test]
-fn a_waiting_opening_succeeds_when_the_holder_leaves() {
+fn opening_succeeds_when_the_holder_releases_the_lock() {
     let directory = tempfile::tempdir().unwrap();
     let (store, _) = open(directory.path());
     std::thread::scope(|threads| {
@@ -42,9 +42,9 @@ fn the_lock_is_free_after_close_and_after_drop() {
 }
 
 /// A child process that is just being started shares all open files until it runs its own program.
-/// A second handle stands for it here.
+/// A second handle simulates the child here.
 #[test]
-fn the_lock_is_free_although_a_starting_child_still_shares_its_file() {
+fn the_lock_is_free_while_a_starting_child_shares_its_file() {
     let directory = tempfile::tempdir().unwrap();
     let lock = DirectoryLock::acquire(directory.path(), Duration::ZERO).unwrap();
     let _shared = lock.file.try_clone().unwrap();
@@ -53,7 +53,7 @@ fn the_lock_is_free_although_a_starting_child_still_shares_its_file() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_made_is_named_with_the_reason() {
+fn a_directory_that_cannot_be_created_is_named_with_the_reason() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");
     fs::write(&file, "").unwrap();

@@ -60,7 +60,7 @@ fn appended_groups_survive_a_kill_before_they_are_synced() {
     let log = create_log(Arc::clone(&files), 1);
     append(&log, 1..=5);
     assert_eq!(read_back(&*files), (1, 5, state_after(5)));
-    // the next start continues after it
+    // the next start continues after the last group
     let mut recovered = RecoveredLog::from_contents(ID, 0, read_log(&*files).unwrap());
     recovered.truncate_and_sync(&*files).unwrap();
     let next = WriteAheadLog::new_closed(Arc::clone(&files));
@@ -75,8 +75,8 @@ pub(super) fn log_files(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// A log that ends anywhere recovers the frames before the end. Nothing was synced, so nothing is
-/// lost.
+/// Wherever the log is cut, the frames before the cut are recovered. Nothing was synced, so no loss
+/// is reported.
 #[test]
 fn a_torn_frame_ends_the_log_before_it() {
     let directory = tempfile::tempdir().unwrap();
@@ -100,7 +100,7 @@ pub(super) fn damage_messages(files: &dyn LogFiles) -> Vec<String> {
 
 /// A flipped bit in a synced log costs at most one group, and is reported.
 #[test]
-fn a_damaged_frame_costs_itself_and_is_reported() {
+fn a_damaged_frame_costs_one_group_and_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     // for the synced mark
     fs::create_dir(directory.path().join("store")).unwrap();
@@ -126,14 +126,14 @@ fn a_damaged_frame_costs_itself_and_is_reported() {
         assert!(expected.is_none_or(|expected| damage[0] == expected), "bit {bit}: {damage:?}");
         assert!(
             found.iter().all(|(key, value)| *key == b"y" || state_after(4).get(key) == Some(value)),
-            "bit {bit}: what was never written"
+            "bit {bit}: a value that was never written"
         );
     }
 }
 
 /// Damaged frames in a row cost only themselves, even if their lengths are unknown.
 #[test]
-fn damage_of_many_frames_ends_at_the_next_intact_one() {
+fn frames_after_a_damaged_range_are_used() {
     let disk = FakeDisk::default();
     let log = create_log(Arc::new(disk.clone()), 1);
     append(&log, 1..=3);
@@ -151,13 +151,13 @@ fn damage_of_many_frames_ends_at_the_next_intact_one() {
         });
         assert_eq!(damage_messages(&damaged), ["its log is damaged, and changes of groups 4 to 9 are lost"]);
         let (_, last, found) = read_back(&damaged);
-        assert_eq!((last, found.len()), (12, 7), "the frames before and behind count");
+        assert_eq!((last, found.len()), (12, 7), "the frames before and after the damage are used");
     }
 }
 
 /// Synced groups are reported as lost, whatever happened to their file.
 #[test]
-fn a_lost_synced_end_and_unreadable_files_are_damage() {
+fn lost_synced_groups_and_unreadable_files_are_reported() {
     let disk = FailingDisk::default();
     let log = create_log(Arc::new(disk.clone()), 1);
     append(&log, 1..=2);
@@ -201,7 +201,7 @@ fn a_lost_synced_end_and_unreadable_files_are_damage() {
     *disk.unreadable.lock().unwrap() = None;
     // without a mark, the synced groups are unknown
     let unknown = disk.disk.clone_log();
-    unknown.forget_marks();
+    unknown.remove_marks();
     assert_eq!(damage_messages(&unknown), Vec::<String>::new());
     unknown.change_log(numbers[2], |_| None);
     assert_eq!(damage_messages(&unknown), [lost("3 to 4")]);
@@ -233,14 +233,14 @@ fn frames_of_other_starts_and_stores_are_ignored() {
 #[derive(Debug, Clone, Default)]
 struct FailingDisk {
     disk: FakeDisk,
-    appends: Arc<AtomicBool>,
-    syncs: Arc<AtomicBool>,
-    cuts: Arc<AtomicBool>,
+    appends_fail: Arc<AtomicBool>,
+    syncs_fail: Arc<AtomicBool>,
+    truncations_fail: Arc<AtomicBool>,
     sync_count: Arc<AtomicUsize>,
     /// A file that cannot be read, and the error.
     unreadable: Arc<Mutex<Option<(u64, io::ErrorKind)>>>,
     /// Code to run during the next sync.
-    meanwhile: Arc<Mutex<Option<DuringSync>>>,
+    during_sync: Arc<Mutex<Option<DuringSync>>>,
 }
 
 struct DuringSync(Box<dyn FnOnce() + Send>);
@@ -274,13 +274,13 @@ impl LogFiles for FailingDisk {
     }
 
     fn append(&self, file: u64, bytes: &[u8]) -> io::Result<()> {
-        let outcome = self.outcome(&self.appends);
+        let outcome = self.outcome(&self.appends_fail);
         self.disk.append(file, if outcome.is_ok() { bytes } else { &bytes[..bytes.len() / 2] })?;
         outcome
     }
 
     fn truncate(&self, file: u64, length: u64) -> io::Result<()> {
-        self.outcome(&self.cuts)?;
+        self.outcome(&self.truncations_fail)?;
         self.disk.truncate(file, length)
     }
 
@@ -290,11 +290,11 @@ impl LogFiles for FailingDisk {
 
     fn sync(&self, file: u64) -> io::Result<()> {
         self.sync_count.fetch_add(1, Ordering::Relaxed);
-        let meanwhile = self.meanwhile.lock().unwrap().take();
-        if let Some(DuringSync(work)) = meanwhile {
+        let during_sync = self.during_sync.lock().unwrap().take();
+        if let Some(DuringSync(work)) = during_sync {
             work();
         }
-        self.outcome(&self.syncs)?;
+        self.outcome(&self.syncs_fail)?;
         self.disk.sync(file)
     }
 
@@ -315,25 +315,25 @@ impl LogFiles for FailingDisk {
 /// nothing is missing.
 #[test]
 fn after_an_error_all_unsynced_groups_are_written_to_another_file() {
-    for (fails_at_sync, cut_fails) in [(false, false), (false, true), (true, false), (true, true)] {
+    for (fails_at_sync, truncation_fails) in [(false, false), (false, true), (true, false), (true, true)] {
         let disk = FailingDisk::default();
         let log = create_log(Arc::new(disk.clone()), 1);
         append(&log, 1..=2);
         log.persist(2, &merged(1..=2)).unwrap();
         append(&log, 3..=4);
-        disk.cuts.store(cut_fails, Ordering::Relaxed);
-        let fault = if fails_at_sync { &disk.syncs } else { &disk.appends };
+        disk.truncations_fail.store(truncation_fails, Ordering::Relaxed);
+        let fault = if fails_at_sync { &disk.syncs_fail } else { &disk.appends_fail };
         fault.store(true, Ordering::Relaxed);
         append(&log, 5..=5);
         assert!(fails_at_sync || log.is_failing());
         assert!(log.persist(5, &merged(3..=5)).is_err());
         append(&log, 6..=6);
         assert!(log.is_failing());
-        if !cut_fails {
-            assert_eq!(read_back(&disk), (1, 2, state_after(2)), "positions end at what is synced");
+        if !truncation_fails {
+            assert_eq!(read_back(&disk), (1, 2, state_after(2)), "only the synced groups are recovered");
         }
         fault.store(false, Ordering::Relaxed);
-        // a group that comes during this write is written with the next one
+        // the next group can be appended again
         log.persist(6, &merged(3..=6)).unwrap();
         append(&log, 7..=7);
         assert!(!log.is_failing());
@@ -351,12 +351,12 @@ fn after_an_error_all_unsynced_groups_are_written_to_another_file() {
 fn frames_are_written_in_order() {
     let disk = FailingDisk::default();
     let log = create_log(Arc::new(disk.clone()), 1);
-    disk.appends.store(true, Ordering::Relaxed);
+    disk.appends_fail.store(true, Ordering::Relaxed);
     append(&log, 1..=3);
-    disk.appends.store(false, Ordering::Relaxed);
+    disk.appends_fail.store(false, Ordering::Relaxed);
     append(&log, 4..=4);
     assert_eq!(read_back(&disk).1, 0);
-    // the storing thread has two of them so far
+    // the storing thread has only the first two groups so far
     log.persist(2, &merged(1..=2)).unwrap();
     append(&log, 5..=5);
     assert_eq!(read_back(&disk), (1, 2, state_after(2)));
@@ -366,17 +366,18 @@ fn frames_are_written_in_order() {
     assert_eq!(read_back(&disk), (1, 6, state_after(6)));
 }
 
-/// The committer continues during a sync. An error in that time must not count as synced.
+/// The committer continues during a sync. Groups that it fails to write in that time must not count
+/// as synced.
 #[test]
 fn groups_truncated_during_a_sync_do_not_count_as_synced() {
     let disk = FailingDisk::default();
     let log = Arc::new(create_log(Arc::new(disk.clone()), 1));
     append(&log, 1..=2);
-    let (of_writer, faults) = (Arc::clone(&log), Arc::clone(&disk.appends));
-    *disk.meanwhile.lock().unwrap() = Some(DuringSync(Box::new(move || {
-        faults.store(true, Ordering::Relaxed);
-        append(&of_writer, 3..=3);
-        faults.store(false, Ordering::Relaxed);
+    let (committer_log, append_fault) = (Arc::clone(&log), Arc::clone(&disk.appends_fail));
+    *disk.during_sync.lock().unwrap() = Some(DuringSync(Box::new(move || {
+        append_fault.store(true, Ordering::Relaxed);
+        append(&committer_log, 3..=3);
+        append_fault.store(false, Ordering::Relaxed);
     })));
     log.persist(2, &merged(1..=2)).unwrap();
     disk.disk.cut_power(&mut <rand::rngs::StdRng as rand::SeedableRng>::seed_from_u64(3));

@@ -18,7 +18,7 @@ fn large(number: u64, length: usize) -> KeyChanges {
 }
 
 #[test]
-fn a_full_file_is_followed_by_another_and_removed_once_it_is_folded() {
+fn a_full_file_is_replaced_and_removed_once_folded() {
     let disk = FakeDisk::default();
     let log = create_log(Arc::new(disk.clone()), 1);
     let (mut number, mut firsts) = (0, Vec::new());
@@ -30,19 +30,19 @@ fn a_full_file_is_followed_by_another_and_removed_once_it_is_folded() {
             firsts.push(number);
         }
     }
-    assert_eq!(found_last(&disk), number, "nothing is missing over the files");
+    assert_eq!(last_recovered_group(&disk), number, "no group is missing between the files");
     log.remove_folded_files(firsts[1] - 1);
     assert_eq!(disk.log().len(), 3, "the next file is not synced yet");
     log.persist(number, &KeyChanges::new()).unwrap();
     log.remove_folded_files(firsts[1] - 2);
-    assert_eq!(disk.log().len(), 2, "all but its last group is in the chunks");
+    assert_eq!(disk.log().len(), 2, "the chunks lack the last group of the oldest file");
     log.remove_folded_files(firsts[1] - 1);
     assert_eq!(disk.log().len(), 1);
     let recovered = RecoveredLog::from_contents(ID, 0, read_log(&disk).unwrap());
     assert_eq!((recovered.first_group, recovered.last_group), (firsts[1], number));
 }
 
-fn found_last(disk: &FakeDisk) -> u64 {
+fn last_recovered_group(disk: &FakeDisk) -> u64 {
     RecoveredLog::from_contents(ID, 0, read_log(disk).unwrap()).last_group
 }
 
@@ -55,7 +55,7 @@ fn a_folded_log_is_rotated() {
     log.persist(4, &merged(1..=4)).unwrap();
     log.remove_folded_files(3);
     log.rotate_if_folded().unwrap();
-    assert_eq!(read_back(&disk).0, 1, "one is not in the chunks");
+    assert_eq!(read_back(&disk).0, 1, "group 4 is not in the chunks");
     log.remove_folded_files(4);
     log.rotate_if_folded().unwrap();
     let recovered = RecoveredLog::from_contents(ID, 0, read_log(&disk).unwrap());
@@ -73,17 +73,17 @@ fn a_log_stops_at_its_limit_until_groups_are_folded() {
     while !log.is_full() {
         number += 1;
         log.append_changes(&large(number, 16 << 20));
-        assert!(number < 20, "no bound");
+        assert!(number < 20, "the log has no limit");
     }
     log.persist(number, &KeyChanges::new()).unwrap();
     log.append_changes(&changes(number + 1));
     assert!(log.is_failing());
     assert!(log.persist(number + 1, &changes(number + 1)).is_err());
-    assert_eq!(found_last(&disk), number);
+    assert_eq!(last_recovered_group(&disk), number);
     log.remove_folded_files(number);
     assert!(!log.is_full());
     log.persist(number + 1, &changes(number + 1)).unwrap();
-    assert_eq!(found_last(&disk), number + 1);
+    assert_eq!(last_recovered_group(&disk), number + 1);
 }
 
 /// A frame in several parts is used only if it is complete, except for damaged parts.
@@ -102,7 +102,7 @@ fn a_frame_in_parts_is_used_only_if_complete() {
     assert_eq!(pairs(&disk), 40);
     for length in (before..whole.len()).step_by(997) {
         disk.change_log(file, |_| Some(whole[..length].to_vec()));
-        assert_eq!((pairs(&disk), found_last(&disk)), (0, 0), "{length} bytes");
+        assert_eq!((pairs(&disk), last_recovered_group(&disk)), (0, 0), "{length} bytes");
     }
     disk.change_log(file, |_| Some(whole.clone()));
     log.append_changes(&changes(2));
@@ -144,7 +144,7 @@ fn files_after_a_gap_are_removed() {
 
 /// A file system may restore removed files in any order.
 #[test]
-fn a_file_that_a_power_cut_restored_is_no_gap() {
+fn files_restored_by_a_power_cut_are_not_a_gap() {
     let disk = FakeDisk::default();
     let log = create_log(Arc::new(disk.clone()), 1);
     for epoch in 1..=3 {
@@ -155,7 +155,7 @@ fn a_file_that_a_power_cut_restored_is_no_gap() {
     disk.change_log(middle, |_| None);
     let recover = |folded_group| RecoveredLog::from_contents(ID, folded_group, read_log(&disk).unwrap());
     assert_eq!((recover(4).first_group, recover(4).last_group), (5, 6));
-    assert_eq!((recover(3).first_group, recover(3).last_group), (1, 2), "group 4 is in no chunk for sure");
+    assert_eq!((recover(3).first_group, recover(3).last_group), (1, 2), "some chunks may lack group 4");
     let mut cleaned = recover(4);
     cleaned.truncate_and_sync(&disk).unwrap();
     assert_eq!(disk.log().len(), 1);

@@ -32,10 +32,10 @@ pub(super) struct StoreModel {
 
 impl StoreModel {
     pub(super) fn apply(&mut self, group: &Group) {
-        replace(&mut self.records, group.records.iter().map(|(key, record)| (key, record.as_deref())));
-        replace(&mut self.cursors, group.cursors.iter().map(|(key, cursor)| (key, cursor.as_ref())));
-        replace(&mut self.clusters, group.clusters.iter().map(|(key, record)| (key, record.as_ref())));
-        replace(&mut self.tombstones, group.tombstones.iter().map(|(key, tombstone)| (key, tombstone.as_ref())));
+        apply_changes(&mut self.records, group.records.iter().map(|(key, record)| (key, record.as_deref())));
+        apply_changes(&mut self.cursors, group.cursors.iter().map(|(key, cursor)| (key, cursor.as_ref())));
+        apply_changes(&mut self.clusters, group.clusters.iter().map(|(key, record)| (key, record.as_ref())));
+        apply_changes(&mut self.tombstones, group.tombstones.iter().map(|(key, tombstone)| (key, tombstone.as_ref())));
         self.epochs = group.epochs.clone().unwrap_or_else(|| std::mem::take(&mut self.epochs));
         self.derived = group.derived.or(self.derived);
         self.floor = self.floor.max(group.floor.unwrap_or_default());
@@ -61,7 +61,7 @@ impl StoreModel {
     }
 }
 
-fn replace<'a, K: Ord + Clone + 'a, V: Clone + 'a>(map: &mut BTreeMap<K, V>, changes: impl Iterator<Item = (&'a K, Option<&'a V>)>) {
+fn apply_changes<'a, K: Ord + Clone + 'a, V: Clone + 'a>(map: &mut BTreeMap<K, V>, changes: impl Iterator<Item = (&'a K, Option<&'a V>)>) {
     for (key, value) in changes {
         match value {
             Some(value) => map.insert(key.clone(), value.clone()),

@@ -1,4 +1,5 @@
-//! Early answers are the same as later ones, whenever the store was interrupted.
+//! Early lookups return the same entries as lookups in the fully opened store, at whatever moment
+//! the store was interrupted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -28,14 +29,14 @@ const CLUSTERS: [&str; 3] = ["eu", "eu-west", "paris"];
 type RecordMap = BTreeMap<EntryKey, Arc<Record>>;
 
 /// Returns a usable record, or for one seed in ten a record that was never usable.
-fn known(key: EntryKey, seed: u64, value: &str) -> Arc<Record> {
+fn decoded_record(key: EntryKey, seed: u64, value: &str) -> Arc<Record> {
     let context = Context { cluster: &key.cluster, cluster_id: ClusterId(0), max_connected_clusters: MaxConnectedClusters::default() };
     // almost any bytes are valid labels
     let usable = key.kind == Kind::Identity || !seed.is_multiple_of(10);
     let value = if usable { value } else { "?" };
     let object = wire::decode(&key, value.as_bytes(), &context);
     assert_eq!(object.is_ok(), usable, "{key}: {object:?}");
-    // an even seed is not rejected, this odd one has no good value
+    // `record` rejects odd seeds, and of these only `4n + 1` have a good value
     let base = record(key, if usable { seed * 2 } else { seed * 4 + 3 }, 0);
     Arc::new(Record { value: value.as_bytes().into(), object: object.ok().map(Arc::new), last_sequence: Sequence(seed), ..base })
 }
@@ -44,30 +45,38 @@ fn random_entry(random: &mut StdRng, seed: u64, width: u32) -> Arc<Record> {
     let cluster = CLUSTERS[random.random_range(0..3)];
     let (a, b) = (random.random_range(0..width), random.random_range(0..3_usize));
     match random.random_range(0..8) {
-        0 => known(key(Kind::Identity, cluster, &format!("{}{}", ["", "0", "00"][b], 256 + a)), seed, "k8s:a=b;"),
+        0 => decoded_record(key(Kind::Identity, cluster, &format!("{}{}", ["", "0", "00"][b], 256 + a)), seed, "k8s:a=b;"),
         1 | 2 => {
             let addresses = format!(r#"{{"Type":"InternalIP","IP":"172.16.{b}.{a}"}},{{"Type":"InternalIP","IP":"fd00::{b}:{a}"}}"#);
             let value = format!(r#"{{"Name":"n{a}","Cluster":"{cluster}","IPAddresses":[{addresses}],"ClusterID":1}}"#);
-            known(key(Kind::Node, cluster, &format!("n{a}")), seed, &value)
+            decoded_record(key(Kind::Node, cluster, &format!("n{a}")), seed, &value)
         }
         3 => {
             if a % 3 == 0 {
                 let value = format!(r#"{{"IP":"10.0.{b}.0","Mask":"////AA==","HostIP":"","ID":2,"KeyBytes":0}}"#);
-                return known(key(Kind::NodeIp, cluster, &format!("n{a}#10.0.{b}.0/24")), seed, &value);
+                return decoded_record(key(Kind::NodeIp, cluster, &format!("n{a}#10.0.{b}.0/24")), seed, &value);
             }
             let ip = format!("10.0.{b}.{a}");
-            known(key(Kind::NodeIp, cluster, &format!("n{b}#{ip}")), seed, &format!(r#"{{"IP":"{ip}","HostIP":"","ID":6,"KeyBytes":0}}"#))
+            decoded_record(
+                key(Kind::NodeIp, cluster, &format!("n{b}#{ip}")),
+                seed,
+                &format!(r#"{{"IP":"{ip}","HostIP":"","ID":6,"KeyBytes":0}}"#),
+            )
         }
         4 => {
             let (name, mask) = [("10.0.0.0/8", "/wAAAA=="), ("10.0.0.0/24", "////AA=="), ("10.0.1.7/24", "////AA==")][b];
             let ip = name.split('/').next().unwrap();
-            known(key(Kind::Ip, cluster, name), seed, &format!(r#"{{"IP":"{ip}","Mask":"{mask}","HostIP":"","ID":{a},"KeyBytes":0}}"#))
+            decoded_record(
+                key(Kind::Ip, cluster, name),
+                seed,
+                &format!(r#"{{"IP":"{ip}","Mask":"{mask}","HostIP":"","ID":{a},"KeyBytes":0}}"#),
+            )
         }
-        more => {
-            let ip: IpAddr = if more == 5 { format!("fd00::{b}:{a}") } else { format!("10.0.{b}.{a}") }.parse().unwrap();
+        other => {
+            let ip: IpAddr = if other == 5 { format!("fd00::{b}:{a}") } else { format!("10.0.{b}.{a}") }.parse().unwrap();
             let ip = ip.to_string();
             let value = format!(r#"{{"IP":"{ip}","Mask":null,"HostIP":"172.16.{b}.{a}","ID":{a},"KeyBytes":0}}"#);
-            known(key(Kind::Ip, cluster, &ip), seed, &value)
+            decoded_record(key(Kind::Ip, cluster, &ip), seed, &value)
         }
     }
 }
@@ -90,13 +99,13 @@ fn random_group(random: &mut StdRng, records: &mut RecordMap, sequence: &mut u64
     group
 }
 
-/// Returns whether a record answers a question.
-fn is(record: &Record, wanted: &RecordQuery) -> bool {
+/// Returns whether a record matches a query.
+fn matches_query(record: &Record, query: &RecordQuery) -> bool {
     let prefix = match record.object.as_deref() {
         Some(Object::Ip(entry)) => Some(entry.prefix),
         _ => None,
     };
-    match wanted {
+    match query {
         RecordQuery::Covering(ip) => prefix.is_some_and(|prefix| prefix.net.contains(ip)),
         RecordQuery::Network(net) => prefix.is_some_and(|prefix| prefix.net == *net),
         RecordQuery::Identity(id) => matches!(record.object.as_deref(), Some(Object::Identity(identity)) if identity.id == *id),
@@ -107,41 +116,41 @@ fn is(record: &Record, wanted: &RecordQuery) -> bool {
     }
 }
 
-fn everything(width: u32) -> Vec<RecordQuery> {
-    let mut wanted: Vec<RecordQuery> = (256..256 + width).map(RecordQuery::Identity).collect();
+fn all_queries(width: u32) -> Vec<RecordQuery> {
+    let mut queries: Vec<RecordQuery> = (256..256 + width).map(RecordQuery::Identity).collect();
     for (a, b) in (0..width).flat_map(|a| (0..3_usize).map(move |b| (a, b))) {
         let ips: [IpAddr; 3] = [format!("10.0.{b}.{a}"), format!("fd00::{b}:{a}"), format!("172.16.{b}.{a}")].map(|ip| ip.parse().unwrap());
-        wanted.extend(ips.map(RecordQuery::Covering));
-        wanted.extend(ips.map(IpNet::from).map(RecordQuery::Network));
-        wanted.extend(ips.map(RecordQuery::NodeAt));
-        wanted.push(RecordQuery::Key(key(Kind::Node, CLUSTERS[b], &format!("n{a}"))));
-        wanted.push(RecordQuery::Key(key(Kind::Ip, CLUSTERS[b], &format!("10.0.{b}.{a}"))));
+        queries.extend(ips.map(RecordQuery::Covering));
+        queries.extend(ips.map(IpNet::from).map(RecordQuery::Network));
+        queries.extend(ips.map(RecordQuery::NodeAt));
+        queries.push(RecordQuery::Key(key(Kind::Node, CLUSTERS[b], &format!("n{a}"))));
+        queries.push(RecordQuery::Key(key(Kind::Ip, CLUSTERS[b], &format!("10.0.{b}.{a}"))));
     }
-    wanted.extend(["10.0.0.0/8", "10.0.0.0/24", "10.0.1.0/24"].map(|net| RecordQuery::Network(net.parse().unwrap())));
-    wanted
+    queries.extend(["10.0.0.0/8", "10.0.0.0/24", "10.0.1.0/24"].map(|net| RecordQuery::Network(net.parse().unwrap())));
+    queries
 }
 
-/// Returns the records that answer a question, with their sequences.
-fn picked(found: &EarlyEntries, records: &RecordMap, wanted: &RecordQuery) -> BTreeMap<EntryKey, Sequence> {
+/// Returns the entries that match a query, with their sequences.
+fn matching_entries(found: &EarlyEntries, records: &RecordMap, query: &RecordQuery) -> BTreeMap<EntryKey, Sequence> {
     let packed = found.chunks.iter().flat_map(|chunk| chunk.records().collect::<Vec<_>>());
     let packed = packed.filter(|record| !found.changed.contains_key(&record.key));
     let all = packed.chain(found.changed.values().flatten().map(|record| Record::clone(record)));
-    let of_model = |record: &Record| records.get(&record.key).cloned().unwrap_or_else(|| panic!("{} is gone", record.key));
-    all.map(|record| (of_model(&record), record.last_sequence))
-        .filter(|(model, _)| is(model, wanted))
+    let model_record = |record: &Record| records.get(&record.key).cloned().unwrap_or_else(|| panic!("{} is not in the model", record.key));
+    all.map(|record| (model_record(&record), record.last_sequence))
+        .filter(|(model, _)| matches_query(model, query))
         .map(|(model, sequence)| (model.key.clone(), sequence))
         .collect()
 }
 
 fn check<S: SlotStorage>(early: &EarlyIndex, slots: &S, records: &RecordMap, width: u32) -> usize {
     let mut answered_count = 0;
-    for wanted in everything(width) {
-        // there is no answer if an interrupted write has replaced a chunk
-        let Some(found) = early.read(slots, std::slice::from_ref(&wanted)) else { continue };
+    for query in all_queries(width) {
+        // an interrupted write may have replaced a chunk, and then there is no answer
+        let Some(found) = early.read(slots, std::slice::from_ref(&query)) else { continue };
         answered_count += 1;
-        let expected = records.values().filter(|record| is(record, &wanted));
+        let expected = records.values().filter(|record| matches_query(record, &query));
         let expected: BTreeMap<EntryKey, Sequence> = expected.map(|record| (record.key.clone(), record.last_sequence)).collect();
-        assert_eq!(picked(&found, records, &wanted), expected, "{wanted:?}");
+        assert_eq!(matching_entries(&found, records, &query), expected, "{query:?}");
     }
     let clusters: BTreeSet<_> = records.keys().map(|key| key.cluster.clone()).collect();
     assert!(early.clusters().is_superset(&clusters));
@@ -149,15 +158,15 @@ fn check<S: SlotStorage>(early: &EarlyIndex, slots: &S, records: &RecordMap, wid
 }
 
 /// Opens a store like a start and adds the decoded records.
-fn reopen_known(disk: &FakeDisk, records: &RecordMap, newer: &RecordMap) -> TestStore {
+fn reopen_with_objects(disk: &FakeDisk, records: &RecordMap, newer: &RecordMap) -> TestStore {
     let mut store = reopen(disk);
-    for known in [records, newer] {
-        store.chunk_store.add_decoded(&known.values().cloned().collect::<Vec<_>>());
+    for decoded in [records, newer] {
+        store.chunk_store.add_decoded(&decoded.values().cloned().collect::<Vec<_>>());
     }
     store
 }
 
-/// Returns the number of answered and of asked questions after power cuts.
+/// Returns the number of answered queries and of all queries after power cuts.
 fn run(random: &mut StdRng) -> (usize, usize) {
     let (mut answered_count, mut asked_count) = (0, 0);
     let disk = FakeDisk::default();
@@ -166,7 +175,7 @@ fn run(random: &mut StdRng) -> (usize, usize) {
     let (mut records, mut sequence, mut acknowledged) = (RecordMap::new(), 0, false);
     for _ in 0..random.random_range(1..25) {
         if random.random_ratio(1, 3) {
-            disk.break_after(Some(random.random_range(0..40)));
+            disk.fail_after(Some(random.random_range(0..40)));
         }
         let mut newer = records.clone();
         let group = random_group(random, &mut newer, &mut sequence, width);
@@ -177,7 +186,7 @@ fn run(random: &mut StdRng) -> (usize, usize) {
             store.work(random)
         });
         if outcome.is_ok() && !random.random_ratio(1, 6) {
-            disk.break_after(None);
+            disk.fail_after(None);
             continue;
         }
         drop(store);
@@ -185,9 +194,9 @@ fn run(random: &mut StdRng) -> (usize, usize) {
         let mut scan = SlotScan::start(disk.clone()).unwrap();
         scan.add_log(read_log(&disk).unwrap(), u64::MAX).unwrap();
         let early = scan.early_index();
-        // everything that early lookups need is there from the first group on
+        // after the first group, the store has everything that early lookups need
         assert!(early.is_some() || !acknowledged, "no manifest");
-        store = reopen_known(&disk, &records, &newer);
+        store = reopen_with_objects(&disk, &records, &newer);
         let loaded = crate::store::recovery::load::load_contents(&store.chunk_store, BTreeMap::new()).unwrap().loaded;
         let found: Vec<Sequence> = loaded.records().iter().map(|record| record.last_sequence).collect();
         if !found.iter().copied().eq(records.values().map(|record| record.last_sequence)) {
@@ -196,7 +205,7 @@ fn run(random: &mut StdRng) -> (usize, usize) {
         if let Some(early) = early {
             let width = if width > 6 { 12 } else { width };
             answered_count += check(&early, &disk, &records, width);
-            asked_count += everything(width).len();
+            asked_count += all_queries(width).len();
         }
     }
     (answered_count, asked_count)
@@ -222,11 +231,11 @@ fn early_answers_after_any_power_cut_equal_later_ones() {
 
 /// Opens a store. Returns the number of chunks that an early lookup of a key reads, if there is a
 /// partial store and an answer.
-fn offered(directory: &Path) -> (Option<Option<usize>>, UnpackedContents) {
+fn open_and_look_up(directory: &Path) -> (Option<Option<usize>>, UnpackedContents) {
     let mut found = None;
     let mut offer = |partial: Option<PartialStore>| {
-        let wanted = RecordQuery::Key(key(Kind::Node, "paris", "000"));
-        found = partial.map(|partial| partial.read(&[wanted]).map(|found| found.chunks.len()));
+        let query = RecordQuery::Key(key(Kind::Node, "paris", "000"));
+        found = partial.map(|partial| partial.read(&[query]).map(|found| found.chunks.len()));
     };
     let (store, opened) = Store::open_with_early_lookups(directory, Duration::ZERO, &mut offer).unwrap();
     assert_eq!(opened.set_aside, None);
@@ -248,7 +257,7 @@ fn a_damaged_or_missing_manifest_is_written_again() {
     let (store, _) = open(directory.path());
     store.apply(&group()).unwrap();
     store.close().unwrap();
-    let (found, whole) = offered(directory.path());
+    let (found, whole) = open_and_look_up(directory.path());
     assert_eq!(found, Some(Some(1)));
     // flips a bit of the body or of the head, or deletes the object
     for damage in 0..3 {
@@ -263,8 +272,8 @@ fn a_damaged_or_missing_manifest_is_written_again() {
         }
         engine.sync().unwrap();
         drop(engine);
-        assert_eq!(offered(directory.path()), (None, whole.clone()), "damage {damage}");
-        assert_eq!(offered(directory.path()), (Some(Some(1)), whole.clone()), "after damage {damage}");
+        assert_eq!(open_and_look_up(directory.path()), (None, whole.clone()), "damage {damage}");
+        assert_eq!(open_and_look_up(directory.path()), (Some(Some(1)), whole.clone()), "after damage {damage}");
     }
 }
 
@@ -276,7 +285,7 @@ fn a_damaged_chunk_gives_no_early_answer() {
     store.apply(&group()).unwrap();
     store.close().unwrap();
     flip_last_byte_of(directory.path(), b"e");
-    assert_eq!(offered(directory.path()).0, Some(None));
+    assert_eq!(open_and_look_up(directory.path()).0, Some(None));
 }
 
 /// After a lost write, the slot has an older chunk than the manifest lists.
@@ -298,13 +307,13 @@ fn an_older_chunk_than_the_listed_one_gives_no_early_answer() {
         add(&Group { records: BTreeMap::from([(first, change)]), ..Group::default() });
         chunk_at(directory.path(), b"e").0 == slot && engine().get(slot).unwrap().unwrap() != older
     };
-    assert!((1_000..1_032).any(is_replaced), "no newer chunk came into slot {slot}");
-    assert_eq!(offered(directory.path()).0, Some(Some(1)));
+    assert!((1_000..1_032).any(is_replaced), "no newer chunk was written to slot {slot}");
+    assert_eq!(open_and_look_up(directory.path()).0, Some(Some(1)));
     let engine = engine();
     engine.put(slot, &older).unwrap();
     engine.sync().unwrap();
     drop(engine);
-    assert_eq!(offered(directory.path()).0, Some(None));
+    assert_eq!(open_and_look_up(directory.path()).0, Some(None));
 }
 
 /// Nothing can be trusted before everything is read.
@@ -319,13 +328,13 @@ fn a_suspect_or_older_store_gives_no_early_answer() {
     let (store, _) = open(directory.path());
     store.inner().chunk_store.as_mut().unwrap().set_log_id(0).unwrap();
     drop(store);
-    assert_eq!(offered(directory.path()).0, None);
+    assert_eq!(open_and_look_up(directory.path()).0, None);
     std::fs::remove_dir_all(directory.path().join("store")).unwrap();
     copy_directory(older.path(), &directory.path().join("store"));
-    assert_eq!(offered(directory.path()).0, None);
+    assert_eq!(open_and_look_up(directory.path()).0, None);
 }
 
-/// Returns the names of sled's snapshots, which change with the snapshot.
+/// Returns the names of sled's snapshots. A new snapshot has a new name.
 fn snapshots(directory: &Path) -> Vec<OsString> {
     let files = std::fs::read_dir(directory.join("store")).unwrap().map(|file| file.unwrap().file_name());
     files.filter(|name| name.as_encoded_bytes().starts_with(b"snap.")).collect()
@@ -338,7 +347,7 @@ fn opening_after_a_clean_stop_writes_no_snapshot() {
     let (store, _) = open(directory.path());
     store.apply(&group()).unwrap();
     store.close().unwrap();
-    let noted = snapshots(directory.path());
+    let before = snapshots(directory.path());
     drop(Engine::open(&directory.path().join("store")).unwrap());
-    assert_eq!((noted.len(), snapshots(directory.path())), (1, noted));
+    assert_eq!((before.len(), snapshots(directory.path())), (1, before));
 }

@@ -1,8 +1,8 @@
 //! Power cuts at any write, on a disk in memory.
 //!
-//! The disk keeps only what [`SlotStorage`] promises: of the unsynced writes of each slot, a random
-//! number. A log file keeps a random part of its unsynced end, perhaps as noise, and new files may
-//! be missing.
+//! After a power cut, the disk has only what [`SlotStorage`] guarantees: the synced writes, and a
+//! random number of the oldest unsynced writes of each slot. A log file keeps a random part of its
+//! unsynced end, perhaps as noise, and new files may be missing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,8 +43,8 @@ impl TestStore {
 
     /// Opens the store like a start. Also returns its losses.
     pub(super) fn open(disk: &FakeDisk) -> Result<(Self, UnpackedContents, Vec<String>), EngineError> {
-        let (mut chunk_store, found, recovered) = recover(disk.clone(), read_log(disk)?, u64::MAX)?;
-        let (loaded, losses, recovered) = load_and_repair(&mut chunk_store, found, recovered, disk)?;
+        let (mut chunk_store, damage, recovered) = recover(disk.clone(), read_log(disk)?, u64::MAX)?;
+        let (loaded, losses, recovered) = load_and_repair(&mut chunk_store, damage, recovered, disk)?;
         let log = WriteAheadLog::new_closed(Arc::new(disk.clone()));
         log.open(&recovered);
         assert_eq!(recovered.last_group, chunk_store.group_number());
@@ -95,12 +95,12 @@ fn difference(found: &UnpackedContents, expected: &UnpackedContents) -> String {
         loaded.records.iter().map(|record| (record.key.to_string(), record.version)).collect::<BTreeMap<_, _>>()
     };
     let (found_names, expected_names) = (names(found), names(expected));
-    let more: Vec<_> = found_names.iter().filter(|(name, version)| expected_names.get(*name) != Some(version)).collect();
-    let less: Vec<_> = expected_names.iter().filter(|(name, version)| found_names.get(*name) != Some(version)).collect();
+    let unexpected: Vec<_> = found_names.iter().filter(|(name, version)| expected_names.get(*name) != Some(version)).collect();
+    let missing: Vec<_> = expected_names.iter().filter(|(name, version)| found_names.get(*name) != Some(version)).collect();
     let rest = |loaded: &UnpackedContents| UnpackedContents { records: Vec::new(), ..loaded.clone() };
     let (found, expected) = (rest(found), rest(expected));
     let rest = if found == expected { String::new() } else { format!("{found:#?}\n{expected:#?}") };
-    format!("more {more:?}\nless {less:?}\n{rest}")
+    format!("unexpected {unexpected:?}\nmissing {missing:?}\n{rest}")
 }
 
 /// Returns the number of sequences to try. `just soak` sets a higher one.
@@ -120,19 +120,19 @@ fn acknowledged_groups_survive_any_power_cut() {
     }
 }
 
-/// Appends and stores groups, alone or together. After a power cut, unstored groups may be there,
-/// from the first on.
+/// Appends and stores groups, alone or together. After a power cut, the store may also have the
+/// first ones of the groups that were appended and not stored.
 fn run(random: &mut StdRng) {
     let disk = FakeDisk::default();
     let mut store = TestStore::begin(&disk);
-    // a wide one splits and joins chunks
+    // with many different keys, chunks are split and joined
     let width = if random.random_ratio(1, 10) { 600 } else { 6 };
     let mut stored = StoreModel::default();
     // appended groups that are not stored, each with the model that includes it
     let mut waiting: Vec<(Group, StoreModel)> = Vec::new();
     for _ in 0..random.random_range(1..25) {
         if random.random_ratio(1, 3) {
-            disk.break_after(Some(random.random_range(0..40)));
+            disk.fail_after(Some(random.random_range(0..40)));
         }
         let mut newer = waiting.last().map_or(&stored, |(_, newer)| newer).clone();
         newer.shrinking = random.random_ratio(1, 3);
@@ -160,20 +160,20 @@ fn run(random: &mut StdRng) {
             store.work(random)
         });
         if matches!(outcome, Err(EngineError::Log(_))) {
-            // tries again
-            disk.break_after(None);
+            // the next round tries again
+            disk.fail_after(None);
             continue;
         }
         if outcome.is_ok() && !random.random_ratio(1, 6) {
-            disk.break_after(None);
+            disk.fail_after(None);
             continue;
         }
         drop(store);
         disk.cut_power(random);
-        (store, stored) = recovered(&disk, &stored, &waiting);
+        (store, stored) = reopen_after_cut(&disk, &stored, &waiting);
         waiting.clear();
         if random.random_ratio(1, 4) {
-            // a second power cut at once
+            // a second power cut directly after the first one
             drop(store);
             disk.cut_power(random);
             store = reopen(&disk);
@@ -181,21 +181,23 @@ fn run(random: &mut StdRng) {
     }
     drop(store);
     disk.cut_power(random);
-    let (mut store, stored) = recovered(&disk, &stored, &waiting);
+    let (mut store, stored) = reopen_after_cut(&disk, &stored, &waiting);
     assert!(store.chunk_store.fold_all().is_ok());
     drop(store);
     disk.cut_power(random);
     assert!(loaded(&reopen(&disk).chunk_store) == stored.loaded());
 }
 
-/// Opens the store after a power cut. It has all stored groups, and perhaps the first ones of those
-/// appended later.
-fn recovered(disk: &FakeDisk, stored: &StoreModel, waiting: &[(Group, StoreModel)]) -> (TestStore, StoreModel) {
+/// Opens the store after a power cut. The store has all stored groups, and may have the first ones
+/// of the groups that were appended later.
+fn reopen_after_cut(disk: &FakeDisk, stored: &StoreModel, waiting: &[(Group, StoreModel)]) -> (TestStore, StoreModel) {
     let store = reopen(disk);
     let found = loaded(&store.chunk_store);
     let mut candidates = std::iter::once(stored).chain(waiting.iter().map(|(_, newer)| newer));
     let model = candidates.find(|model| model.loaded() == found);
-    let model = model.unwrap_or_else(|| panic!("neither what was stored nor what was appended: {}", difference(&found, &stored.loaded())));
+    let model = model.unwrap_or_else(|| {
+        panic!("the content matches neither the stored nor the appended groups: {}", difference(&found, &stored.loaded()))
+    });
     (store, model.clone())
 }
 
@@ -248,7 +250,7 @@ fn only_due_chunks_are_folded() {
 
 /// The log removes only the groups below the checkpoint.
 #[test]
-fn the_checkpoint_is_below_groups_that_a_chunk_lacks() {
+fn the_checkpoint_excludes_groups_that_a_chunk_lacks() {
     let (disk, model) = three_groups();
     let mut store = reopen(&disk);
     store.chunk_store.fold_some(1).unwrap();
@@ -289,11 +291,11 @@ fn a_lost_chunk_is_reported() {
             disk.change(slot, |_| None);
         }
     }
-    let (_, found, _) = recover(disk.clone(), read_log(&disk).unwrap(), u64::MAX).unwrap();
-    let [(low, _)] = found.lost.as_slice() else { panic!("{found:?}") };
+    let (_, damage, _) = recover(disk.clone(), read_log(&disk).unwrap(), u64::MAX).unwrap();
+    let [(low, _)] = damage.lost.as_slice() else { panic!("{damage:?}") };
     assert_eq!(**low, *b"e");
-    drop(found);
-    // the interrupted start above has not repaired it
+    drop(damage);
+    // the recovery above did not repair the store
     let (_, loaded, losses) = TestStore::open(&disk).unwrap();
     assert!(loaded.cursors.is_empty() && !losses.is_empty(), "{losses:?}");
     let (_, loaded, losses) = TestStore::open(&disk).unwrap();

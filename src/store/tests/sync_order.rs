@@ -17,7 +17,7 @@ enum FileOperation {
     Append(u64),
     Sync(u64),
     SyncDirectory,
-    NoteSynced(u64),
+    WriteSyncedMark(u64),
     Remove(u64),
 }
 
@@ -88,7 +88,7 @@ impl LogFiles for RecordingFiles {
     }
 
     fn write_synced_mark(&self, mark: SyncedMark) -> io::Result<()> {
-        self.record(FileOperation::NoteSynced(mark.group));
+        self.record(FileOperation::WriteSyncedMark(mark.group));
         self.files.write_synced_mark(mark)
     }
 }
@@ -114,7 +114,8 @@ fn a_group_is_acknowledged_after_its_file_and_directory_are_synced() {
     let (store, recording) = open_recording(directory.path());
     store.apply(&group(1)).unwrap();
     let first = recording.take_operations();
-    let [FileOperation::Create(file), .., FileOperation::Sync(synced), FileOperation::SyncDirectory, FileOperation::NoteSynced(1)] = *first
+    let [FileOperation::Create(file), .., FileOperation::Sync(synced), FileOperation::SyncDirectory, FileOperation::WriteSyncedMark(1)] =
+        *first
     else {
         panic!("{first:?}")
     };
@@ -124,7 +125,11 @@ fn a_group_is_acknowledged_after_its_file_and_directory_are_synced() {
     store.log().append(&mut second);
     assert_eq!(recording.take_operations(), [FileOperation::Append(file)]);
     store.apply(&second).unwrap();
-    assert_eq!(recording.take_operations(), [FileOperation::Sync(file), FileOperation::NoteSynced(2)], "the directory has it already");
+    assert_eq!(
+        recording.take_operations(),
+        [FileOperation::Sync(file), FileOperation::WriteSyncedMark(2)],
+        "the directory is already synced"
+    );
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::store::recovery::upgrade::{Upgrade, upgrade_from};
 const OLDER: u64 = LAYOUT - 1;
 
 /// Returns a store of the current layout with the number of the previous one.
-fn older() -> tempfile::TempDir {
+fn create_older_store() -> tempfile::TempDir {
     let directory = copy_fixture("0003-one-log");
     let engine = Engine::open(&directory.path().join("store")).unwrap();
     write_layout(&engine, OLDER).unwrap();
@@ -25,7 +25,7 @@ fn older() -> tempfile::TempDir {
     directory
 }
 
-fn upgraded(directory: &Path, upgrades: &[Upgrade]) -> (Result<bool, EngineError>, u64) {
+fn run_upgrade(directory: &Path, upgrades: &[Upgrade]) -> (Result<bool, EngineError>, u64) {
     let engine = Engine::open(&directory.join("store")).unwrap();
     let outcome = upgrade_from(OLDER, &engine, upgrades);
     let number = read_layout(&engine).unwrap().unwrap();
@@ -33,9 +33,9 @@ fn upgraded(directory: &Path, upgrades: &[Upgrade]) -> (Result<bool, EngineError
 }
 
 #[test]
-fn an_upgraded_store_reads_back_whole() {
-    let directory = older();
-    let (outcome, number) = upgraded(directory.path(), &[(OLDER, |_| Ok(()))]);
+fn an_upgraded_store_is_read_completely() {
+    let directory = create_older_store();
+    let (outcome, number) = run_upgrade(directory.path(), &[(OLDER, |_| Ok(()))]);
     assert_eq!((outcome.unwrap(), number), (true, LAYOUT));
     let (store, opened) = open(directory.path());
     assert_eq!((opened.set_aside, opened.created, opened.losses), (None, false, Vec::new()));
@@ -47,27 +47,27 @@ fn an_upgraded_store_reads_back_whole() {
 /// The number of the layout is written last.
 #[test]
 fn a_step_that_fails_is_run_again_by_the_next_start() {
-    let directory = older();
-    let failing: Upgrade = (OLDER, |_| Err(EngineError::Damaged("it was broken off".to_owned())));
-    let (outcome, number) = upgraded(directory.path(), &[failing]);
+    let directory = create_older_store();
+    let failing: Upgrade = (OLDER, |_| Err(EngineError::Damaged("it was interrupted".to_owned())));
+    let (outcome, number) = run_upgrade(directory.path(), &[failing]);
     assert!(outcome.is_err());
     assert_eq!(number, OLDER);
-    let (outcome, number) = upgraded(directory.path(), &[(OLDER, |engine| engine.sync())]);
+    let (outcome, number) = run_upgrade(directory.path(), &[(OLDER, |engine| engine.sync())]);
     assert_eq!((outcome.unwrap(), number), (true, LAYOUT));
 }
 
 #[test]
 fn an_older_store_without_a_step_is_set_aside_intact() {
-    let directory = older();
+    let directory = create_older_store();
     assert!(inspect(directory.path(), &|_| ()).unwrap_err().to_string().contains("it has layout 2"));
-    assert_eq!(upgraded(directory.path(), &[]).1, OLDER);
+    assert_eq!(run_upgrade(directory.path(), &[]).1, OLDER);
     let (store, opened) = open(directory.path());
     let set_aside = opened.set_aside.unwrap();
-    assert_eq!(set_aside.reason, "it has format 2 of an older version, which this version cannot read");
+    assert_eq!(set_aside.reason, "it has layout 2 of an older version, which this version cannot read");
     assert!(set_aside.path.file_name().unwrap().to_str().unwrap().starts_with("set-aside-older-version-"));
     assert!(opened.created && set_aside.path.join("log").exists());
     assert_eq!(read(&store), UnpackedContents::default());
-    // with the correct number, everything is still there
+    // with the correct number of the layout, the whole content can be read
     let engine = Engine::open(&set_aside.path).unwrap();
     engine.put_metadata(codec::LAYOUT_KEY, &codec::encode_layout(LAYOUT)).unwrap();
     engine.sync().unwrap();

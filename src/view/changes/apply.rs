@@ -1,5 +1,4 @@
-//! Commands: how each changes the mirror. No IO, and no clock except the time that the caller
-//! passes.
+//! Applies commands to the mirror. It does no IO and reads no clock: the caller passes the time.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -14,7 +13,7 @@ use crate::view::records::location::RecordLocation;
 use crate::view::scopes::ScopeNumber;
 use crate::view::{ChangeSet, ScopeState, View, key_of, scope_of};
 
-/// Generation of changes before the first list of this process, as from a resumed watch.
+/// Generation of changes before the first list of this process, such as those of a resumed watch.
 const FIRST_GENERATION: u32 = 1;
 
 /// Fields of [`Change::Put`].
@@ -25,7 +24,7 @@ pub(in crate::view) struct DecodedPut {
     pub(in crate::view) source: SourceStamp,
 }
 
-/// New origin of a key whose bytes did not change: a put of equal bytes, or the held mark.
+/// New revision, lease or held mark of a key whose bytes did not change.
 struct SourceUpdate {
     key: EntryKey,
     source: SourceStamp,
@@ -101,10 +100,10 @@ impl View {
         let kind = scope.kind;
         let number = self.scopes.number(scope);
         let state = self.scopes.state_mut(number);
-        let was_open = !state.confirmed || state.restored_count > 0;
+        let was_unconfirmed = !state.confirmed || state.restored_count > 0;
         state.confirmed = true;
         state.restored_count = 0;
-        if was_open {
+        if was_unconfirmed {
             self.scopes.count_change(number, kind);
         }
     }
@@ -112,8 +111,8 @@ impl View {
     /// Deletes the keys that the last list did not contain. Must only follow a complete list
     /// (invariant 3).
     fn prune(&mut self, scope: &Scope, change_set: &mut ChangeSet) {
-        let gone: Vec<EntryKey> = self.unconfirmed_in(scope).collect();
-        for key in gone {
+        let missing: Vec<EntryKey> = self.unconfirmed_in(scope).collect();
+        for key in missing {
             self.delete(&key, DeleteReason::Deleted, change_set);
         }
         self.confirm(scope.clone());
@@ -123,8 +122,8 @@ impl View {
         self.withdraw_notices(cluster, reason, change_set);
         for kind in Kind::ALL {
             let scope = Scope { cluster: cluster.clone(), kind };
-            let gone: Vec<EntryKey> = self.keys_in_scope(&scope).collect();
-            for key in gone {
+            let keys: Vec<EntryKey> = self.keys_in_scope(&scope).collect();
+            for key in keys {
                 self.delete(&key, reason, change_set);
             }
             if self.scopes.remove(&scope) {
@@ -212,13 +211,13 @@ impl View {
         let scope = self.scopes.number(scope_of(&key));
         let generation = self.generation_of(scope);
         let before = self.records.generation_at(old);
-        let moved = self.records.source_at(old) != source;
-        if before == generation && !moved {
+        let source_changed = self.records.source_at(old) != source;
+        if before == generation && !source_changed {
             return;
         }
         self.count_confirmed(scope, before);
         // answers also change when a restored record is confirmed
-        if moved || before == 0 {
+        if source_changed || before == 0 {
             self.scopes.count_change(scope, key.kind);
         }
         let record = match old {
@@ -227,17 +226,17 @@ impl View {
                 self.records.replace(old, Arc::clone(&record));
                 with_object(&record)
             }
-            RecordLocation::Packed(at) => {
-                self.records.confirm_row(at, generation, source);
-                if !moved {
+            RecordLocation::Packed(row) => {
+                self.records.confirm_row(row, generation, source);
+                if !source_changed {
                     return;
                 }
-                let bare = self.records.bare_record_at(at);
+                let bare = self.records.bare_record_at(row);
                 let object = object.or_else(|| decode_object(&bare));
                 Arc::new(Record { object, ..bare })
             }
         };
-        if moved {
+        if source_changed {
             change_set.records.push((key, Some(record)));
         }
     }
@@ -302,14 +301,15 @@ impl View {
     }
 
     /// Adds a key to the count of its scope, or subtracts it. Derived entries have no scope.
-    pub(super) fn count_entry(&mut self, key: &EntryKey, held: bool) {
+    pub(super) fn count_entry(&mut self, key: &EntryKey, is_added: bool) {
         if key.kind.is_mirrored() {
             let scope = self.scope_mut(key);
-            scope.entry_count = if held { scope.entry_count + 1 } else { scope.entry_count - 1 };
+            scope.entry_count = if is_added { scope.entry_count + 1 } else { scope.entry_count - 1 };
         }
     }
 
-    /// Subtracts a restored record from the unconfirmed ones of its scope.
+    /// Subtracts one from the unconfirmed restored keys of a scope, if a record with this
+    /// generation is one of them.
     fn count_confirmed(&mut self, scope: ScopeNumber, generation: u64) {
         if generation == 0 && self.scopes.state(scope).is_some_and(|state| !state.confirmed) {
             self.scopes.state_mut(scope).restored_count -= 1;
@@ -321,7 +321,7 @@ impl View {
         self.scopes.state(scope).map_or(0, |state| state.generation).max(FIRST_GENERATION).into()
     }
 
-    /// Returns the state of a key's scope. Creates it if there is none.
+    /// Returns the state of a key's scope. Creates the state if there is none.
     pub(in crate::view) fn scope_mut(&mut self, key: &EntryKey) -> &mut ScopeState {
         self.scopes.entry(scope_of(key))
     }

@@ -1,9 +1,9 @@
 //! Ipcache entries derived from nodes: an agent creates them from the addresses and pod CIDRs of a
 //! remote node, and no `ip/v1` key has them.
 //!
-//! Each is a record with its own sequence and tombstone, so lists, streams, replays and the store
-//! need no special case. Its value has Cilium's form (`wire::derived_value`). It changes in the
-//! same change set as its node, and is confirmed or held if its node is.
+//! A derived entry is a record with its own sequence and tombstone, so lists, streams, replays and
+//! the store need no special case. Its value has Cilium's form (`wire::derived_value`). It changes
+//! in the same change set as its node, and is confirmed or held if its node is.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ use crate::wire;
 
 /// Version of the rules below. A store with another version gets new derived entries. Increase it
 /// with every change of a rule.
-pub const DERIVATION: u64 = 2;
+pub const DERIVATION_VERSION: u64 = 2;
 
 /// Reserved identities: `world`, `health`, `ingress`, and `world` of one address family
 /// (`pkg/identity/numericidentity.go`).
@@ -48,8 +48,8 @@ const INTERNAL_IP: &str = "InternalIP";
 /// Agents can disable an address family, but do not publish that setting.
 #[must_use]
 pub fn derive_entries(node: &Node) -> Vec<IpEntry> {
-    let has_both = node.pod_cidrs().any(|net| net.addr().is_ipv4()) && node.pod_cidrs().any(|net| net.addr().is_ipv6());
-    let world = |net: IpNet| match (has_both, net) {
+    let is_dual_stack = node.pod_cidrs().any(|net| net.addr().is_ipv4()) && node.pod_cidrs().any(|net| net.addr().is_ipv6());
+    let world = |net: IpNet| match (is_dual_stack, net) {
         (false, _) => IDENTITY_WORLD,
         (true, IpNet::V4(_)) => IDENTITY_WORLD_IPV4,
         (true, IpNet::V6(_)) => IDENTITY_WORLD_IPV6,
@@ -84,10 +84,10 @@ impl View {
     /// agent does, so that the node always has an address.
     pub(in crate::view) fn update_derived(&mut self, node: &Record, now: SystemTime, change_set: &mut ChangeSet) {
         let entries = node.object.as_deref().and_then(Object::as_node).map(derive_entries).unwrap_or_default();
-        let mut left: BTreeSet<EntryKey> = self.derived_keys(&node.key).into_iter().collect();
+        let mut outdated: BTreeSet<EntryKey> = self.derived_keys(&node.key).into_iter().collect();
         for entry in entries {
             let key = EntryKey::of_node_ip(&node.key, entry.prefix);
-            left.remove(&key);
+            outdated.remove(&key);
             let (value, source) =
                 (wire::derived_value(&entry), SourceStamp { mod_revision: node.source.mod_revision, ..SourceStamp::default() });
             let old = self.records.locate(&key);
@@ -96,7 +96,7 @@ impl View {
                 self.put_changed(put, old, now, change_set);
             }
         }
-        for key in left {
+        for key in outdated {
             self.delete(&key, DeleteReason::Deleted, change_set);
         }
     }
@@ -105,15 +105,15 @@ impl View {
     pub(in crate::view) fn derived_keys(&self, node: &EntryKey) -> Vec<EntryKey> {
         let start = EntryKey::before_node_ips(node);
         let keys = self.records.scan_from(&start).map(|location| location.key());
-        let begins = |key: &EntryKey| key.kind == Kind::NodeIp && key.cluster == start.cluster && key.name.starts_with(&*start.name);
+        let has_prefix = |key: &EntryKey| key.kind == Kind::NodeIp && key.cluster == start.cluster && key.name.starts_with(&*start.name);
         // the name of another node may continue with the separator
         let of_node = |key: &EntryKey| key.derived_from() == Some(&*node.name);
-        keys.take_while(begins).filter(of_node).collect()
+        keys.take_while(has_prefix).filter(of_node).collect()
     }
 
     /// Updates the derived entries of nodes, for a restored store in which some are missing or
-    /// outdated. A key of a derived entry stands for its node; the entry is deleted if the node
-    /// does not exist.
+    /// outdated. For the key of a derived entry, it updates the entries of the node, or deletes the
+    /// entry if the node does not exist.
     pub fn rederive<'a>(&mut self, keys: impl IntoIterator<Item = &'a EntryKey>, now: SystemTime) -> ChangeSet {
         let mut change_set = ChangeSet::default();
         for key in keys {

@@ -70,10 +70,10 @@ impl View {
             self.put_notice(key, value, change_set);
         }
         for kind in Kind::ALL {
-            let is_there = kind_publication(kind, &config) != KindPublication::Absent;
+            let is_published = kind_publication(kind, &config) != KindPublication::Absent;
             let key = SmolStr::from(canary_key(kind, cluster, true));
             let is_complete = self.cursor(&Scope { cluster: cluster.clone(), kind }).is_some();
-            match (is_there, self.notice(&key).is_some()) {
+            match (is_published, self.notice(&key).is_some()) {
                 (true, false) if is_complete => self.put_notice(key, time_text(now).into_bytes().into(), change_set),
                 (false, true) => self.delete_notice(&key, DeleteReason::Deleted, change_set),
                 _ => {}
@@ -82,16 +82,16 @@ impl View {
         self.store_notices(cluster, change_set);
     }
 
-    /// Updates the notices of a cluster one of whose scopes became complete. The canary then stays
-    /// during later lists, because the mirror keeps the entries.
+    /// Updates the notices of a cluster when one of its scopes became complete. The canary then
+    /// exists during later lists as well, because the mirror keeps the entries.
     pub(super) fn update_scope_notices(&mut self, scope: &Scope, now: SystemTime, change_set: &mut ChangeSet) {
         if self.notices.are_enabled && self.notice(&canary_key(scope.kind, &scope.cluster, true)).is_none() {
             self.update_notices(&scope.cluster, now, change_set);
         }
     }
 
-    /// Deletes the notices of a cluster. Its config comes first, so that no client starts to read
-    /// it.
+    /// Deletes the notices of a cluster. Deletes its config first, so that no client starts to read
+    /// the cluster.
     pub(super) fn withdraw_notices(&mut self, cluster: &ClusterName, reason: DeleteReason, change_set: &mut ChangeSet) {
         let keys: Vec<SmolStr> = self.cluster_notices(cluster).into_iter().map(|notice| notice.key).collect();
         keys.iter().for_each(|key| self.delete_notice(key, reason, change_set));

@@ -68,8 +68,8 @@ impl View {
         self.own_object(&EntryKey::of_cluster(cluster.clone()))?.as_cluster()?.phase
     }
 
-    /// Restores a cluster of the store in the phase `waitingForFiles`. No other change has this
-    /// sequence.
+    /// Restores a cluster of the store in the phase `waitingForFiles`. The caller must not use the
+    /// sequence for another change.
     pub fn restore_phase(&mut self, cluster: ClusterName, sequence: Sequence) {
         self.own_objects.insert(EntryKey::of_cluster(cluster), Arc::clone(&RESTORED), sequence);
     }
@@ -102,13 +102,13 @@ impl View {
     }
 
     /// Sets or removes an object and announces the change. Returns whether it changed.
-    fn set_own_object(&mut self, key: EntryKey, now: Result<Arc<Object>, DeleteReason>, change_set: &mut ChangeSet) -> bool {
-        if self.own_object(&key) == now.as_ref().ok() {
+    fn set_own_object(&mut self, key: EntryKey, new: Result<Arc<Object>, DeleteReason>, change_set: &mut ChangeSet) -> bool {
+        if self.own_object(&key) == new.as_ref().ok() {
             return false;
         }
         self.sequence = self.sequence.next();
         let old = self.own_objects.remove(&key);
-        if let Ok(object) = &now {
+        if let Ok(object) = &new {
             self.own_objects.insert(key.clone(), Arc::clone(object), self.sequence);
         }
         change_set.announcements.push(Announcement {
@@ -116,8 +116,8 @@ impl View {
             key,
             replaces: old.as_ref().map(|(_, sequence)| *sequence),
             old: old.map(|(object, _)| Version::of_own_object(object)),
-            deleted: now.as_ref().err().copied(),
-            new: now.ok().map(Version::of_own_object),
+            deleted: new.as_ref().err().copied(),
+            new: new.ok().map(Version::of_own_object),
             revision: None,
         });
         true

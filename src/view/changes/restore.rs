@@ -10,11 +10,12 @@ use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, Kind, ObjectPre
 use crate::pack::{Chunk, IndexedFields};
 use crate::view::index::ipcache::HostEntries;
 use crate::view::index::node_index::NodeAddresses;
-use crate::view::records::decoding::{meaning_of_row, with_indexed_fields};
+use crate::view::records::decoding::{indexed_fields_of_row, with_indexed_fields};
 use crate::view::{ScopeState, View, scope_of};
 
-/// Number of ipcache rows from which two threads are faster than one: ten chunks. The early answers
-/// of a start index a few chunks, which takes less time than starting a thread.
+/// Number of ipcache rows from which two threads are faster than one: ten chunks. Answers while the
+/// store loads (`runtime::early`) index only a few chunks, which takes less time than starting a
+/// thread.
 const PARALLEL_ROWS_MIN: usize = 10_240;
 
 /// Rows of one scope in a chunk.
@@ -51,7 +52,7 @@ impl View {
             self.records.add_chunk(chunk.clone());
         }
         // bulk insertion is fast only into an empty index
-        let (announced, others_derived) = if row_count(&announced) + row_count(&derived) < PARALLEL_ROWS_MIN {
+        let (announced, unusable_derived) = if row_count(&announced) + row_count(&derived) < PARALLEL_ROWS_MIN {
             self.restore_others(&others);
             (IpEntryIndex::from_rows(&announced), self.add_derived(NodeIpIndex::from_rows(&derived)))
         } else {
@@ -61,28 +62,28 @@ impl View {
                 let announced = scope.spawn(|| IpEntryIndex::from_rows(&announced));
                 let derived = scope.spawn(|| NodeIpIndex::from_rows(&derived));
                 self.restore_others(&others);
-                let others_derived = self.add_derived(join_thread(derived));
-                (join_thread(announced), others_derived)
+                let unusable_derived = self.add_derived(join_thread(derived));
+                (join_thread(announced), unusable_derived)
             })
         };
         self.indices.add_hosts(announced.count, announced.hosts);
-        for (chunk, row) in announced.others.into_iter().chain(others_derived) {
-            self.indices.add(&chunk.key(row), &meaning_of_row(&chunk, row), chunk.is_rejected(row));
+        for (chunk, row) in announced.others.into_iter().chain(unusable_derived) {
+            self.indices.add(&chunk.key(row), &indexed_fields_of_row(&chunk, row), chunk.is_rejected(row));
         }
     }
 
-    /// Indexes rows of other kinds than ipcache entries.
+    /// Indexes rows of all kinds except ipcache entries.
     fn restore_others(&mut self, others: &[ScopeRows]) {
         let (mut node_count, mut addresses) = (0, NodeAddresses::default());
         for (chunk, row, cluster) in each_row(others) {
-            let (meaning, rejected) = (meaning_of_row(chunk, row), chunk.is_rejected(row));
-            match meaning {
-                IndexedFields::Node { addresses: own } if !rejected => {
+            let (fields, rejected) = (indexed_fields_of_row(chunk, row), chunk.is_rejected(row));
+            match fields {
+                IndexedFields::Node { addresses: node_addresses } if !rejected => {
                     node_count += 1;
                     let name = chunk.key(row).name;
-                    own.into_iter().for_each(|ip| addresses.push(ObjectPrefix::of_host(ip), cluster, name.as_bytes()));
+                    node_addresses.into_iter().for_each(|ip| addresses.push(ObjectPrefix::of_host(ip), cluster, name.as_bytes()));
                 }
-                meaning => self.indices.add(&chunk.key(row), &meaning, rejected),
+                other => self.indices.add(&chunk.key(row), &other, rejected),
             }
         }
         addresses.sort();

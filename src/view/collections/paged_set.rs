@@ -45,7 +45,7 @@ enum PageOwners {
 }
 
 impl PageOwners {
-    /// `entries` must not be empty.
+    /// Creates the owners of a page from its entries, which must not be empty.
     fn from_entries<A>(entries: &[(A, u32)]) -> Self {
         let (_, first) = &entries[0];
         if entries.iter().all(|(_, owner)| owner == first) {
@@ -105,42 +105,42 @@ impl<A: Copy + Ord> AddressPage<A> {
         skipped + block.filter(|other| **other < address).count()
     }
 
-    /// Returns the page with one more entry at the index `at`. `None` if the page is full or needs
-    /// another form of owners. Cheap, because the first list of a cluster inserts its addresses one
-    /// by one.
-    fn with_entry(&self, at: usize, (address, owner): &(A, u32)) -> Option<Self> {
+    /// Returns the page with one more entry at `index`, or `None` if the page is full or needs
+    /// another form of owners. It must be cheap, because the first list of a cluster inserts its
+    /// addresses one by one.
+    fn with_entry(&self, index: usize, (address, owner): &(A, u32)) -> Option<Self> {
         if self.len() >= PAGE_LENGTH_MAX {
             return None;
         }
         let owners = match &self.owners {
             PageOwners::Single(one) if one == owner => PageOwners::Single(*one),
             PageOwners::Single(_) => return None,
-            PageOwners::PerAddress(owners) => PageOwners::PerAddress(inserted(owners, at, *owner)),
+            PageOwners::PerAddress(owners) => PageOwners::PerAddress(copy_with_item(owners, index, *owner)),
         };
-        Some(Self { addresses: inserted(&self.addresses, at, *address), owners })
+        Some(Self { addresses: copy_with_item(&self.addresses, index, *address), owners })
     }
 
     /// Returns the index of an entry, or as error the index at which to insert it.
     fn find(&self, (address, owner): &(A, u32)) -> Result<usize, usize> {
         let start = self.start(*address);
         let end = start + self.addresses[start..].iter().take_while(|other| *other == address).count();
-        self.owners.owners_at(start..end).binary_search(owner).map(|at| start + at).map_err(|at| start + at)
+        self.owners.owners_at(start..end).binary_search(owner).map(|offset| start + offset).map_err(|offset| start + offset)
     }
 }
 
-/// Returns a copy of `items` with one more item at the index `at`.
-fn inserted<T: Copy>(items: &[T], at: usize, item: T) -> Arc<[T]> {
+/// Returns a copy of `items` with one more item at `index`.
+fn copy_with_item<T: Copy>(items: &[T], index: usize, item: T) -> Arc<[T]> {
     let mut all = Vec::with_capacity(items.len() + 1);
-    all.extend_from_slice(&items[..at]);
+    all.extend_from_slice(&items[..index]);
     all.push(item);
-    all.extend_from_slice(&items[at..]);
+    all.extend_from_slice(&items[index..]);
     all.into()
 }
 
 impl<A: Copy + Ord> PagedSet<A> {
     /// Creates a set from entries sorted by address. `owner` maps the owner numbers.
     pub(in crate::view) fn from_sorted(entries: &[(A, u32)], owner: impl Fn(u32) -> u32) -> Self {
-        debug_assert!(entries.is_sorted_by_key(|(address, _)| *address), "entries come in order of address");
+        debug_assert!(entries.is_sorted_by_key(|(address, _)| *address), "entries must be sorted by address");
         let (mut pages, mut rest, mut length) = (Vec::with_capacity(entries.len() / PAGE_LENGTH_FILLED + 1), entries, 0);
         while !rest.is_empty() {
             let (page, tail) = rest.split_at(boundary(rest, PAGE_LENGTH_FILLED));
@@ -189,7 +189,7 @@ impl<A: Copy + Ord> PagedSet<A> {
     pub(in crate::view) fn owners_of(&self, address: A) -> &[u32] {
         let Some((_, page)) = self.pages.floor(&address) else { return &[] };
         let start = page.start(address);
-        let length = page.addresses[start..].iter().take_while(|at| **at == address).count();
+        let length = page.addresses[start..].iter().take_while(|other| **other == address).count();
         page.owners.owners_at(start..start + length)
     }
 
@@ -201,18 +201,18 @@ impl<A: Copy + Ord> PagedSet<A> {
             self.length += 1;
             return true;
         };
-        let Err(at) = page.find(&entry) else { return false };
-        if at > 0
-            && let Some(page) = page.with_entry(at, &entry)
+        let Err(index) = page.find(&entry) else { return false };
+        if index > 0
+            && let Some(page) = page.with_entry(index, &entry)
         {
             self.length += 1;
             self.pages.insert(first, page);
             return true;
         }
         let mut grown = Vec::with_capacity(page.len() + 1);
-        grown.extend(page.entries().take(at));
+        grown.extend(page.entries().take(index));
         grown.push(entry);
-        grown.extend(page.entries().skip(at));
+        grown.extend(page.entries().skip(index));
         self.length += 1;
         self.replace(first, &grown);
         true
@@ -221,9 +221,9 @@ impl<A: Copy + Ord> PagedSet<A> {
     /// Removes an entry. Returns false if it does not exist.
     pub(in crate::view) fn remove(&mut self, entry: &(A, u32)) -> bool {
         let Some((first, page)) = self.pages.floor(&entry.0).map(|(first, page)| (*first, page)) else { return false };
-        let Ok(at) = page.find(entry) else { return false };
+        let Ok(index) = page.find(entry) else { return false };
         let mut shrunk: Vec<(A, u32)> = page.entries().collect();
-        shrunk.remove(at);
+        shrunk.remove(index);
         self.length -= 1;
         self.replace(first, &shrunk);
         true
@@ -234,8 +234,8 @@ impl<A: Copy + Ord> PagedSet<A> {
     fn replace(&mut self, first: A, entries: &[(A, u32)]) {
         let mut joined = Vec::new();
         let mut entries = entries;
-        let kept = entries.first().is_some_and(|(address, _)| *address == first);
-        if !kept {
+        let keeps_first = entries.first().is_some_and(|(address, _)| *address == first);
+        if !keeps_first {
             self.pages.remove(&first);
         }
         if entries.len() < PAGE_LENGTH_MIN {
@@ -276,7 +276,7 @@ mod tests {
 
     use super::*;
 
-    /// Few owners, so that some pages have one owner and others several.
+    /// Uses few owners, so that some pages have one owner and others several.
     #[test]
     fn a_paged_set_equals_a_btree_set() {
         for seed in 0..20 {
@@ -288,13 +288,13 @@ mod tests {
             let mut truth: BTreeSet<(u32, u32)> = (0..random.random_range(0..600)).map(|_| entry(&mut random, 0)).collect();
             // sorted by address only, with duplicates, and in two parts
             let (some, others): (Vec<_>, Vec<_>) = truth.iter().rev().copied().partition(|_| random.random_bool(0.9));
-            let made = |entries: Vec<(u32, u32)>| {
+            let build = |entries: Vec<(u32, u32)>| {
                 let mut entries: Vec<(u32, u32)> = entries.into_iter().flat_map(|entry| [entry; 2]).collect();
                 entries.sort_by_key(|(address, _)| *address);
                 PagedSet::from_sorted(&entries, |owner| owner)
             };
-            let mut set = made(some);
-            set.merge(made(others));
+            let mut set = build(some);
+            set.merge(build(others));
             for step in 0..2_000 {
                 let entry = entry(&mut random, step);
                 if random.random_bool(if step / 500 % 2 == 0 { 0.8 } else { 0.2 }) {

@@ -57,7 +57,7 @@ mod tests {
         }
         let copy = vector.clone();
         *vector.get_mut(64) = 7;
-        let of = |vector: &PagedVector<u16>| [3, 64, 65, 200, 10_000].map(|number| vector.get(number).copied().unwrap_or_default());
-        assert_eq!((of(&empty), of(&copy), of(&vector)), ([0; 5], [2, 1, 0, 1, 0], [2, 7, 0, 1, 0]));
+        let values = |vector: &PagedVector<u16>| [3, 64, 65, 200, 10_000].map(|number| vector.get(number).copied().unwrap_or_default());
+        assert_eq!((values(&empty), values(&copy), values(&vector)), ([0; 5], [2, 1, 0, 1, 0], [2, 7, 0, 1, 0]));
     }
 }

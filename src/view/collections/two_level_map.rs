@@ -1,8 +1,8 @@
 //! Persistent sorted map: a B-tree with two levels, whose nodes store keys and values in separate
 //! arrays.
 //!
-//! It is made for some thousand large values that are often looked up and rarely changed: chunks,
-//! and pages of an index. A search reads only keys, which are contiguous and stay in the
+//! It is designed for several thousand large values that are often looked up and rarely changed:
+//! chunks, and pages of an index. A search reads only keys, which are contiguous and stay in the
 //! processor's cache. A change copies the values of one node; an inserted or removed key also
 //! copies the node's keys and the list of nodes.
 
@@ -38,7 +38,7 @@ impl<K, V> Default for TwoLevelMap<K, V> {
 }
 
 impl<K: Ord + Clone, V: Clone> MapNode<K, V> {
-    fn of(entries: &[(K, V)]) -> Self {
+    fn from_entries(entries: &[(K, V)]) -> Self {
         Self {
             keys: entries.iter().map(|(key, _)| key.clone()).collect(),
             values: entries.iter().map(|(_, value)| value.clone()).collect(),
@@ -53,7 +53,7 @@ impl<K: Ord + Clone, V: Clone> MapNode<K, V> {
 impl<K: Ord + Clone, V: Clone> TwoLevelMap<K, V> {
     /// Creates a map from sorted entries with unique keys.
     pub(in crate::view) fn from_sorted(entries: &[(K, V)]) -> Self {
-        let nodes = entries.chunks(NODE_LENGTH_MAX * 3 / 4).map(MapNode::of).collect();
+        let nodes = entries.chunks(NODE_LENGTH_MAX * 3 / 4).map(MapNode::from_entries).collect();
         let mut map = Self { nodes, length: entries.len(), ..Self::default() };
         map.rebuild_first_keys();
         map
@@ -73,8 +73,8 @@ impl<K: Ord + Clone, V: Clone> TwoLevelMap<K, V> {
     /// it, and no others.
     pub(super) fn last_matching(&self, test: impl Fn(&K) -> bool) -> Option<(&K, &V)> {
         let node = &self.nodes[self.first_keys.partition_point(&test).checked_sub(1)?];
-        let at = node.keys.partition_point(&test) - 1;
-        Some((&node.keys[at], &node.values[at]))
+        let index = node.keys.partition_point(&test) - 1;
+        Some((&node.keys[index], &node.values[index]))
     }
 
     /// Returns the entry with the lowest key.
@@ -102,48 +102,49 @@ impl<K: Ord + Clone, V: Clone> TwoLevelMap<K, V> {
 
     /// Inserts a value. Replaces the one with the same key.
     pub(in crate::view) fn insert(&mut self, key: K, value: V) {
-        let Some(at) = self.first_keys.partition_point(|first| *first <= key).checked_sub(1).or((self.length > 0).then_some(0)) else {
+        let Some(node_index) = self.first_keys.partition_point(|first| *first <= key).checked_sub(1).or((self.length > 0).then_some(0))
+        else {
             *self = Self::from_sorted(&[(key, value)]);
             return;
         };
-        match self.nodes[at].keys.binary_search(&key) {
-            Ok(index) => Arc::make_mut(&mut Arc::make_mut(&mut self.nodes)[at].values)[index] = value,
+        match self.nodes[node_index].keys.binary_search(&key) {
+            Ok(index) => Arc::make_mut(&mut Arc::make_mut(&mut self.nodes)[node_index].values)[index] = value,
             Err(index) => {
-                let mut entries: Vec<(K, V)> = self.nodes[at].entries().collect();
+                let mut entries: Vec<(K, V)> = self.nodes[node_index].entries().collect();
                 entries.insert(index, (key, value));
                 self.length += 1;
                 let half = if entries.len() > NODE_LENGTH_MAX { entries.len() / 2 } else { entries.len() };
                 let (lower, upper) = entries.split_at(half);
-                self.splice(at..at + 1, &[lower, upper]);
+                self.splice(node_index..node_index + 1, &[lower, upper]);
             }
         }
     }
 
     /// Removes the entry of a key.
     pub(in crate::view) fn remove(&mut self, key: &K) -> Option<V> {
-        let at = self.first_keys.partition_point(|first| first <= key).checked_sub(1)?;
-        let index = self.nodes[at].keys.binary_search(key).ok()?;
-        let mut entries: Vec<(K, V)> = self.nodes[at].entries().collect();
+        let node_index = self.first_keys.partition_point(|first| first <= key).checked_sub(1)?;
+        let index = self.nodes[node_index].keys.binary_search(key).ok()?;
+        let mut entries: Vec<(K, V)> = self.nodes[node_index].entries().collect();
         let (_, removed) = entries.remove(index);
         self.length -= 1;
-        let before = at.checked_sub(1).map(|before| &self.nodes[before]);
+        let before = node_index.checked_sub(1).map(|before| &self.nodes[before]);
         let joined =
             before.filter(|before| entries.len() < NODE_LENGTH_MIN && before.keys.len() + entries.len() <= NODE_LENGTH_MAX * 3 / 4);
         match joined {
             Some(before) => {
                 let all: Vec<(K, V)> = before.entries().chain(entries).collect();
-                self.splice(at - 1..at + 1, &[&all]);
+                self.splice(node_index - 1..node_index + 1, &[&all]);
             }
-            None => self.splice(at..at + 1, &[&entries]),
+            None => self.splice(node_index..node_index + 1, &[&entries]),
         }
         Some(removed)
     }
 
     /// Replaces nodes. Skips those without entries.
     fn splice(&mut self, range: std::ops::Range<usize>, nodes: &[&[(K, V)]]) {
-        let made = nodes.iter().filter(|entries| !entries.is_empty()).map(|entries| MapNode::of(entries));
+        let new_nodes = nodes.iter().filter(|entries| !entries.is_empty()).map(|entries| MapNode::from_entries(entries));
         if range.len() == 1 && nodes.iter().filter(|entries| !entries.is_empty()).count() == 1 {
-            for node in made {
+            for node in new_nodes {
                 if node.keys[0] != self.first_keys[range.start] {
                     Arc::make_mut(&mut self.first_keys)[range.start] = node.keys[0].clone();
                 }
@@ -152,7 +153,7 @@ impl<K: Ord + Clone, V: Clone> TwoLevelMap<K, V> {
             return;
         }
         let (before, after) = (&self.nodes[..range.start], &self.nodes[range.end..]);
-        self.nodes = before.iter().cloned().chain(made).chain(after.iter().cloned()).collect();
+        self.nodes = before.iter().cloned().chain(new_nodes).chain(after.iter().cloned()).collect();
         self.rebuild_first_keys();
     }
 
@@ -170,16 +171,16 @@ mod tests {
 
     use super::*;
 
-    fn assert_same(map: &TwoLevelMap<u32, u32>, truth: &BTreeMap<u32, u32>, key: u32, what: &str) {
+    fn assert_same(map: &TwoLevelMap<u32, u32>, truth: &BTreeMap<u32, u32>, key: u32, context: &str) {
         let pair = |(key, value): (&u32, &u32)| (*key, *value);
-        assert_eq!(map.floor(&key).map(pair), truth.range(..=key).next_back().map(pair), "{what}");
-        assert_eq!(map.below(&key).map(pair), truth.range(..key).next_back().map(pair), "{what}");
-        assert_eq!(map.first().map(pair), truth.first_key_value().map(pair), "{what}");
-        assert_eq!(map.from(&key).map(pair).collect::<Vec<_>>(), truth.range(key..).map(pair).collect::<Vec<_>>(), "{what}");
-        assert_eq!((map.iter().map(pair).collect::<Vec<_>>(), map.len()), (truth.iter().map(pair).collect(), truth.len()), "{what}");
+        assert_eq!(map.floor(&key).map(pair), truth.range(..=key).next_back().map(pair), "{context}");
+        assert_eq!(map.below(&key).map(pair), truth.range(..key).next_back().map(pair), "{context}");
+        assert_eq!(map.first().map(pair), truth.first_key_value().map(pair), "{context}");
+        assert_eq!(map.from(&key).map(pair).collect::<Vec<_>>(), truth.range(key..).map(pair).collect::<Vec<_>>(), "{context}");
+        assert_eq!((map.iter().map(pair).collect::<Vec<_>>(), map.len()), (truth.iter().map(pair).collect(), truth.len()), "{context}");
     }
 
-    /// With snapshots, which must not change.
+    /// Takes snapshots, which must not change.
     #[test]
     fn a_two_level_map_equals_a_btree_map() {
         for seed in 0..20 {

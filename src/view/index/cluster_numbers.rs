@@ -23,12 +23,12 @@ impl ClusterNumbers {
         number
     }
 
-    /// Returns the number of a cluster that has one.
+    /// Returns the number of a cluster, if it has one.
     pub(in crate::view) fn number(&self, cluster: &ClusterName) -> Option<u32> {
         self.numbers.get(cluster).copied()
     }
 
-    /// Returns the cluster of a number.
+    /// Returns the cluster with a number.
     pub(in crate::view) fn name(&self, number: u32) -> Option<&ClusterName> {
         self.names.get(number as usize)
     }

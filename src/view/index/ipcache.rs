@@ -82,7 +82,7 @@ impl AddressBits for u128 {
 }
 
 impl Specificity {
-    fn of(prefix: ObjectPrefix) -> Self {
+    fn of_prefix(prefix: ObjectPrefix) -> Self {
         Self { length: prefix.net.prefix_len(), host: prefix.host }
     }
 
@@ -93,11 +93,11 @@ impl Specificity {
 
 fn set_mut<A: Copy + Ord>(family: &mut PrefixSets<A>, specificity: Specificity) -> &mut PagedSet<A> {
     let sets = Arc::make_mut(family);
-    let at = sets.partition_point(|(other, _)| *other > specificity);
-    if sets.get(at).is_none_or(|(other, _)| *other != specificity) {
-        sets.insert(at, (specificity, PagedSet::default()));
+    let index = sets.partition_point(|(other, _)| *other > specificity);
+    if sets.get(index).is_none_or(|(other, _)| *other != specificity) {
+        sets.insert(index, (specificity, PagedSet::default()));
     }
-    &mut sets[at].1
+    &mut sets[index].1
 }
 
 fn remove<A: Copy + Ord>(family: &mut PrefixSets<A>, specificity: Specificity, entry: (A, u32)) -> bool {
@@ -110,7 +110,7 @@ fn remove<A: Copy + Ord>(family: &mut PrefixSets<A>, specificity: Specificity, e
 }
 
 fn exact<A: AddressBits>(family: &PrefixSets<A>, prefix: ObjectPrefix, address: A) -> &[u32] {
-    let specificity = Specificity::of(prefix);
+    let specificity = Specificity::of_prefix(prefix);
     family.iter().find(|(other, _)| *other == specificity).map_or(&[], |(_, set)| set.owners_of(address))
 }
 
@@ -125,8 +125,8 @@ fn hosts<A: AddressBits>(family: &PrefixSets<A>) -> impl Iterator<Item = A> {
     family.iter().filter(|(specificity, _)| *specificity == Specificity::of_hosts(A::BITS)).flat_map(|(_, set)| set.addresses())
 }
 
-/// Adds the prefixes with more than one entry to `found`, in order. Entries for hosts of both sets
-/// count together.
+/// Adds the prefixes with more than one entry to `found`, in order. The host entries of `family`
+/// and `others` count together.
 fn add_duplicates<A: AddressBits>(family: &PrefixSets<A>, others: &PrefixSets<A>, found: &mut Vec<ObjectPrefix>) {
     let prefix = |specificity: Specificity, address: A| {
         Some(ObjectPrefix { net: IpNet::new(address.to_ip(), specificity.length).ok()?, host: specificity.host })
@@ -149,9 +149,9 @@ fn merge_sorted<A: Ord>(one: impl Iterator<Item = A>, other: impl Iterator<Item 
 }
 
 /// Iterates over the items that occur more than once.
-fn duplicates<A: Copy + Ord>(run: impl Iterator<Item = A>) -> impl Iterator<Item = A> {
+fn duplicates<A: Copy + Ord>(items: impl Iterator<Item = A>) -> impl Iterator<Item = A> {
     let (mut last, mut reported) = (None, None);
-    run.filter(move |item| {
+    items.filter(move |item| {
         let is_again = last.replace(*item) == Some(*item) && reported != Some(*item);
         if is_again {
             reported = Some(*item);
@@ -191,7 +191,7 @@ impl IpIndex {
 
     /// Iterates over the keys of the noncanonical entries for exactly this prefix.
     pub(super) fn noncanonical_at(&self, prefix: ObjectPrefix) -> impl Iterator<Item = &EntryKey> {
-        self.noncanonical.range((prefix, EntryKey::lowest())..).take_while(move |(at, _)| *at == prefix).map(|(_, key)| key)
+        self.noncanonical.range((prefix, EntryKey::lowest())..).take_while(move |(other, _)| *other == prefix).map(|(_, key)| key)
     }
 
     /// Returns the prefixes with more than one entry, in order; entries for hosts count together
@@ -206,21 +206,21 @@ impl IpIndex {
     /// Returns the longest prefix that covers the address and has an entry. Allocates memory only
     /// if there are noncanonical entries.
     pub(in crate::view) fn longest_match(&self, ip: IpAddr) -> Option<ObjectPrefix> {
-        let usual = self.canonical.longest_match(ip);
+        let canonical = self.canonical.longest_match(ip);
         if self.noncanonical.is_empty() {
-            return usual;
+            return canonical;
         }
         let bits = if ip.is_ipv4() { 32 } else { 128 };
         let prefixes = (0..=bits).rev().filter_map(|length| IpNet::new(ip, length).ok());
         let mut prefixes = prefixes.flat_map(|net| [true, false].map(|host| ObjectPrefix { net: net.trunc(), host }));
-        prefixes.find(|prefix| usual == Some(*prefix) || self.noncanonical_at(*prefix).next().is_some())
+        prefixes.find(|prefix| canonical == Some(*prefix) || self.noncanonical_at(*prefix).next().is_some())
     }
 }
 
 impl PrefixIndex {
     /// Adds an owner of a prefix. Returns false if it exists already.
     pub(in crate::view) fn insert(&mut self, prefix: ObjectPrefix, owner: u32) -> bool {
-        let specificity = Specificity::of(prefix);
+        let specificity = Specificity::of_prefix(prefix);
         match prefix.net.addr() {
             IpAddr::V4(ip) => set_mut(&mut self.ipv4, specificity).insert((ip.to_bits(), owner)),
             IpAddr::V6(ip) => set_mut(&mut self.ipv6, specificity).insert((ip.to_bits(), owner)),
@@ -229,7 +229,7 @@ impl PrefixIndex {
 
     /// Removes an owner of a prefix. Returns false if it does not exist.
     pub(in crate::view) fn remove(&mut self, prefix: ObjectPrefix, owner: u32) -> bool {
-        let specificity = Specificity::of(prefix);
+        let specificity = Specificity::of_prefix(prefix);
         match prefix.net.addr() {
             IpAddr::V4(ip) => remove(&mut self.ipv4, specificity, (ip.to_bits(), owner)),
             IpAddr::V6(ip) => remove(&mut self.ipv6, specificity, (ip.to_bits(), owner)),
@@ -245,11 +245,11 @@ impl PrefixIndex {
     /// Adds many prefixes at once.
     pub(in crate::view) fn insert_all(&mut self, mut entries: Vec<(ObjectPrefix, u32)>) {
         // this sorts the addresses of each length, IPv4 first
-        entries.sort_unstable_by_key(|(prefix, _)| (Specificity::of(*prefix), prefix.net.addr()));
-        for of_length in entries.chunk_by(|(left, _), (right, _)| Specificity::of(*left) == Specificity::of(*right)) {
-            let specificity = Specificity::of(of_length[0].0);
+        entries.sort_unstable_by_key(|(prefix, _)| (Specificity::of_prefix(*prefix), prefix.net.addr()));
+        for same_length in entries.chunk_by(|(left, _), (right, _)| Specificity::of_prefix(*left) == Specificity::of_prefix(*right)) {
+            let specificity = Specificity::of_prefix(same_length[0].0);
             let (mut ipv4, mut ipv6) = (Vec::new(), Vec::new());
-            for (prefix, owner) in of_length {
+            for (prefix, owner) in same_length {
                 match prefix.net.addr() {
                     IpAddr::V4(ip) => ipv4.push((ip.to_bits(), *owner)),
                     IpAddr::V6(ip) => ipv6.push((ip.to_bits(), *owner)),
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_prefix_wins_and_a_host_beats_a_cidr_of_full_length() {
+    fn the_longest_prefix_wins_and_hosts_precede_cidrs() {
         let mut index = IpIndex::default();
         let entries = [
             (cidr("0.0.0.0/0"), "0.0.0.0/0"),
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_prefix_in_several_clusters_is_kept_apart() {
+    fn each_cluster_has_its_own_entry_for_a_prefix() {
         let mut index = IpIndex::default();
         for cluster in [1, 2, 2] {
             index.insert(host("10.0.0.1"), &key("10.0.0.1"), cluster);

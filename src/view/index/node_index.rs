@@ -13,7 +13,7 @@ use crate::view::collections::paged_set::PagedSet;
 #[derive(Debug, Clone, Default)]
 pub(in crate::view) struct NodeIndex {
     names: NodeNumbers,
-    own: PrefixIndex,
+    listed: PrefixIndex,
     /// Prefixes of derived entries, including pod CIDRs.
     pub(in crate::view) derived: PrefixIndex,
 }
@@ -40,16 +40,16 @@ pub(in crate::view) struct NodeAddresses {
 impl NodeAddresses {
     /// Adds an address or pod CIDR of a node. Consecutive calls for one node share its name.
     pub(in crate::view) fn push(&mut self, prefix: ObjectPrefix, cluster: u32, node: &[u8]) {
-        let name = self.name(cluster, node);
+        let index = self.name_index(cluster, node);
         match prefix.net.addr() {
-            _ if !prefix.host => self.pod_cidrs.push((prefix, name)),
-            IpAddr::V4(ip) => self.ipv4.push((ip.to_bits(), name)),
-            IpAddr::V6(ip) => self.ipv6.push((ip.to_bits(), name)),
+            _ if !prefix.host => self.pod_cidrs.push((prefix, index)),
+            IpAddr::V4(ip) => self.ipv4.push((ip.to_bits(), index)),
+            IpAddr::V6(ip) => self.ipv6.push((ip.to_bits(), index)),
         }
     }
 
     /// Returns the index of a name in `names`.
-    fn name(&mut self, cluster: u32, node: &[u8]) -> u32 {
+    fn name_index(&mut self, cluster: u32, node: &[u8]) -> u32 {
         if self.names.last().is_none_or(|last| last.cluster != cluster || last.node.as_bytes() != node) {
             self.names.push(NodeName { cluster, node: String::from_utf8_lossy(node).into() });
         }
@@ -102,8 +102,8 @@ impl NodeIndex {
             return;
         }
         let mut uses = vec![0; self.names.len()];
-        let places = ipv4.iter().map(|(_, index)| *index).chain(ipv6.iter().map(|(_, index)| *index));
-        places.chain(pod_cidrs.iter().map(|(_, index)| *index)).for_each(|index| uses[number(index) as usize] += 1);
+        let host_indices = ipv4.iter().map(|(_, index)| *index).chain(ipv6.iter().map(|(_, index)| *index));
+        host_indices.chain(pod_cidrs.iter().map(|(_, index)| *index)).for_each(|index| uses[number(index) as usize] += 1);
         self.names.add_uses(&uses);
         let prefixes = self.prefixes_mut(kind);
         prefixes.add_hosts(HostEntries { ipv4: PagedSet::from_sorted(&ipv4, number), ipv6: PagedSet::from_sorted(&ipv6, number) });
@@ -122,14 +122,14 @@ impl NodeIndex {
 
     const fn prefixes(&self, kind: AddressKind) -> &PrefixIndex {
         match kind {
-            AddressKind::Listed => &self.own,
+            AddressKind::Listed => &self.listed,
             AddressKind::Derived => &self.derived,
         }
     }
 
     const fn prefixes_mut(&mut self, kind: AddressKind) -> &mut PrefixIndex {
         match kind {
-            AddressKind::Listed => &mut self.own,
+            AddressKind::Listed => &mut self.listed,
             AddressKind::Derived => &mut self.derived,
         }
     }
@@ -149,7 +149,7 @@ mod tests {
         index.remove(*kind, ObjectPrefix::of_host(*ip), *cluster, node);
     }
 
-    fn take(index: &mut NodeIndex, entries: &[AddressEntry]) {
+    fn insert_in_bulk(index: &mut NodeIndex, entries: &[AddressEntry]) {
         for kind in [AddressKind::Listed, AddressKind::Derived] {
             let mut addresses = NodeAddresses::default();
             for (_, ip, cluster, node) in entries.iter().filter(|entry| entry.0 == kind) {
@@ -168,16 +168,16 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_found_by_both_families_after_any_insertion() {
-        let own = [("fd00::1", 2, "b"), ("10.0.0.1", 2, "b"), ("10.0.0.1", 1, "a"), ("10.0.0.1", 1, "a"), ("10.0.0.1", 1, "c")];
+    fn nodes_are_found_however_they_were_inserted() {
+        let listed = [("fd00::1", 2, "b"), ("10.0.0.1", 2, "b"), ("10.0.0.1", 1, "a"), ("10.0.0.1", 1, "a"), ("10.0.0.1", 1, "c")];
         let derived = [("10.0.0.1", 1, "c"), ("10.0.0.2", 1, "c"), ("10.0.0.1", 2, "b"), ("10.0.0.2", 1, "d")];
-        let of = |kind| move |(ip, cluster, node): (&str, u32, &str)| (kind, ip.parse().unwrap(), cluster, node.to_owned());
+        let with_kind = |kind| move |(ip, cluster, node): (&str, u32, &str)| (kind, ip.parse().unwrap(), cluster, node.to_owned());
         let entries: Vec<AddressEntry> =
-            own.map(of(AddressKind::Listed)).into_iter().chain(derived.map(of(AddressKind::Derived))).collect();
+            listed.map(with_kind(AddressKind::Listed)).into_iter().chain(derived.map(with_kind(AddressKind::Derived))).collect();
         let (mut at_once, mut in_parts, mut singly) = (NodeIndex::default(), NodeIndex::default(), NodeIndex::default());
-        take(&mut at_once, &entries);
-        take(&mut in_parts, &entries[2..]);
-        take(&mut in_parts, &entries);
+        insert_in_bulk(&mut at_once, &entries);
+        insert_in_bulk(&mut in_parts, &entries[2..]);
+        insert_in_bulk(&mut in_parts, &entries);
         entries.iter().for_each(|entry| insert(&mut singly, entry));
         for index in [&mut at_once, &mut in_parts, &mut singly] {
             assert_eq!(nodes(index, AddressKind::Listed, "10.0.0.1"), ["1/a", "1/c", "2/b"]);
@@ -196,8 +196,9 @@ mod tests {
                 (vec!["1/d".to_owned()], true)
             );
             entries.iter().for_each(|entry| remove(index, entry));
-            let left = ["a", "b", "c", "d"].iter().filter(|node| (1..3).any(|cluster| index.names.number(cluster, node).is_some())).count();
-            assert_eq!((left, index.own.is_empty(), index.derived.is_empty()), (0, true, true));
+            let remaining =
+                ["a", "b", "c", "d"].iter().filter(|node| (1..3).any(|cluster| index.names.number(cluster, node).is_some())).count();
+            assert_eq!((remaining, index.listed.is_empty(), index.derived.is_empty()), (0, true, true));
         }
     }
 
@@ -227,7 +228,7 @@ mod tests {
                 let names = index.nodes_at(AddressKind::Listed, ObjectPrefix::of_host(entry(number).1));
                 names.map(|name| (name.cluster, name.node.to_string())).collect::<Vec<_>>()
             };
-            let expected = |is_there: bool| if is_there { vec![(number % 3, format!("n{number}"))] } else { vec![] };
+            let expected = |exists: bool| if exists { vec![(number % 3, format!("n{number}"))] } else { vec![] };
             assert_eq!(found(&index), expected(!is_removed(2_000)), "{number}");
             assert_eq!(found(&copy), expected(number < 700 && !is_removed(700)), "{number} of the copy");
         }

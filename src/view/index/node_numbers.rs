@@ -32,12 +32,12 @@ pub(in crate::view) struct NodeNumbers {
 }
 
 impl NodeNumbers {
-    /// Returns the name of a number.
+    /// Returns the name of the node with a number.
     pub(in crate::view) fn get(&self, number: u32) -> Option<&NodeName> {
         self.names.get(number as usize)
     }
 
-    /// Returns the number of a node that has an address.
+    /// Returns the number of a node, if it has an address.
     pub(in crate::view) fn number(&self, cluster: u32, node: &str) -> Option<u32> {
         let mut found = self.numbers.owners_of(self.hash(cluster, node)).iter().copied();
         found.find(|number| self.has_name(*number, cluster, node))
@@ -71,7 +71,7 @@ impl NodeNumbers {
         }
         let mut next = 0;
         let assigned = names.into_iter().map(|NodeName { cluster, node }| {
-            // derived entries usually come in the order in which their nodes came
+            // derived entries are usually in the order of their nodes
             let number = if self.has_name(next, cluster, &node) { next } else { self.assign(cluster, &node) };
             next = number.wrapping_add(1);
             number
@@ -86,7 +86,7 @@ impl NodeNumbers {
         }
     }
 
-    /// Counts addresses of all nodes. `uses` has the number of new addresses by node number.
+    /// Counts new addresses of all nodes. `uses` has how many there are, by node number.
     pub(super) fn add_uses(&mut self, uses: &[u32]) {
         self.uses = self.uses.iter().zip(uses.iter().chain(std::iter::repeat(&0))).map(|(before, more)| before + more).collect();
     }
@@ -102,7 +102,7 @@ impl NodeNumbers {
         }
     }
 
-    /// Returns the number of assigned and free numbers.
+    /// Returns how many numbers exist, assigned and free.
     pub(in crate::view) fn len(&self) -> usize {
         self.names.len()
     }
@@ -120,12 +120,12 @@ impl NodeNumbers {
     fn numbers_of(&self, names: &[NodeName]) -> Option<PagedSet<u32>> {
         let mut hashed: Vec<(u32, u32)> = names.iter().map(|name| self.hash(name.cluster, &name.node)).zip(0..).collect();
         hashed.sort_unstable();
-        let is_twice = |run: &[(u32, u32)]| {
+        let has_duplicate = |entries: &[(u32, u32)]| {
             let name = |(_, index): &(u32, u32)| &names[*index as usize];
-            run.iter().enumerate().any(|(at, one)| run[..at].iter().any(|other| name(other) == name(one)))
+            entries.iter().enumerate().any(|(index, one)| entries[..index].iter().any(|other| name(other) == name(one)))
         };
-        let alike = |one: &(u32, u32), other: &(u32, u32)| one.0 == other.0;
-        let unique = !hashed.chunk_by(alike).any(is_twice);
+        let same_hash = |one: &(u32, u32), other: &(u32, u32)| one.0 == other.0;
+        let unique = !hashed.chunk_by(same_hash).any(has_duplicate);
         unique.then(|| PagedSet::from_sorted(&hashed, |index| index))
     }
 }
@@ -158,15 +158,15 @@ mod tests {
 
     #[test]
     fn bulk_assignment_equals_single_assignment() {
-        let some = || (0..500).map(|number| name(number % 3, &format!("node-{}", number / 3))).collect::<Vec<_>>();
+        let node_names = || (0..500).map(|number| name(number % 3, &format!("node-{}", number / 3))).collect::<Vec<_>>();
         let mut names = NodeNumbers::default();
-        assert_eq!(names.assign_all(some()), (0..500).collect::<Vec<_>>());
-        for (one, number) in some().iter().zip(0..) {
+        assert_eq!(names.assign_all(node_names()), (0..500).collect::<Vec<_>>());
+        for (one, number) in node_names().iter().zip(0..) {
             assert_eq!(names.number(one.cluster, &one.node), Some(number));
         }
         let others = vec![name(0, "node-9"), name(9, "new"), name(1, "node-9"), name(2, "node-9"), name(9, "new")];
         assert_eq!(names.assign_all(others), [27, 500, 28, 29, 500]);
         let mut twice = NodeNumbers::default();
-        assert_eq!(twice.assign_all(some().into_iter().chain(some()).collect()), (0..500).chain(0..500).collect::<Vec<_>>());
+        assert_eq!(twice.assign_all(node_names().into_iter().chain(node_names()).collect()), (0..500).chain(0..500).collect::<Vec<_>>());
     }
 }

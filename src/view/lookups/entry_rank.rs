@@ -1,5 +1,5 @@
-//! Precedence between ipcache entries for one prefix, as agents resolve it. This is the only place
-//! with that rule.
+//! Precedence between ipcache entries for one prefix, as agents resolve it. No other module
+//! implements that rule.
 
 use std::cmp::Reverse;
 
@@ -20,7 +20,7 @@ pub struct EntryRank {
     is_derived: bool,
     /// An agent that starts now does not get an entry whose newest bytes are unusable
     /// (docs/develop/protocol.md, trap 5).
-    is_refused: bool,
+    is_rejected: bool,
     /// Otherwise the last writer wins.
     newest: Reverse<u64>,
 }
@@ -46,7 +46,7 @@ impl EntryRank {
             is_fallback: record.key.is_fallback(),
             is_remote: own != Some(&record.key.cluster),
             is_derived: !record.key.kind.is_mirrored(),
-            is_refused: record.rejection.is_some(),
+            is_rejected: record.rejection.is_some(),
             newest: Reverse(record.last_sequence.0),
         }
     }
@@ -60,7 +60,7 @@ impl EntryRank {
             RankReason::Remote
         } else if self.is_derived != stronger.is_derived {
             RankReason::Derived
-        } else if self.is_refused != stronger.is_refused {
+        } else if self.is_rejected != stronger.is_rejected {
             RankReason::Refused
         } else {
             RankReason::Older

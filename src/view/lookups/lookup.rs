@@ -21,15 +21,16 @@ use crate::wire::{self, Context};
 pub struct LookupMatch {
     /// Record of the entry.
     pub record: Arc<Record>,
-    /// Labels of the entry's identity, if it is known: that of the same cluster if possible.
+    /// Labels of the entry's identity, if it is known: the identity of the same cluster if
+    /// possible.
     pub labels: Option<IdentityLabels>,
     /// Node that has the entry's host address, if one is known: one of the same cluster if
     /// possible.
     pub node_name: Option<String>,
 }
 
-/// Maximum size of labels that stay decoded, in bytes. Cilium's own have some 300; a value may have
-/// 1.5 MB.
+/// Maximum size of labels that stay decoded, in bytes. Usual labels have about 300 bytes; a value
+/// may have 1.5 MB.
 const CACHED_LABELS_BYTES_MAX: usize = 4 << 10;
 
 /// An existing key. Valid only for the view that returned it.
@@ -93,8 +94,8 @@ impl View {
         self.records.locate(key).is_some()
     }
 
-    /// Returns the list in which the source last confirmed a key; 0 means not since meshkeep
-    /// started.
+    /// Returns the number of the list in which the source last confirmed a key; 0 if it has not
+    /// confirmed the key since meshkeep started.
     #[must_use]
     pub fn generation(&self, key: &EntryKey) -> Option<u64> {
         self.records.locate(key).map(|location| self.records.generation_at(&location))
@@ -217,7 +218,7 @@ impl View {
         found.iter().filter_map(|record| self.join(record)).collect()
     }
 
-    /// Adds the labels of its identity and the name of its node to an ipcache entry.
+    /// Adds to an ipcache entry the labels of its identity and the name of its node.
     #[must_use]
     pub fn join(&self, record: &Arc<Record>) -> Option<LookupMatch> {
         let entry = record.object.as_deref()?.as_ip()?;
@@ -230,10 +231,11 @@ impl View {
         Some(LookupMatch { record: Arc::clone(record), labels, node_name })
     }
 
-    /// Returns the labels of an identity, if possible that of `cluster`. Small labels stay decoded
-    /// for later calls: some 400 bytes each, or 16 MB if all of 40,000 identities are used.
+    /// Returns the labels of an identity, if possible the one of `cluster`. Small labels stay
+    /// decoded for later calls: about 400 bytes each, or 16 MB if all of 40,000 identities are
+    /// used.
     fn labels_of(&self, identity: u32, cluster: &ClusterName) -> Option<IdentityLabels> {
-        let Some(cached) = self.indices.labels(identity, cluster) else { return self.labels_of_other_cluster(identity, cluster) };
+        let Some(cached) = self.indices.labels(identity, cluster) else { return self.uncached_labels_of(identity, cluster) };
         if let Some(labels) = cached.get() {
             return Some(labels.clone());
         }
@@ -246,9 +248,10 @@ impl View {
         Some(labels)
     }
 
-    /// Returns the labels of an identity if `cluster` has none of that number, or several keys for
-    /// it.
-    fn labels_of_other_cluster(&self, identity: u32, cluster: &ClusterName) -> Option<IdentityLabels> {
+    /// Returns the labels of an identity without the cache, because `cluster` has no key with the
+    /// number or may have several: of `cluster` if possible, otherwise of the first cluster that
+    /// has it.
+    fn uncached_labels_of(&self, identity: u32, cluster: &ClusterName) -> Option<IdentityLabels> {
         let keys = self.indices.identities(identity);
         let cluster = &keys.iter().find(|key| key.cluster == *cluster).or(keys.first())?.cluster;
         let record = match keys.iter().filter(|key| key.cluster == *cluster).collect::<Vec<_>>()[..] {
@@ -264,9 +267,9 @@ impl View {
     pub fn live_keys_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, LiveKey)> {
         let found = self.records.changed_after(position, count);
         let entries = found.into_iter().map(|(sequence, location)| (sequence, LiveKey(LiveLocation::Record(location))));
-        let made = self.own_objects_after(position).take(count).chain(self.notices_after(position));
-        let made = made.map(|(sequence, key)| (sequence, LiveKey(LiveLocation::Own(key))));
-        let mut found: Vec<(Sequence, LiveKey)> = entries.chain(made).collect();
+        let without_record = self.own_objects_after(position).take(count).chain(self.notices_after(position));
+        let without_record = without_record.map(|(sequence, key)| (sequence, LiveKey(LiveLocation::Own(key))));
+        let mut found: Vec<(Sequence, LiveKey)> = entries.chain(without_record).collect();
         found.sort_unstable_by_key(|(sequence, _)| *sequence);
         found.truncate(count);
         found
@@ -357,16 +360,17 @@ impl View {
         self.records.held_count(scope)
     }
 
-    /// Returns the number of usable objects of a kind, as lists show it.
+    /// Returns the number of usable objects of a kind. Entries derived from nodes count as ipcache
+    /// entries, as in lists.
     #[must_use]
     pub fn object_count(&self, kind: Kind) -> u64 {
         Kind::STORED.into_iter().filter(|stored| stored.listed_as() == kind).map(|stored| self.indices.object_counts[stored as usize]).sum()
     }
 
-    /// Returns the origin of a record's newest bytes, or that of the node that the record is
+    /// Returns the revision, lease and held mark of a record, or those of the node that it is
     /// derived from.
     #[must_use]
-    pub fn origin_of(&self, record: &Record) -> SourceStamp {
+    pub fn source_stamp_of(&self, record: &Record) -> SourceStamp {
         let node = if record.key.kind.is_mirrored() { None } else { self.records.locate(&record.key.origin()) };
         node.map_or(record.source, |node| self.records.source_at(&node))
     }

@@ -1,5 +1,5 @@
-//! The mirror as an etcd has it: entries and notices by their whole keys, in byte order. Values are
-//! not decoded.
+//! The mirror as an etcd would serve it: entries and notices by their full etcd keys, in byte
+//! order. Values are not decoded.
 
 use std::sync::Arc;
 
@@ -60,8 +60,8 @@ fn raw_record(location: &RecordLocation) -> RawRecord {
     let unpacked;
     let record = match location.record() {
         Ok(record) => &**record,
-        Err(at) => {
-            unpacked = at.chunk.record(at.row);
+        Err(packed) => {
+            unpacked = packed.chunk.record(packed.row);
             &unpacked
         }
     };
@@ -90,7 +90,7 @@ impl View {
     pub fn value(&self, key: &EntryKey) -> Option<Arc<[u8]>> {
         Some(match self.records.locate(key)?.record() {
             Ok(record) => Arc::clone(&record.value),
-            Err(at) => at.chunk.record_of(at.row, key.clone()).value,
+            Err(packed) => packed.chunk.record_of(packed.row, key.clone()).value,
         })
     }
 
@@ -108,12 +108,12 @@ impl View {
     pub fn raw_keys_from(&self, start: &[u8]) -> impl Iterator<Item = RawKey<'_>> {
         let before = self.raw_notices_from(start).take_while(|notice| *notice.key < *ENTRIES_PREFIX);
         let entries = self.first_entry_from(start).into_iter().flat_map(|first| self.mirrored_from(first));
-        let behind = self.raw_notices_from(start.max(ENTRIES_PREFIX.as_bytes()));
+        let after = self.raw_notices_from(start.max(ENTRIES_PREFIX.as_bytes()));
         let notice = |notice| RawKey(RawKeyLocation::Notice(notice));
         let entry = |location| RawKey(RawKeyLocation::Entry(location));
         let start = start.to_vec();
         // bytes that are not UTF-8 can make the start a few keys too low
-        let all = before.map(notice).chain(entries.map(entry)).chain(behind.map(notice));
+        let all = before.map(notice).chain(entries.map(entry)).chain(after.map(notice));
         all.skip_while(move |location| location.key().as_bytes() < start.as_slice())
     }
 
@@ -130,14 +130,14 @@ impl View {
     /// Returns the number of keys from `start` up to but not including `end`. Unpacks nothing.
     #[must_use]
     pub fn raw_key_count(&self, start: &[u8], end: Option<&[u8]>) -> usize {
-        let is_text = |bytes: &[u8]| std::str::from_utf8(bytes).is_ok();
-        if !is_text(start) || !end.is_none_or(is_text) {
+        let is_utf8 = |bytes: &[u8]| std::str::from_utf8(bytes).is_ok();
+        if !is_utf8(start) || !end.is_none_or(is_utf8) {
             let keys = self.raw_keys_from(start).map(|location| location.key());
             return keys.take_while(|key| end.is_none_or(|end| key.as_bytes() < end)).count();
         }
         let notices = self.raw_notices_from(start).filter(|notice| end.is_none_or(|end| notice.key.as_bytes() < end)).count();
-        let behind = EntryKey::lowest_of(Kind::Cluster);
-        let end = end.and_then(|end| self.first_entry_from(end)).unwrap_or_else(|| behind.clone());
+        let after_entries = EntryKey::lowest_of(Kind::Cluster);
+        let end = end.and_then(|end| self.first_entry_from(end)).unwrap_or_else(|| after_entries.clone());
         let Some(start) = self.first_entry_from(start) else { return notices };
         // kind by kind, because derived entries sort between two of them
         let of_kind = |kind: Kind| {
@@ -163,8 +163,8 @@ impl View {
             if start <= prefix.as_bytes() {
                 return Some(EntryKey::lowest_of(kind));
             }
-            let Some(below) = start.strip_prefix(prefix.as_bytes()) else { continue };
-            if let Some(found) = self.first_of_kind_from(kind, below) {
+            let Some(suffix) = start.strip_prefix(prefix.as_bytes()) else { continue };
+            if let Some(found) = self.first_of_kind_from(kind, suffix) {
                 return Some(found);
             }
         }
@@ -172,19 +172,19 @@ impl View {
     }
 
     /// Returns the first key of a kind whose cache form, without the prefix of the kind, is at
-    /// least `below`.
-    fn first_of_kind_from(&self, kind: Kind, below: &[u8]) -> Option<EntryKey> {
-        let text = below.utf8_chunks().next().map_or("", |chunk| chunk.valid());
-        let whole = text.split_once('/').and_then(|(cluster, rest)| {
+    /// least `suffix`.
+    fn first_of_kind_from(&self, kind: Kind, suffix: &[u8]) -> Option<EntryKey> {
+        let text = suffix.utf8_chunks().next().map_or("", |chunk| chunk.valid());
+        let with_cluster = text.split_once('/').and_then(|(cluster, rest)| {
             let first = EntryKey::new(kind, ClusterName::parse(cluster).ok()?, "");
             Some((rest.strip_prefix(kind.infix())?, first))
         });
-        if let Some((name, first)) = whole {
+        if let Some((name, first)) = with_cluster {
             return Some(EntryKey { name: name.into(), ..first });
         }
         let mut clusters: Vec<ClusterName> = self.cluster_names().into_iter().collect();
         clusters.sort_by(ClusterName::cmp_in_keys);
-        let first = clusters.into_iter().find(|cluster| format!("{cluster}/{}", kind.infix()).as_bytes() >= below)?;
+        let first = clusters.into_iter().find(|cluster| format!("{cluster}/{}", kind.infix()).as_bytes() >= suffix)?;
         Some(EntryKey::new(kind, first, ""))
     }
 }

@@ -1,9 +1,9 @@
 //! References from a record to other records: identity and host of an ipcache entry, pod CIDRs of a
 //! node, backends of a service.
 //!
-//! The survey needs only these of every record, because decoding a million records takes many
-//! seconds. For a packed record they come from the chunk's indexed fields, and from the few fields
-//! of the value that the chunk does not index.
+//! The survey reads only these references of every record, because decoding a million records takes
+//! many seconds. For a packed record they come from the chunk's indexed fields, and from the few
+//! fields of the value that the chunk does not index.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -81,8 +81,8 @@ impl RecordReferences {
     }
 
     /// Returns the references of a row from its indexed fields.
-    fn of_row(chunk: &Chunk, row: usize, meaning: IndexedFields) -> Option<Self> {
-        match meaning {
+    fn of_row(chunk: &Chunk, row: usize, fields: IndexedFields) -> Option<Self> {
+        match fields {
             IndexedFields::Ip { prefix, identity } => {
                 let host_ip = if chunk.scope(row).0.is_mirrored() { wire::host_ip(&chunk.usable_value(row)?) } else { None };
                 Some(Self::Ip { prefix, identity, host_ip })
@@ -111,17 +111,17 @@ impl View {
     }
 
     fn references_at(location: &RecordLocation) -> Option<RecordReferences> {
-        let at = match location.record() {
+        let packed = match location.record() {
             Ok(record) => return with_object(record).object.as_deref().map(|object| RecordReferences::of(record.key.kind, object)),
-            Err(at) => at,
+            Err(packed) => packed,
         };
-        let meaning = at.chunk.meaning(at.row);
-        if meaning == IndexedFields::Nothing {
+        let fields = packed.chunk.indexed_fields(packed.row);
+        if fields == IndexedFields::Nothing {
             return None;
         }
-        let kind = at.chunk.scope(at.row).0;
-        RecordReferences::of_row(&at.chunk, at.row, meaning)
-            .or_else(|| decode_object(&at.chunk.record(at.row)).map(|object| RecordReferences::of(kind, &object)))
+        let kind = packed.chunk.scope(packed.row).0;
+        RecordReferences::of_row(&packed.chunk, packed.row, fields)
+            .or_else(|| decode_object(&packed.chunk.record(packed.row)).map(|object| RecordReferences::of(kind, &object)))
     }
 }
 
@@ -144,9 +144,9 @@ mod tests {
         let prefix = ObjectPrefix { net: prefix.into(), host: true };
         let ip = record(Kind::Ip, "10.1.2.40", r#"{"HostIP":"172.18.1.2","ID":-1}"#);
         let node = record(Kind::Node, "worker", r#"{"IPv4AllocCIDR":{"IP":"10.1.2.7","Mask":"////AA=="},"Name":7}"#);
-        let noted = [(ip, IndexedFields::Ip { prefix, identity: 300 }), (node, IndexedFields::Node { addresses: vec![host] })];
+        let records = [(ip, IndexedFields::Ip { prefix, identity: 300 }), (node, IndexedFields::Node { addresses: vec![host] })];
         let mut view = View::default();
-        view.restore_chunks(build_with_fields(noted.iter().map(|(record, meaning)| (record, meaning.clone()))));
+        view.restore_chunks(build_with_fields(records.iter().map(|(record, fields)| (record, fields.clone()))));
         let references: Vec<Option<RecordReferences>> =
             view.live_keys_from(&EntryKey::lowest()).map(|live| view.references_of(&live)).collect();
         let pod_cidrs = BTreeSet::from(["10.1.2.0/24".parse().unwrap()]);

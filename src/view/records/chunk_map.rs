@@ -57,11 +57,11 @@ impl ChunkMap {
         Some(PackedRow { id: *id, chunk: chunk.clone(), row })
     }
 
-    /// Returns the current record of a row; `None` if its key was deleted.
-    pub(in crate::view::records) fn locate_row(&self, at: PackedRow) -> Option<RecordLocation> {
-        match self.delta(at.id).row_state(at.row) {
-            RowState::Packed => Some(RecordLocation::Packed(at)),
-            RowState::Replaced(record) => Some(RecordLocation::Replaced(at, Arc::clone(record))),
+    /// Returns the location of a row's current record; `None` if its key was deleted.
+    pub(in crate::view::records) fn locate_row(&self, packed: PackedRow) -> Option<RecordLocation> {
+        match self.delta(packed.id).row_state(packed.row) {
+            RowState::Packed => Some(RecordLocation::Packed(packed)),
+            RowState::Replaced(record) => Some(RecordLocation::Replaced(packed, Arc::clone(record))),
             RowState::Deleted => None,
         }
     }
@@ -71,29 +71,29 @@ impl ChunkMap {
     }
 
     /// Returns the last list that contained a row; 0 if none did.
-    pub(in crate::view::records) fn generation(&self, at: &PackedRow) -> u64 {
-        self.delta(at.id).generation(at.row)
+    pub(in crate::view::records) fn generation(&self, packed: &PackedRow) -> u64 {
+        self.delta(packed.id).generation(packed.row)
     }
 
     /// Returns the newest revision and lease of a row.
-    pub(in crate::view::records) fn source(&self, at: &PackedRow) -> SourceStamp {
-        self.delta(at.id).source(at.row).unwrap_or_else(|| at.chunk.source(at.row))
+    pub(in crate::view::records) fn source(&self, packed: &PackedRow) -> SourceStamp {
+        self.delta(packed.id).source(packed.row).unwrap_or_else(|| packed.chunk.source(packed.row))
     }
 
     /// Replaces a row, or deletes it.
-    pub(in crate::view::records) fn put(&mut self, at: &PackedRow, change: RowChange) {
-        self.deltas.put(at.id.0, at.row, change);
+    pub(in crate::view::records) fn put(&mut self, packed: &PackedRow, change: RowChange) {
+        self.deltas.put(packed.id.0, packed.row, change);
     }
 
     /// Records that the list `generation` contained a row.
-    pub(in crate::view::records) fn confirm(&mut self, at: &PackedRow, generation: u64) {
-        self.deltas.confirm(at.id.0, at.row, generation, at.chunk.len());
+    pub(in crate::view::records) fn confirm(&mut self, packed: &PackedRow, generation: u64) {
+        self.deltas.confirm(packed.id.0, packed.row, generation, packed.chunk.len());
     }
 
     /// Records the revision and lease of a put of equal bytes.
-    pub(in crate::view::records) fn restamp(&mut self, at: &PackedRow, stamp: SourceStamp) {
-        if self.source(at) != stamp {
-            self.deltas.put_source(at.id.0, at.row, stamp, at.chunk.len());
+    pub(in crate::view::records) fn restamp(&mut self, packed: &PackedRow, stamp: SourceStamp) {
+        if self.source(packed) != stamp {
+            self.deltas.put_source(packed.id.0, packed.row, stamp, packed.chunk.len());
         }
     }
 
@@ -121,23 +121,23 @@ impl ChunkMap {
     }
 
     /// Returns the lowest key of the next chunk.
-    pub(in crate::view::records) fn next_first(&self, first: &EntryKey) -> Option<&EntryKey> {
+    pub(in crate::view::records) fn next_chunk_key(&self, first: &EntryKey) -> Option<&EntryKey> {
         let mut range = self.chunks.from(first);
         range.next().filter(|(found, _)| *found == first)?;
         range.next().map(|(next, _)| next)
     }
 
     /// Returns the lowest key of the first chunk.
-    pub(in crate::view::records) fn lowest_first(&self) -> Option<&EntryKey> {
+    pub(in crate::view::records) fn first_chunk_key(&self) -> Option<&EntryKey> {
         self.chunks.first().map(|(first, _)| first)
     }
 
     /// Iterates over the lowest keys of the `count` chunks with the most changes.
-    pub(in crate::view::records) fn dirtiest(&self, count: usize) -> impl Iterator<Item = &EntryKey> {
-        let dirts = self.chunks.iter().map(|(first, (id, _))| (first, self.delta(*id).dirty_rows()));
-        let mut dirty: Vec<_> = dirts.filter(|(_, dirt)| *dirt > 0).collect();
+    pub(in crate::view::records) fn most_changed_chunks(&self, count: usize) -> impl Iterator<Item = &EntryKey> {
+        let change_counts = self.chunks.iter().map(|(first, (id, _))| (first, self.delta(*id).dirty_rows()));
+        let mut dirty: Vec<_> = change_counts.filter(|(_, change_count)| *change_count > 0).collect();
         if count < dirty.len() {
-            dirty.select_nth_unstable_by_key(count, |(_, dirt)| Reverse(*dirt));
+            dirty.select_nth_unstable_by_key(count, |(_, change_count)| Reverse(*change_count));
         }
         dirty.into_iter().take(count).map(|(first, _)| first)
     }
@@ -155,21 +155,21 @@ impl ChunkMap {
     }
 
     /// Returns at least the `count` records with the lowest sequences after a position, in no
-    /// particular order. The result may contain more replaced rows.
+    /// particular order. The result may contain further replaced rows.
     pub(in crate::view::records) fn changed_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, RecordLocation)> {
         let newer = self.chunks.iter().map(|(_, chunk)| chunk).filter(|(_, chunk)| chunk.max_sequence() > position);
         let mut runs: Vec<_> = newer.map(|(id, chunk)| self.packed_after(position, *id, chunk).peekable()).collect();
         // next sequence of each chunk, the lowest first
         let mut heads: BinaryHeap<Reverse<(Sequence, usize)>> =
-            runs.iter_mut().enumerate().filter_map(|(at, run)| Some(Reverse((run.peek()?.0, at)))).collect();
+            runs.iter_mut().enumerate().filter_map(|(index, run)| Some(Reverse((run.peek()?.0, index)))).collect();
         let mut found = Vec::new();
         while found.len() < count
             && let Some(mut lowest) = heads.peek_mut()
         {
-            let Reverse((_, at)) = *lowest;
-            found.extend(runs[at].next().map(|(sequence, row)| (sequence, RecordLocation::Packed(row))));
-            match runs[at].peek() {
-                Some((next, _)) => *lowest = Reverse((*next, at)),
+            let Reverse((_, index)) = *lowest;
+            found.extend(runs[index].next().map(|(sequence, row)| (sequence, RecordLocation::Packed(row))));
+            match runs[index].peek() {
+                Some((next, _)) => *lowest = Reverse((*next, index)),
                 None => drop(PeekMut::pop(lowest)),
             }
         }
@@ -180,8 +180,8 @@ impl ChunkMap {
                 continue;
             }
             let within = delta.replacements().filter(|(_, record)| record.last_sequence > position && record.last_sequence < last);
-            let at = |row| PackedRow { id: *id, chunk: chunk.clone(), row };
-            found.extend(within.map(|(row, record)| (record.last_sequence, RecordLocation::Replaced(at(row), Arc::clone(record)))));
+            let packed_row = |row| PackedRow { id: *id, chunk: chunk.clone(), row };
+            found.extend(within.map(|(row, record)| (record.last_sequence, RecordLocation::Replaced(packed_row(row), Arc::clone(record)))));
         }
         found
     }
@@ -215,16 +215,16 @@ impl ChunkMap {
     /// Returns the ipcache entries of one chunk that name an identity, in key order.
     fn ip_entries_in_chunk(&self, identity: u32, id: ChunkId, chunk: &Chunk) -> Vec<RecordLocation> {
         let (delta, mut found) = (self.delta(id), Vec::new());
-        let at = |row| PackedRow { id, chunk: chunk.clone(), row };
+        let packed_row = |row| PackedRow { id, chunk: chunk.clone(), row };
         if chunk.may_name_identity(identity) {
             let named =
                 (0..chunk.len()).filter(|row| chunk.identity(*row) == identity && matches!(delta.row_state(*row), RowState::Packed));
-            let named = named.filter(|row| matches!(chunk.meaning(*row), IndexedFields::Ip { .. }));
-            found.extend(named.map(|row| RecordLocation::Packed(at(row))));
+            let named = named.filter(|row| matches!(chunk.indexed_fields(*row), IndexedFields::Ip { .. }));
+            found.extend(named.map(|row| RecordLocation::Packed(packed_row(row))));
         }
         let replacements = delta.replacements().filter(|(_, record)| names_identity(record, identity));
         let packed = found.len();
-        found.extend(replacements.map(|(row, record)| RecordLocation::Replaced(at(row), Arc::clone(record))));
+        found.extend(replacements.map(|(row, record)| RecordLocation::Replaced(packed_row(row), Arc::clone(record))));
         if packed < found.len() {
             found.sort_by_key(|location| location.row().unwrap_or_default());
         }
@@ -237,9 +237,9 @@ impl ChunkMap {
         let first = self.chunk_of(&start).map(|(first, _)| first);
         let chunks = self.chunks_from(first).map(|(id, chunk)| (self.delta(*id), chunk, chunk.rows_of(scope.kind, &scope.cluster)));
         // the first chunk may end before the scope
-        let chunks = chunks.enumerate().take_while(|(at, (_, _, rows))| *at == 0 || !rows.is_empty()).map(|(_, found)| found);
+        let chunks = chunks.enumerate().take_while(|(index, (_, _, rows))| *index == 0 || !rows.is_empty()).map(|(_, found)| found);
         let chunks = chunks.filter(|(delta, chunk, _)| !delta.is_empty() || chunk.may_be_held());
-        let held = |(delta, chunk, rows): (&ChunkDelta, &Chunk, std::ops::Range<usize>)| {
+        let held_rows = |(delta, chunk, rows): (&ChunkDelta, &Chunk, std::ops::Range<usize>)| {
             let is_held = |row: &usize| match delta.row_state(*row) {
                 RowState::Packed => delta.source(*row).unwrap_or_else(|| chunk.source(*row)).held,
                 RowState::Replaced(record) => record.source.held,
@@ -247,7 +247,7 @@ impl ChunkMap {
             };
             rows.filter(is_held).count()
         };
-        chunks.map(held).sum()
+        chunks.map(held_rows).sum()
     }
 
     /// Returns the number of keys from `start` up to but not including `end`.

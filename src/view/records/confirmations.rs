@@ -124,7 +124,7 @@ impl Confirmations {
         self.generations.rows.is_empty()
     }
 
-    /// Excludes a row from the unconfirmed ones, because it was replaced or deleted.
+    /// Subtracts a row from the number of unconfirmed rows, because it was replaced or deleted.
     pub(super) fn forget_unconfirmed(&mut self) {
         self.generations.unconfirmed -= 1;
         self.generations.compact();

@@ -12,8 +12,8 @@ use crate::wire;
 /// with 40 backends is smaller.
 const RETAINED_OBJECT_BYTES_MAX: usize = 8 << 10;
 
-/// Length of a value in bytes whose object is certainly smaller than the limit: the shortest item
-/// of a list has 2 bytes and uses 24 in memory.
+/// Length of a value in bytes up to which its object is certainly smaller than that limit: the
+/// shortest item of a list has 2 bytes and uses 24 in memory.
 const SMALL_VALUE_LENGTH: usize = RETAINED_OBJECT_BYTES_MAX / 16;
 
 /// Removes the object of a record if it is large.
@@ -31,7 +31,7 @@ pub(in crate::view) fn with_object(record: &Arc<Record>) -> Arc<Record> {
 }
 
 /// Returns the indexed fields of a record.
-pub(in crate::view) fn meaning_of(record: &Record) -> IndexedFields {
+pub(in crate::view) fn indexed_fields_of(record: &Record) -> IndexedFields {
     match IndexedFields::from_record(record) {
         IndexedFields::Unknown => IndexedFields::from_record(&Record { object: decode_object(record), ..record.clone() }),
         known => known,
@@ -39,16 +39,17 @@ pub(in crate::view) fn meaning_of(record: &Record) -> IndexedFields {
 }
 
 /// Returns the indexed fields of a row. Decodes the row if the chunk does not store them.
-pub(in crate::view) fn meaning_of_row(chunk: &Chunk, row: usize) -> IndexedFields {
-    match chunk.meaning(row) {
-        IndexedFields::Unknown => meaning_of(&chunk.record(row)),
+pub(in crate::view) fn indexed_fields_of_row(chunk: &Chunk, row: usize) -> IndexedFields {
+    match chunk.indexed_fields(row) {
+        IndexedFields::Unknown => indexed_fields_of(&chunk.record(row)),
         known => known,
     }
 }
 
 /// Returns whether a record is an ipcache entry that names an identity.
 pub(in crate::view) fn names_identity(record: &Record, identity: u32) -> bool {
-    record.key.kind.listed_as() == Kind::Ip && matches!(meaning_of(record), IndexedFields::Ip { identity: named, .. } if named == identity)
+    record.key.kind.listed_as() == Kind::Ip
+        && matches!(indexed_fields_of(record), IndexedFields::Ip { identity: named, .. } if named == identity)
 }
 
 /// Decodes the last usable bytes of a record.
@@ -62,12 +63,13 @@ pub(in crate::view) fn decode_usable(key: &EntryKey, usable: &Arc<[u8]>) -> Opti
     wire::decode_accepted(key, usable).map(Arc::new)
 }
 
-/// Splits a chunk into chunks that store the indexed fields of every record, because lookups by
-/// identity need them. Usually returns the chunk itself.
+/// Makes sure that the indexed fields of every record are stored, because lookups by identity need
+/// them. Returns the chunk itself if it has all fields, which is usual. Otherwise packs its records
+/// again, possibly into several chunks.
 pub(in crate::view) fn with_indexed_fields(chunk: Chunk) -> Vec<Chunk> {
-    if !chunk.has_unknown() {
+    if !chunk.has_unknown_fields() {
         return vec![chunk];
     }
-    let records: Vec<_> = (0..chunk.len()).map(|row| (chunk.record(row), meaning_of_row(&chunk, row))).collect();
-    build_with_fields(records.iter().map(|(record, meaning)| (record, meaning.clone())))
+    let records: Vec<_> = (0..chunk.len()).map(|row| (chunk.record(row), indexed_fields_of_row(&chunk, row))).collect();
+    build_with_fields(records.iter().map(|(record, fields)| (record, fields.clone())))
 }

@@ -76,7 +76,8 @@ impl ChunkDelta {
         self.changes.iter().filter_map(|(row, change)| Some((*row, change.as_ref()?)))
     }
 
-    /// Returns whether a replaced row may have a sequence between two. False is certain.
+    /// Returns whether a replaced row may have a sequence between `after` and `before`. `false` is
+    /// certain.
     pub(super) fn may_have_sequence_between(&self, after: Sequence, before: Sequence) -> bool {
         self.sequences.is_some_and(|(lowest, highest)| highest > after && lowest < before)
     }
@@ -216,7 +217,8 @@ mod tests {
     use super::*;
     use crate::view::tests::bare_record;
 
-    /// By chunk and row: the sequence of the record that replaced it, or `None` if it was deleted.
+    /// For each chunk and row, the sequence of the record that replaced the row, or `None` if it
+    /// was deleted.
     type ExpectedRows = BTreeMap<(usize, usize), Option<u64>>;
 
     fn sequence_of(row: RowState<'_>) -> Option<Option<u64>> {
@@ -227,32 +229,32 @@ mod tests {
         }
     }
 
-    fn assert_same(deltas: &ChunkDeltas, expected_rows: &ExpectedRows, what: &str) {
+    fn assert_same(deltas: &ChunkDeltas, expected_rows: &ExpectedRows, context: &str) {
         for chunk in 0..3 {
             let delta = deltas.get(chunk);
             let expected: Vec<(usize, Option<u64>)> =
-                expected_rows.iter().filter(|((at, _), _)| *at == chunk).map(|((_, row), change)| (*row, *change)).collect();
+                expected_rows.iter().filter(|((number, _), _)| *number == chunk).map(|((_, row), change)| (*row, *change)).collect();
             let found: Vec<(usize, Option<u64>)> = delta.changed_rows().filter_map(|(row, now)| Some((row, sequence_of(now)?))).collect();
-            assert_eq!(found, expected, "{what}, chunk {chunk}");
+            assert_eq!(found, expected, "{context}, chunk {chunk}");
             let replaced: Vec<u64> = expected.iter().filter_map(|(_, change)| *change).collect();
             assert_eq!(
                 (delta.dirty_rows(), delta.deleted_row_count()),
                 (expected.len(), expected.len() - replaced.len()),
-                "{what}, chunk {chunk}"
+                "{context}, chunk {chunk}"
             );
             for row in 0..300 {
                 let expected = expected_rows.get(&(chunk, row)).copied();
-                assert_eq!(sequence_of(delta.row_state(row)), expected, "{what}, chunk {chunk}, row {row}");
+                assert_eq!(sequence_of(delta.row_state(row)), expected, "{context}, chunk {chunk}, row {row}");
             }
             for sequence in replaced {
-                assert!(delta.may_have_sequence_between(Sequence(sequence - 1), Sequence(sequence + 1)), "{what}, chunk {chunk}");
+                assert!(delta.may_have_sequence_between(Sequence(sequence - 1), Sequence(sequence + 1)), "{context}, chunk {chunk}");
             }
         }
         let replaced = expected_rows.values().flatten().count();
-        assert_eq!((deltas.replacement_count(), deltas.deleted_row_count()), (replaced, expected_rows.len() - replaced), "{what}");
+        assert_eq!((deltas.replacement_count(), deltas.deleted_row_count()), (replaced, expected_rows.len() - replaced), "{context}");
     }
 
-    /// With snapshots that stay, snapshots that change on their own, many rows that change once,
+    /// Covers snapshots that stay, snapshots that change on their own, many rows that change once,
     /// and few rows that change often.
     #[test]
     fn snapshots_are_independent() {
@@ -278,8 +280,8 @@ mod tests {
                 }
             }
             snapshots.push((deltas, expected_rows));
-            for (at, (deltas, expected_rows)) in snapshots.iter().enumerate() {
-                assert_same(deltas, expected_rows, &format!("seed {seed}, version {at}"));
+            for (version, (deltas, expected_rows)) in snapshots.iter().enumerate() {
+                assert_same(deltas, expected_rows, &format!("seed {seed}, version {version}"));
             }
         }
     }
@@ -287,11 +289,11 @@ mod tests {
     #[test]
     fn generations_are_kept_per_row_until_all_rows_agree() {
         let mut deltas = ChunkDeltas::default();
-        let settled = |deltas: &ChunkDeltas| deltas.get(0).confirmations.as_deref().is_some_and(Confirmations::is_compact);
+        let is_compact = |deltas: &ChunkDeltas| deltas.get(0).confirmations.as_deref().is_some_and(Confirmations::is_compact);
         (0..2).for_each(|row| deltas.confirm(0, row, 7, 3));
-        assert!(!settled(&deltas));
+        assert!(!is_compact(&deltas));
         deltas.put(0, 2, None);
-        assert!(settled(&deltas));
+        assert!(is_compact(&deltas));
         assert_eq!((deltas.get(0).generation(0), deltas.get(0).generation(1)), (7, 7));
     }
 

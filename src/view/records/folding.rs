@@ -10,7 +10,7 @@ use std::vec::IntoIter;
 
 use super::RecordStore;
 use super::confirmations::Confirmation;
-use super::decoding::{decode_object, meaning_of, with_indexed_fields};
+use super::decoding::{decode_object, indexed_fields_of, with_indexed_fields};
 use super::delta::{ChunkDelta, RowState};
 use super::location::RecordLocation;
 use crate::model::{EntryKey, Record, SourceStamp};
@@ -55,7 +55,7 @@ impl FoldJob {
         let [first] = self.replaced.as_slice() else { return None };
         let (_, (id, chunk)) = self.records.chunks.chunk_of(first).filter(|(found, _)| *found == first)?;
         // the new chunk must store the indexed fields of every row
-        if chunk.has_unknown() {
+        if chunk.has_unknown_fields() {
             return None;
         }
         let start = self.start.clone().unwrap_or_else(EntryKey::lowest);
@@ -64,7 +64,7 @@ impl FoldJob {
         let mut edits: Vec<RowEdit<'_>> = delta_edits(delta, chunk).collect();
         for record in overlay {
             let before = chunk.find(&record.key).err()?;
-            edits.push(RowEdit::Insert { before, record, meaning: noted_meaning(record) });
+            edits.push(RowEdit::Insert { before, record, fields: indexed_fields_to_pack(record) });
         }
         // the sort is stable: insertions before one row stay in key order
         edits.sort_by_key(RowEdit::order);
@@ -76,32 +76,33 @@ impl FoldJob {
         let lowest = EntryKey::lowest();
         let locations = self.records.scan_from(self.start.as_ref().unwrap_or(&lowest));
         let locations = locations.take_while(|location| self.end.as_ref().is_none_or(|end| location.key() < *end));
-        let records: Vec<(Arc<Record>, IndexedFields)> = locations.map(|location| self.packed_form(&location)).collect();
-        build_with_fields(records.iter().map(|(record, meaning)| (&**record, meaning.clone())))
+        let records: Vec<(Arc<Record>, IndexedFields)> = locations.map(|location| self.record_to_pack(&location)).collect();
+        build_with_fields(records.iter().map(|(record, fields)| (&**record, fields.clone())))
     }
 
-    fn packed_form(&self, location: &RecordLocation) -> (Arc<Record>, IndexedFields) {
+    fn record_to_pack(&self, location: &RecordLocation) -> (Arc<Record>, IndexedFields) {
         match location {
-            RecordLocation::Overlay(record) | RecordLocation::Replaced(_, record) => (Arc::clone(record), noted_meaning(record)),
-            RecordLocation::Packed(at) => (self.records.bare_record_at(at).into(), location.meaning()),
+            RecordLocation::Overlay(record) | RecordLocation::Replaced(_, record) => (Arc::clone(record), indexed_fields_to_pack(record)),
+            RecordLocation::Packed(packed) => (self.records.bare_record_at(packed).into(), location.indexed_fields()),
         }
     }
 }
 
-/// Returns the indexed fields to pack with a record. The object itself is not packed: its bytes
-/// must decode to the same object later, whatever is then known of the cluster. Otherwise an object
-/// would change without an announcement. `tests/fuzz` checks [`wire`](crate::wire) for this.
-fn noted_meaning(record: &Record) -> IndexedFields {
+/// Returns the indexed fields to pack with a record. The object itself is not packed, so the
+/// record's bytes must decode to the same object later, no matter what meshkeep then knows of the
+/// cluster. Otherwise an object would change without an announcement. `tests/fuzz` checks
+/// [`wire`](crate::wire) for this.
+fn indexed_fields_to_pack(record: &Record) -> IndexedFields {
     let is_known = || record.object.is_none() || decode_object(record) == record.object;
-    debug_assert!(is_known(), "the bytes of {} must give its object back", record.key);
-    meaning_of(record)
+    debug_assert!(is_known(), "the bytes of {} must decode to its object", record.key);
+    indexed_fields_of(record)
 }
 
 fn delta_edits<'a>(delta: &'a ChunkDelta, chunk: &Chunk) -> impl Iterator<Item = RowEdit<'a>> {
     let restamped = (0..chunk.len()).filter_map(move |row| Some((row, delta.source(row)?)));
     let restamped = restamped.filter(|(row, _)| matches!(delta.row_state(*row), RowState::Packed));
     let changed = delta.changed_rows().map(|(row, change)| match change {
-        RowState::Replaced(record) => RowEdit::Replace { row, record, meaning: noted_meaning(record) },
+        RowState::Replaced(record) => RowEdit::Replace { row, record, fields: indexed_fields_to_pack(record) },
         _ => RowEdit::Remove { row },
     });
     restamped.map(|(row, source)| RowEdit::Restamp { row, source }).chain(changed)
@@ -119,13 +120,13 @@ enum CurrentRecord {
     },
 }
 
-/// All records of the folded range, in key order. The committer passes through about a thousand
+/// All records of the folded range, in key order. The committer iterates over about a thousand
 /// rows, so unchanged rows are not copied.
 struct CurrentRecords {
     /// Replaced chunks with their deltas.
     chunks: Vec<(Chunk, ChunkDelta)>,
     /// Index of the chunk of the next row, and the row's number.
-    at: (usize, usize),
+    position: (usize, usize),
     /// Key of the next row, as bytes that sort like keys. Valid only if `is_row_known`.
     row_key: Vec<u8>,
     is_row_known: bool,
@@ -155,9 +156,9 @@ impl CurrentRecords {
         if !is_row_next {
             return self.overlay.next().map(|(_, record)| CurrentRecord::Unpacked(record));
         }
-        let (chunk, delta) = &self.chunks[self.at.0];
-        let row = self.at.1;
-        self.at.1 += 1;
+        let (chunk, delta) = &self.chunks[self.position.0];
+        let row = self.position.1;
+        self.position.1 += 1;
         self.is_row_known = false;
         if let RowState::Replaced(record) = delta.row_state(row) {
             return Some(CurrentRecord::Unpacked(Arc::clone(record)));
@@ -169,13 +170,13 @@ impl CurrentRecords {
     /// Advances to the next row that was not deleted.
     fn find_row(&mut self) {
         while !self.is_row_known
-            && let Some((chunk, delta)) = self.chunks.get(self.at.0)
+            && let Some((chunk, delta)) = self.chunks.get(self.position.0)
         {
-            let row = self.at.1;
+            let row = self.position.1;
             if row == chunk.len() {
-                self.at = (self.at.0 + 1, 0);
+                self.position = (self.position.0 + 1, 0);
             } else if matches!(delta.row_state(row), RowState::Deleted) {
-                self.at.1 += 1;
+                self.position.1 += 1;
             } else {
                 self.row_key.clear();
                 chunk.append_key(row, &mut self.row_key);
@@ -189,14 +190,14 @@ impl RecordStore {
     /// Returns up to `count` jobs with disjoint ranges, for the chunks with the most changes.
     #[must_use]
     pub(in crate::view) fn fold_jobs(&self, count: usize) -> Vec<FoldJob> {
-        let Some(lowest) = self.chunks.lowest_first() else {
+        let Some(lowest) = self.chunks.first_chunk_key() else {
             let job = FoldJob { records: self.clone(), replaced: Vec::new(), start: None, end: None };
             return (self.unpacked_count() > 0).then_some(job).into_iter().collect();
         };
         let mut jobs: Vec<FoldJob> = Vec::new();
-        for first in self.chunks.dirtiest(count) {
+        for first in self.chunks.most_changed_chunks(count) {
             let job = self.fold_job(first, lowest);
-            // one may include the next chunk
+            // a job may include the next chunk
             if jobs.iter().all(|other| other.replaced.iter().all(|replaced| !job.replaced.contains(replaced))) {
                 jobs.push(job);
             }
@@ -206,11 +207,11 @@ impl RecordStore {
 
     fn fold_job(&self, first: &EntryKey, lowest: &EntryKey) -> FoldJob {
         let mut replaced = vec![first.clone()];
-        let mut end = self.chunks.next_first(first);
-        let live = |first: &EntryKey| self.chunks.chunk_of(first).map_or(0, |(_, (id, chunk))| self.chunks.live_row_count(*id, chunk));
-        if let Some(next) = end.filter(|_| live(first) < LIVE_RECORDS_MIN) {
+        let mut end = self.chunks.next_chunk_key(first);
+        let live_rows = |first: &EntryKey| self.chunks.chunk_of(first).map_or(0, |(_, (id, chunk))| self.chunks.live_row_count(*id, chunk));
+        if let Some(next) = end.filter(|_| live_rows(first) < LIVE_RECORDS_MIN) {
             replaced.push(next.clone());
-            end = self.chunks.next_first(next);
+            end = self.chunks.next_chunk_key(next);
         }
         let start = (first != lowest).then(|| first.clone());
         FoldJob { records: self.clone(), start, end: end.cloned(), replaced }
@@ -239,16 +240,16 @@ impl RecordStore {
     /// Replaces chunks by folded ones; see [`View::fold`](crate::view::View::fold).
     pub(in crate::view) fn fold(&mut self, folded: FoldResult) -> bool {
         // keys below all chunks are folded into the first one
-        let first = folded.replaced.first().filter(|first| Some(*first) != self.chunks.lowest_first());
+        let first = folded.replaced.first().filter(|first| Some(*first) != self.chunks.first_chunk_key());
         let start = first.cloned().unwrap_or_else(EntryKey::lowest);
-        let end = folded.replaced.last().and_then(|last| self.chunks.next_first(last)).cloned();
+        let end = folded.replaced.last().and_then(|last| self.chunks.next_chunk_key(last)).cloned();
         let before = (self.unpacked_count(), self.chunks.dirty_rows_between(&start, end.as_ref()));
         let mut current = self.remove_range(&folded.replaced, &start, end.as_ref());
         for chunk in folded.chunks.into_iter().flat_map(with_indexed_fields) {
             self.insert_folded_chunk(chunk, &mut current);
         }
-        while let Some(left) = current.next_if(|_| true) {
-            self.insert_into_overlay(left);
+        while let Some(remaining) = current.next_if(|_| true) {
+            self.insert_into_overlay(remaining);
         }
         let inserted: Vec<EntryKey> = self.overlay_between(&start, end.as_ref()).map(|record| record.key.clone()).collect();
         inserted.iter().for_each(|key| self.chunks.count_insertion(key));
@@ -268,7 +269,7 @@ impl RecordStore {
         let overlay: Vec<(Vec<u8>, Arc<Record>)> = overlay.into_iter().map(|record| (sortable_key(&record.key), record)).collect();
         CurrentRecords {
             chunks: firsts.iter().filter_map(|first| self.chunks.remove(first)).collect(),
-            at: (0, 0),
+            position: (0, 0),
             row_key: Vec::with_capacity(48),
             is_row_known: false,
             overlay: overlay.into_iter().peekable(),
@@ -283,15 +284,15 @@ impl RecordStore {
         for row in 0..chunk.len() {
             key.clear();
             chunk.append_key(row, &mut key);
-            while let Some(passed) = current.next_if(|current| current < key.as_slice()) {
-                self.insert_into_overlay(passed);
+            while let Some(lower) = current.next_if(|current| current < key.as_slice()) {
+                self.insert_into_overlay(lower);
             }
             let found = current.next_if(|current| current == key.as_slice());
-            let live = found.as_ref().and_then(|current| current.confirmation_in(&chunk, row));
-            if live.is_none() {
+            let confirmation = found.as_ref().and_then(|current| current.confirmation_in(&chunk, row));
+            if confirmation.is_none() {
                 changes.push((row, found.map(CurrentRecord::record)));
             }
-            rows.push(live);
+            rows.push(confirmation);
         }
         self.chunks.add_with(chunk, &rows, changes);
     }

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use super::decoding::{meaning_of, meaning_of_row};
+use super::decoding::{indexed_fields_of, indexed_fields_of_row};
 use crate::feed::Version;
 use crate::model::{ClusterName, EntryKey, Kind, Record, Scope};
 use crate::pack::{Chunk, IndexedFields, RecordHistory};
 use crate::view::index::SecondaryIndices;
 
-/// Maximum length of a value that an announcement keeps packed, in bytes. The ring of announcements
-/// counts the longest value of the chunk for it. An ipcache entry of a pod has some 350 bytes, a
-/// node 1,500, and the ring has 4 KiB per announcement.
+/// Maximum length of a value that an announcement keeps packed, in bytes. For such a value, the
+/// ring of announcements counts the length of the chunk's longest value. An ipcache entry of a pod
+/// has about 350 bytes, a node 1,500, and the ring has 4 KiB per announcement.
 const PACKED_VALUE_MAX: usize = 2_048;
 
-/// Number of a chunk until the chunk is removed.
+/// Number of a chunk. A new chunk may get the number of a removed one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::view) struct ChunkId(pub(in crate::view) usize);
 
@@ -45,7 +45,7 @@ impl RecordLocation {
     pub(in crate::view) fn record(&self) -> Result<&Arc<Record>, &PackedRow> {
         match self {
             Self::Overlay(record) | Self::Replaced(_, record) => Ok(record),
-            Self::Packed(at) => Err(at),
+            Self::Packed(packed) => Err(packed),
         }
     }
 
@@ -53,7 +53,7 @@ impl RecordLocation {
     pub(in crate::view) fn row(&self) -> Option<usize> {
         match self {
             Self::Overlay(_) => None,
-            Self::Replaced(at, _) | Self::Packed(at) => Some(at.row),
+            Self::Replaced(packed, _) | Self::Packed(packed) => Some(packed.row),
         }
     }
 
@@ -62,69 +62,68 @@ impl RecordLocation {
     }
 
     pub(in crate::view) fn kind(&self) -> Kind {
-        self.record().map_or_else(|at| at.chunk.scope(at.row).0, |record| record.key.kind)
+        self.record().map_or_else(|packed| packed.chunk.scope(packed.row).0, |record| record.key.kind)
     }
 
     pub(in crate::view) fn cluster(&self) -> &ClusterName {
-        self.record().map_or_else(|at| at.chunk.scope(at.row).1, |record| &record.key.cluster)
+        self.record().map_or_else(|packed| packed.chunk.scope(packed.row).1, |record| &record.key.cluster)
     }
 
     /// Returns whether the newest bytes cannot be used.
     pub(in crate::view) fn is_rejected(&self) -> bool {
-        self.record().map_or_else(|at| at.chunk.is_rejected(at.row), |record| record.rejection.is_some())
+        self.record().map_or_else(|packed| packed.chunk.is_rejected(packed.row), |record| record.rejection.is_some())
     }
 
     /// Returns the indexed fields.
-    pub(in crate::view) fn meaning(&self) -> IndexedFields {
-        self.record().map_or_else(|at| meaning_of_row(&at.chunk, at.row), |record| meaning_of(record))
+    pub(in crate::view) fn indexed_fields(&self) -> IndexedFields {
+        self.record().map_or_else(|packed| indexed_fields_of_row(&packed.chunk, packed.row), |record| indexed_fields_of(record))
     }
 
     /// Returns whether every index would contain the same for these indexed fields. Usually the
     /// prefix of an ipcache entry stays, so that is compared first.
     pub(in crate::view) fn is_indexed_alike(&self, other: &IndexedFields) -> bool {
-        if let (Err(at), IndexedFields::Ip { prefix, .. }) = (self.record(), other)
-            && let Some(before) = at.chunk.prefix(at.row)
+        if let (Err(packed), IndexedFields::Ip { prefix, .. }) = (self.record(), other)
+            && let Some(before) = packed.chunk.prefix(packed.row)
         {
             return before == *prefix;
         }
-        SecondaryIndices::are_alike(&self.meaning(), other)
+        SecondaryIndices::are_indexed_alike(&self.indexed_fields(), other)
     }
 
     pub(in crate::view) fn is_in_scope(&self, scope: &Scope) -> bool {
         let (kind, cluster) = match self.record() {
             Ok(record) => (record.key.kind, &record.key.cluster),
-            Err(at) => at.chunk.scope(at.row),
+            Err(packed) => packed.chunk.scope(packed.row),
         };
         kind == scope.kind && *cluster == scope.cluster
     }
 
     pub(in crate::view) fn has_value(&self, value: &[u8]) -> bool {
-        self.record().map_or_else(|at| at.chunk.has_value(at.row, value), |record| *record.value == *value)
+        self.record().map_or_else(|packed| packed.chunk.has_value(packed.row, value), |record| *record.value == *value)
     }
 
     /// Returns the length of the name and the value, in bytes.
     pub(in crate::view) fn byte_count(&self) -> usize {
         let length = |record: &Record| record.key.name.len() + record.value.len();
-        self.record().map_or_else(|at| length(&at.chunk.record(at.row)), |record| length(record))
+        self.record().map_or_else(|packed| length(&packed.chunk.record(packed.row)), |record| length(record))
     }
 
     /// Returns the sequences of the creation and of the last change, and the number of changes.
     pub(in crate::view) fn history(&self) -> RecordHistory {
         self.record().map_or_else(
-            |at| at.chunk.history(at.row),
+            |packed| packed.chunk.history(packed.row),
             |record| RecordHistory { created: record.create_sequence, last: record.last_sequence, version: record.version },
         )
     }
 
-    /// Returns the version for an announcement whose old state this record is. `key` is the
-    /// record's key.
+    /// Returns the record as the old version in an announcement. `key` is the record's key.
     pub(in crate::view) fn version(&self, key: &EntryKey) -> Version {
         match self.record() {
             Ok(record) => Version::from_record(record),
             // large values are unpacked now, because the ring must know their size
-            Err(at) => match at.chunk.value_length_max(at.row).filter(|length| *length <= PACKED_VALUE_MAX) {
-                Some(length) => Version::from_packed(at.chunk.clone(), at.row, length),
-                None => Version::from_record(&at.chunk.record_of(at.row, key.clone())),
+            Err(packed) => match packed.chunk.value_length_max(packed.row).filter(|length| *length <= PACKED_VALUE_MAX) {
+                Some(length) => Version::from_packed(packed.chunk.clone(), packed.row, length),
+                None => Version::from_record(&packed.chunk.record_of(packed.row, key.clone())),
             },
         }
     }

@@ -41,7 +41,7 @@ impl RecordStore {
     /// Finds the record of a key.
     pub(super) fn locate(&self, key: &EntryKey) -> Option<RecordLocation> {
         match self.chunks.find_row(key) {
-            Some(at) => self.chunks.locate_row(at),
+            Some(packed) => self.chunks.locate_row(packed),
             None => self.overlay.get(key).map(|record| RecordLocation::Overlay(Arc::clone(record))),
         }
     }
@@ -49,7 +49,7 @@ impl RecordStore {
     /// Inserts a record of a key that has none.
     pub(super) fn insert(&mut self, record: Arc<Record>) {
         match self.chunks.find_row(&record.key) {
-            Some(at) => self.chunks.put(&at, Some(record)),
+            Some(packed) => self.chunks.put(&packed, Some(record)),
             None => {
                 self.chunks.count_insertion(&record.key);
                 self.overlay.insert(record);
@@ -61,7 +61,7 @@ impl RecordStore {
     pub(super) fn replace(&mut self, location: &RecordLocation, record: Arc<Record>) {
         match location {
             RecordLocation::Overlay(_) => self.overlay.insert(record),
-            RecordLocation::Replaced(at, _) | RecordLocation::Packed(at) => self.chunks.put(at, Some(record)),
+            RecordLocation::Replaced(packed, _) | RecordLocation::Packed(packed) => self.chunks.put(packed, Some(record)),
         }
     }
 
@@ -69,22 +69,22 @@ impl RecordStore {
     pub(super) fn remove(&mut self, location: &RecordLocation, key: &EntryKey) {
         match location {
             RecordLocation::Overlay(_) => drop(self.overlay.remove(key)),
-            RecordLocation::Replaced(at, _) | RecordLocation::Packed(at) => self.chunks.put(at, None),
+            RecordLocation::Replaced(packed, _) | RecordLocation::Packed(packed) => self.chunks.put(packed, None),
         }
     }
 
     /// Records that the list `generation` confirmed a packed row, with this revision and lease.
-    pub(super) fn confirm_row(&mut self, at: &PackedRow, generation: u64, source: SourceStamp) {
-        self.chunks.confirm(at, generation);
-        self.chunks.restamp(at, source);
+    pub(super) fn confirm_row(&mut self, packed: &PackedRow, generation: u64, source: SourceStamp) {
+        self.chunks.confirm(packed, generation);
+        self.chunks.restamp(packed, source);
     }
 
     /// Returns the record at a location, with its object.
     pub(super) fn record_at(&self, location: &RecordLocation) -> Arc<Record> {
         match location.record() {
             Ok(record) => with_object(record),
-            Err(at) => {
-                let mut record = self.bare_record_at(at);
+            Err(packed) => {
+                let mut record = self.bare_record_at(packed);
                 record.object = decode_object(&record);
                 Arc::new(record)
             }
@@ -95,10 +95,10 @@ impl RecordStore {
     pub(super) fn record_at_if(&self, location: &RecordLocation, test: impl Fn(&EntryKey) -> bool) -> Option<Arc<Record>> {
         match location.record() {
             Ok(record) => test(&record.key).then(|| with_object(record)),
-            Err(at) => {
-                let key = at.key();
+            Err(packed) => {
+                let key = packed.key();
                 test(&key).then(|| {
-                    let mut record = self.with_confirmation(at, at.chunk.record_of(at.row, key));
+                    let mut record = self.with_confirmation(packed, packed.chunk.record_of(packed.row, key));
                     record.object = decode_object(&record);
                     Arc::new(record)
                 })
@@ -107,24 +107,24 @@ impl RecordStore {
     }
 
     /// Returns the record of a packed row, without its object.
-    pub(super) fn bare_record_at(&self, at: &PackedRow) -> Record {
-        self.with_confirmation(at, at.chunk.record(at.row))
+    pub(super) fn bare_record_at(&self, packed: &PackedRow) -> Record {
+        self.with_confirmation(packed, packed.chunk.record(packed.row))
     }
 
-    fn with_confirmation(&self, at: &PackedRow, mut record: Record) -> Record {
-        record.generation = self.chunks.generation(at);
-        record.source = self.chunks.source(at);
+    fn with_confirmation(&self, packed: &PackedRow, mut record: Record) -> Record {
+        record.generation = self.chunks.generation(packed);
+        record.source = self.chunks.source(packed);
         record
     }
 
     /// Returns the last list that contained the record at a location; 0 if none did.
     pub(super) fn generation_at(&self, location: &RecordLocation) -> u64 {
-        location.record().map_or_else(|at| self.chunks.generation(at), |record| record.generation)
+        location.record().map_or_else(|packed| self.chunks.generation(packed), |record| record.generation)
     }
 
     /// Returns the newest revision and lease of the record at a location.
     pub(super) fn source_at(&self, location: &RecordLocation) -> SourceStamp {
-        location.record().map_or_else(|at| self.chunks.source(at), |record| record.source)
+        location.record().map_or_else(|packed| self.chunks.source(packed), |record| record.source)
     }
 
     /// Iterates over the records from a key on, in key order, without decoding. With `hosts`, it
@@ -146,8 +146,9 @@ impl RecordStore {
         self.scan_from(&start).take_while(move |location| location.is_in_scope(scope))
     }
 
-    /// Returns the records that changed after a position: all whose sequence is below the highest
-    /// one of the result, and at least the `count` lowest ones, in no particular order.
+    /// Returns at least the `count` records with the lowest sequences after a position, in no
+    /// particular order. The result has every record that changed between the position and the
+    /// highest sequence in it.
     pub(super) fn changed_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, RecordLocation)> {
         let mut found = self.chunks.changed_after(position, count);
         let last = found.get(..count).and_then(|found| found.iter().map(|(sequence, _)| *sequence).max()).unwrap_or(Sequence(u64::MAX));

@@ -1,8 +1,8 @@
 //! Unpacked records of keys that have no row in any chunk, until they are folded.
 //!
-//! Two persistent maps, by key and by sequence. The second one is for replays, which would
-//! otherwise scan all records, some tens of thousands, for each batch of a few thousand. The rare
-//! query for the ipcache entries of an identity scans all of them.
+//! The records are in two persistent maps, by key and by sequence. The second map is for replays,
+//! which would otherwise scan all records, some tens of thousands, for each batch of a few
+//! thousand. The rare query for the ipcache entries of an identity scans all records.
 
 use std::sync::Arc;
 
@@ -102,7 +102,7 @@ mod tests {
                 let mut expected: Vec<u64> = reference.values().copied().filter(|one| *one > above && *one < below).collect();
                 expected.sort_unstable();
                 assert_eq!(found, expected, "seed {seed}: between {above} and {below}");
-                assert_eq!(overlay.by_sequence.len(), overlay.len(), "seed {seed}: nothing stays behind");
+                assert_eq!(overlay.by_sequence.len(), overlay.len(), "seed {seed}: both maps have the same records");
             }
         }
     }

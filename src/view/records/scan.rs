@@ -17,7 +17,7 @@ use crate::pack::Chunk;
 
 /// Iterator over record locations in key order.
 pub(in crate::view) struct RecordScan<'a> {
-    base: &'a ChunkMap,
+    chunk_map: &'a ChunkMap,
     chunks: Box<dyn Iterator<Item = &'a (ChunkId, Chunk)> + 'a>,
     current: Option<ChunkCursor<'a>>,
     /// Hashes of the hosts whose ipcache entries the caller wants; empty for all records. The scan
@@ -40,9 +40,10 @@ struct ChunkCursor<'a> {
 
 impl<'a> RecordScan<'a> {
     /// Creates a scan from a key on. `hosts` are hashes of [`hash_host`]; empty for no filter.
-    pub(super) fn new(base: &'a ChunkMap, overlay: OverlayRecords<'a>, start: &EntryKey, hosts: Vec<u32>) -> Self {
-        let first = base.chunk_of(start).map(|(first, _)| first);
-        let mut scan = Self { base, chunks: Box::new(base.chunks_from(first)), current: None, hosts, overlay: overlay.peekable() };
+    pub(super) fn new(chunk_map: &'a ChunkMap, overlay: OverlayRecords<'a>, start: &EntryKey, hosts: Vec<u32>) -> Self {
+        let first = chunk_map.chunk_of(start).map(|(first, _)| first);
+        let mut scan =
+            Self { chunk_map, chunks: Box::new(chunk_map.chunks_from(first)), current: None, hosts, overlay: overlay.peekable() };
         scan.advance();
         if let Some(current) = scan.current.as_mut().filter(|_| first.is_some()) {
             current.row = current.chunk.find(start).unwrap_or_else(|row| row);
@@ -53,7 +54,7 @@ impl<'a> RecordScan<'a> {
     /// Moves to the next chunk.
     fn advance(&mut self) {
         let current = |(id, chunk): &'a (ChunkId, Chunk)| {
-            let delta = self.base.delta(*id);
+            let delta = self.chunk_map.delta(*id);
             let yields_one_row = !self.hosts.is_empty() && !may_contain_hosts(chunk, &self.hosts);
             ChunkCursor { id: *id, chunk, delta, row: 0, overlay_before: 0, yields_one_row, has_yielded_row: false }
         };
@@ -87,14 +88,14 @@ impl Iterator for RecordScan<'_> {
             } else {
                 let row = current.row;
                 current.row += 1;
-                let at = || PackedRow { id: current.id, chunk: current.chunk.clone(), row };
+                let packed_row = || PackedRow { id: current.id, chunk: current.chunk.clone(), row };
                 match current.delta.row_state(row) {
                     RowState::Packed if current.has_yielded_row => {}
                     RowState::Packed => {
                         current.has_yielded_row = current.yields_one_row;
-                        return Some(RecordLocation::Packed(at()));
+                        return Some(RecordLocation::Packed(packed_row()));
                     }
-                    RowState::Replaced(record) => return Some(RecordLocation::Replaced(at(), Arc::clone(record))),
+                    RowState::Replaced(record) => return Some(RecordLocation::Replaced(packed_row(), Arc::clone(record))),
                     RowState::Deleted => {}
                 }
             }
@@ -119,6 +120,6 @@ pub(in crate::view) fn hash_host(ip: IpAddr) -> u32 {
 fn may_contain_hosts(chunk: &Chunk, hosts: &[u32]) -> bool {
     let host = |row: usize| decode_object(&chunk.record(row))?.as_ip()?.host_ip.map(hash_host);
     let is_ip = |row: &usize| matches!(chunk.scope(*row).0, Kind::Ip | Kind::NodeIp);
-    let noted = chunk.noted(|chunk| (0..chunk.len()).filter(is_ip).filter_map(host).collect());
-    hosts.iter().any(|host| noted.binary_search(host).is_ok())
+    let host_hashes = chunk.noted(|chunk| (0..chunk.len()).filter(is_ip).filter_map(host).collect());
+    hosts.iter().any(|host| host_hashes.binary_search(host).is_ok())
 }

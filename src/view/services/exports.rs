@@ -99,9 +99,9 @@ impl MergedExports {
         let exports: Vec<ClusterExport<'_>> =
             records.iter().filter_map(|record| Some(ClusterExport { cluster: &record.key.cluster, export: export_in(record)? })).collect();
         let oldest = *exports.first()?;
-        let (ports, of_ports) = merge_ports(&exports);
-        let (ip_families, of_families) = intersect_families(&exports);
-        let mut conflicts: Vec<ExportConflict> = of_ports.into_iter().chain(of_families).collect();
+        let (ports, port_conflict) = merge_ports(&exports);
+        let (ip_families, family_conflict) = intersect_families(&exports);
+        let mut conflicts: Vec<ExportConflict> = port_conflict.into_iter().chain(family_conflict).collect();
         conflicts.extend(compare_fields(oldest, &exports));
         Some(Self { ports, ip_families, conflicts, exports: records })
     }
@@ -126,9 +126,9 @@ fn merge_ports(exports: &[ClusterExport<'_>]) -> (Vec<ExportPort>, Option<Export
     let similar = |left: &ExportPort, right: &ExportPort| left.port == right.port && left.protocol == right.protocol;
     for ClusterExport { cluster, export } in exports {
         for port in &export.ports {
-            let named = merged.iter().find(|(known, _)| known.name == port.name && !similar(known, port));
-            let at = merged.iter().find(|(known, _)| similar(known, port));
-            let conflict = match (named, at) {
+            let same_name = merged.iter().find(|(known, _)| known.name == port.name && !similar(known, port));
+            let same_number = merged.iter().find(|(known, _)| similar(known, port));
+            let conflict = match (same_name, same_number) {
                 (Some((known, older)), _) => Some(format!(
                     "two ports have the name {:?}: {} of {older}, the oldest export with it, is used",
                     port.name,

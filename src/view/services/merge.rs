@@ -1,4 +1,4 @@
-//! Merges what several clusters share of a service.
+//! Merges the services, endpoint slices and exports of several clusters into one global service.
 //!
 //! The rules are those of `ClusterServiceToBackendParams` and its caller (Cilium's
 //! `pkg/clustermesh/loadbalancer/service_merger.go`): backends belong to a cluster. An update or
@@ -17,7 +17,7 @@ use super::MergedExports;
 /// `pkg/loadbalancer/reflectors/endpoints/endpoints.go`).
 const INGRESS_DUMMY: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::new(192, 192, 192, 192)), 9999);
 
-/// Protocol of a slice's port that gives none (`k8s.io/api/discovery/v1`).
+/// Protocol of a slice's port that has no protocol (`k8s.io/api/discovery/v1`).
 const DEFAULT_PROTOCOL: &str = "TCP";
 
 /// A service, merged from all clusters.
@@ -33,7 +33,7 @@ pub struct GlobalService {
     pub exports: Option<MergedExports>,
 }
 
-/// The part of one cluster in a service.
+/// The contribution of one cluster to a global service.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServiceShare {
     /// Cluster of the share.
@@ -54,7 +54,7 @@ pub struct ServiceShare {
 pub struct GlobalBackend {
     /// Address of the backend.
     pub ip: IpAddr,
-    /// Ports, ordered by number and protocol, of which each occurs once.
+    /// Ports without duplicates, ordered by number and protocol.
     pub ports: Vec<BackendPort>,
     /// Hostname of a headless service's pod; empty if there is none.
     pub hostname: String,
@@ -64,14 +64,14 @@ pub struct GlobalBackend {
     pub node_name: String,
     /// Endpoint slices with this address, in order.
     pub slices: Vec<String>,
-    /// Whether it accepts connections.
+    /// Whether the backend accepts connections.
     pub state: BackendState,
 }
 
 /// A port of a backend.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BackendPort {
-    /// 0 to 65,535.
+    /// Port number, 0 to 65,535.
     pub port: u16,
     /// `TCP`, `UDP`, `SCTP` …, as in the source.
     pub protocol: String,
@@ -166,10 +166,10 @@ impl GlobalService {
 impl ServiceShare {
     /// Creates one cluster's share; `None` if it has neither the service nor a slice of it.
     pub(super) fn new(cluster: ClusterName, service: Option<Arc<Record>>, slices: Vec<Arc<Record>>) -> Option<Self> {
-        let of_slices: Vec<EndpointSlice> = slices.iter().filter_map(|record| slice_in(record)).collect();
-        let (cluster_id, backends) = match (service.as_deref().and_then(service_in), of_slices.first()) {
-            (Some(service), _) => (service.cluster_id, backends_of_service(service, &of_slices)),
-            (None, Some(slice)) => (slice.cluster_id, backends_of_slices(&of_slices)),
+        let decoded_slices: Vec<EndpointSlice> = slices.iter().filter_map(|record| slice_in(record)).collect();
+        let (cluster_id, backends) = match (service.as_deref().and_then(service_in), decoded_slices.first()) {
+            (Some(service), _) => (service.cluster_id, backends_of_service(service, &decoded_slices)),
+            (None, Some(slice)) => (slice.cluster_id, backends_of_slices(&decoded_slices)),
             (None, None) => return None,
         };
         Some(Self { cluster, service, slices, backends, cluster_id })
@@ -197,7 +197,7 @@ fn slice_in(record: &Record) -> Option<EndpointSlice> {
     Some(record.object.as_deref()?.as_endpoint_slice()?.decoded())
 }
 
-/// Endpoint of a slice that has an address.
+/// Endpoint that has a given address, with its slice.
 struct SliceAddress<'a> {
     slice: &'a EndpointSlice,
     endpoint: &'a SliceEndpoint,
@@ -217,14 +217,14 @@ fn by_address(slices: &[EndpointSlice]) -> BTreeMap<IpAddr, Vec<SliceAddress<'_>
 }
 
 fn backends_of_service(service: &Service, slices: &[EndpointSlice]) -> Vec<GlobalBackend> {
-    let sliced = by_address(slices);
+    let by_ip = by_address(slices);
     let backend = |backend: &Backend| {
-        let sliced = sliced.get(&backend.ip).map_or(&[][..], Vec::as_slice);
+        let endpoints = by_ip.get(&backend.ip).map_or(&[][..], Vec::as_slice);
         GlobalBackend {
             ports: merge_ports(backend.ports.iter().map(|port| (port.name.as_str(), port.protocol.as_str(), port.port))),
             hostname: backend.hostname.clone(),
             zone: backend.zone.clone(),
-            ..bare_backend(backend.ip, sliced)
+            ..bare_backend(backend.ip, endpoints)
         }
     };
     service.backends.iter().map(backend).collect()
@@ -234,16 +234,16 @@ fn backends_of_service(service: &Service, slices: &[EndpointSlice]) -> Vec<Globa
 /// `ParseEndpointSliceV1`, Cilium's `pkg/k8s/endpoints.go`).
 fn backends_of_slices(slices: &[EndpointSlice]) -> Vec<GlobalBackend> {
     let mut backends = Vec::new();
-    for (ip, sliced) in by_address(slices) {
-        let ports = sliced.iter().flat_map(|one| &one.slice.ports).filter_map(|port| {
+    for (ip, endpoints) in by_address(slices) {
+        let ports = endpoints.iter().flat_map(|one| &one.slice.ports).filter_map(|port| {
             let protocol = if port.protocol.is_empty() { DEFAULT_PROTOCOL } else { &port.protocol };
             // `uint16(*port.Port)`
             let number = u16::try_from(port.port? & i32::from(u16::MAX)).ok()?;
             Some((port.name.as_str(), protocol, number)).filter(|(.., number)| (ip, *number) != INGRESS_DUMMY)
         });
-        let zoned = sliced.iter().map(|one| one.endpoint).find(|endpoint| !endpoint.zone.is_empty());
+        let zoned = endpoints.iter().map(|one| one.endpoint).find(|endpoint| !endpoint.zone.is_empty());
         let zone = zoned.map(|endpoint| BackendZone { zone: endpoint.zone.clone(), for_zones: endpoint.for_zones.clone() });
-        let backend = GlobalBackend { ports: merge_ports(ports), zone, ..bare_backend(ip, &sliced) };
+        let backend = GlobalBackend { ports: merge_ports(ports), zone, ..bare_backend(ip, &endpoints) };
         if !backend.ports.is_empty() {
             backends.push(backend);
         }
@@ -253,11 +253,11 @@ fn backends_of_slices(slices: &[EndpointSlice]) -> Vec<GlobalBackend> {
 
 /// Creates a backend with all fields except ports and zone. If slices disagree about its state, the
 /// healthiest one counts.
-fn bare_backend(ip: IpAddr, sliced: &[SliceAddress<'_>]) -> GlobalBackend {
-    let mut names: Vec<String> = sliced.iter().map(|one| one.slice.name.clone()).collect();
+fn bare_backend(ip: IpAddr, endpoints: &[SliceAddress<'_>]) -> GlobalBackend {
+    let mut names: Vec<String> = endpoints.iter().map(|one| one.slice.name.clone()).collect();
     names.sort_unstable();
     names.dedup();
-    let node = sliced.iter().map(|one| &one.endpoint.node_name).find(|name| !name.is_empty());
+    let node = endpoints.iter().map(|one| &one.endpoint.node_name).find(|name| !name.is_empty());
     GlobalBackend {
         ip,
         ports: Vec::new(),
@@ -265,7 +265,7 @@ fn bare_backend(ip: IpAddr, sliced: &[SliceAddress<'_>]) -> GlobalBackend {
         zone: None,
         node_name: node.cloned().unwrap_or_default(),
         slices: names,
-        state: sliced.iter().map(|one| BackendState::of(one.endpoint)).min().unwrap_or(BackendState::Active),
+        state: endpoints.iter().map(|one| BackendState::of(one.endpoint)).min().unwrap_or(BackendState::Active),
     }
 }
 

@@ -39,8 +39,9 @@ pub struct Selection {
 /// Rules of the selection. Each has one outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SelectionRule {
-    /// No frontend and no backends. Today's releases also do not announce a global service that is
-    /// not shared (docs/develop/protocol.md §2.2); with one, agents would use the remote backends.
+    /// The cluster announces no such service: no frontend and no backends. Current releases do not
+    /// announce a global service that is not shared either (docs/develop/protocol.md §2.2),
+    /// although agents use the remote backends for such a service.
     NoLocalService,
     /// The local service does not include external backends: only local backends.
     NotGlobal,
@@ -126,7 +127,7 @@ impl SelectionRule {
     }
 
     /// Returns whether local backends are used, and whether remote ones are.
-    const fn sides(self) -> (bool, bool) {
+    const fn uses_local_and_remote(self) -> (bool, bool) {
         match self {
             Self::NoLocalService => (false, false),
             Self::NotGlobal | Self::LocalActive | Self::LocalInactiveRemoteUnhealthy => (true, false),
@@ -158,7 +159,7 @@ pub fn select_backends<'a>(affinity: Affinity, local: LocalService<'_>, remote: 
         (_, Affinity::Remote) if local_healthy > 0 => SelectionRule::RemoteUnhealthy,
         (_, Affinity::Remote) => SelectionRule::NoneHealthy,
     };
-    let (local, remote) = rule.sides();
+    let (local, remote) = rule.uses_local_and_remote();
     Selection { local, remote, rule }
 }
 

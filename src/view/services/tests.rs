@@ -42,10 +42,14 @@ fn command(event: &SourceEvent, revision: i64) -> Command {
     let source = SourceStamp { mod_revision: Revision(revision), lease: LeaseId(0), held: false };
     let value = revision.to_string().into_bytes().into();
     let change = match event.clone() {
-        Put(kind, name, rest, object) => Change::Put { key: EntryKey::new(kind, cluster(name), rest), value, decoded: Ok(object), source },
-        Bad(kind, name, rest) => Change::Put { key: EntryKey::new(kind, cluster(name), rest), value, decoded: Err("bad".into()), source },
-        Delete(kind, name, rest) => Change::Delete { key: EntryKey::new(kind, cluster(name), rest) },
-        RemoveCluster(name) => return Command::Remove { cluster: cluster(name), reason: DeleteReason::ClusterRemoved },
+        Put(kind, cluster_name, name, object) => {
+            Change::Put { key: EntryKey::new(kind, cluster(cluster_name), name), value, decoded: Ok(object), source }
+        }
+        Bad(kind, cluster_name, name) => {
+            Change::Put { key: EntryKey::new(kind, cluster(cluster_name), name), value, decoded: Err("bad".into()), source }
+        }
+        Delete(kind, cluster_name, name) => Change::Delete { key: EntryKey::new(kind, cluster(cluster_name), name) },
+        RemoveCluster(cluster_name) => return Command::Remove { cluster: cluster(cluster_name), reason: DeleteReason::ClusterRemoved },
     };
     let key = super::super::key_of(&change).clone();
     Command::Apply { scope: Scope { cluster: key.cluster, kind: key.kind }, changes: vec![change], cursor: None }
@@ -109,8 +113,8 @@ fn service_put(cluster: &'static str, service: Service) -> SourceEvent {
     Put(Kind::Service, cluster, "shop/cart", Arc::new(Object::Service(service)))
 }
 
-fn slice_put(cluster: &'static str, rest: &'static str, slice: EndpointSlice) -> SourceEvent {
-    Put(Kind::EndpointSlice, cluster, rest, Arc::new(slice_object(&slice)))
+fn slice_put(cluster: &'static str, name: &'static str, slice: EndpointSlice) -> SourceEvent {
+    Put(Kind::EndpointSlice, cluster, name, Arc::new(slice_object(&slice)))
 }
 
 /// Formats each backend as `cluster address port/protocol(names) …`.
@@ -148,8 +152,9 @@ fn names(view: &View) -> Vec<String> {
     view.global_service_names("").map(ToString::to_string).collect()
 }
 
-/// SMERGE `MergeExternalServiceUpdate`, `MergeExternalServiceDelete`: an update or delete replaces
-/// all backends of one cluster.
+/// `MergeExternalServiceUpdate` and `MergeExternalServiceDelete` (Cilium's
+/// `pkg/clustermesh/loadbalancer/service_merger.go`): an update or delete replaces all backends of
+/// one cluster.
 #[test]
 fn a_clusters_backends_are_replaced_and_removed_as_a_whole() {
     let paris = |ips: &[&str]| service_put("paris", cart(ips));
@@ -187,8 +192,8 @@ fn a_clusters_backends_are_replaced_and_removed_as_a_whole() {
     }
 }
 
-/// GSC `NewSharedServicesObserver`: a service that is not shared is left out, and one that stops
-/// being shared is deleted.
+/// `NewSharedServicesObserver` (Cilium's `pkg/clustermesh/common/services.go`): a service that is
+/// not shared is left out, and one that stops being shared is deleted.
 #[test]
 fn only_shared_services_are_global() {
     let shared = |shared| Service { shared, ..cart(&["10.1.0.1 http=TCP/80"]) };
@@ -201,14 +206,15 @@ fn only_shared_services_are_global() {
     for (name, events, expected) in cases {
         let view = after(&events);
         assert_eq!((view.global_service("shop/cart").is_some(), view.global_service_count() == 1), (expected, expected), "{name}");
-        assert!(view.local_share(&cluster("paris"), "shop/cart").is_some(), "{name}: its own agents have it all the same");
+        assert!(view.local_share(&cluster("paris"), "shop/cart").is_some(), "{name}: the agents of its cluster use it anyway");
     }
 }
 
-/// SMERGE `ClusterServiceToBackendParams`: ports with the same protocol and number are one port
-/// with all names, sorted and without the empty one.
+/// `ClusterServiceToBackendParams` (Cilium's `pkg/clustermesh/loadbalancer/service_merger.go`):
+/// ports with the same protocol and number are one port with all names, sorted and without the
+/// empty one.
 #[test]
-fn ports_of_one_number_are_one() {
+fn ports_with_the_same_number_are_merged() {
     let zone = BackendZone { zone: "a".to_owned(), for_zones: vec!["a".to_owned(), "b".to_owned()] };
     let zoned = Backend { zone: Some(zone), ..backend("10.1.0.1 http=TCP/80") };
     let cases: [(&str, Service, &str); 5] = [
@@ -223,8 +229,9 @@ fn ports_of_one_number_are_one() {
     }
 }
 
-/// EPS, `ParseEndpointSliceV1` and `Convert`: with a service, slices only add nodes and states;
-/// without one, they define the backends.
+/// `ParseEndpointSliceV1` (Cilium's `pkg/k8s/endpoints.go`) and `Convert`
+/// (`pkg/loadbalancer/reflectors/endpoints/endpoints.go`): with a service, slices only add nodes
+/// and states; without one, they define the backends.
 #[test]
 fn slices_complement_or_replace_services() {
     let service = || service_put("paris", cart(&["10.1.0.1 web=TCP/80"]));
@@ -248,7 +255,7 @@ fn slices_complement_or_replace_services() {
             &["paris 10.1.0.1 80/TCP(web) in cart-a,cart-b"],
         ),
         (
-            "another cluster's slice says nothing",
+            "a slice of another cluster adds no backend to this one",
             vec![service(), slice_put("tokyo", "shop/cart-a", slice("cart-a", &["10.2.0.1"]))],
             &["paris 10.1.0.1 80/TCP(web)", "tokyo 10.2.0.1 8080/TCP(http) in cart-a"],
         ),
@@ -263,12 +270,12 @@ fn slices_complement_or_replace_services() {
             &["paris 10.1.0.1 8080/TCP(http) zone a for  on worker-1 in cart-a"],
         ),
         (
-            "the service goes, the slice stays",
+            "the service is deleted, its slice is not",
             vec![service(), slice_put("paris", "shop/cart-a", slice("cart-a", &["10.1.0.1"])), Delete(Kind::Service, "paris", "shop/cart")],
             &["paris 10.1.0.1 8080/TCP(http) in cart-a"],
         ),
         (
-            "the slice goes",
+            "the slice is deleted",
             vec![
                 service(),
                 slice_put("paris", "shop/cart-a", slice("cart-a", &["10.1.0.1"])),
@@ -277,18 +284,18 @@ fn slices_complement_or_replace_services() {
             &["paris 10.1.0.1 80/TCP(web)"],
         ),
         (
-            "a slice that becomes another service's",
+            "a slice that loses its service",
             vec![slice_put("paris", "shop/cart-a", slice("cart-a", &["10.1.0.1"])), slice_put("paris", "shop/cart-a", unnamed.clone())],
             &[],
         ),
         ("a slice of no service", vec![slice_put("paris", "shop/cart-a", unnamed)], &[]),
         (
-            "a port that is every port is none",
+            "a port without a number is ignored",
             vec![slice_put("paris", "shop/cart-a", EndpointSlice { ports: any_port, ..slice("cart-a", &["10.1.0.1"]) })],
             &[],
         ),
         (
-            "an ingress' dummy is none",
+            "the dummy endpoint of an ingress is ignored",
             vec![slice_put("paris", "shop/cart-a", EndpointSlice { ports: dummy, ..slice("cart-a", &["192.192.192.192", "10.1.0.1"]) })],
             &["paris 10.1.0.1 9999/TCP() in cart-a"],
         ),
@@ -301,7 +308,7 @@ fn slices_complement_or_replace_services() {
 /// `Convert`, Cilium's `pkg/loadbalancer/reflectors/endpoints/endpoints.go`: missing conditions
 /// mean ready and serving.
 #[test]
-fn conditions_make_states() {
+fn conditions_determine_the_state_of_a_backend() {
     let cases = [
         ("", BackendState::Active, true),
         ("ready", BackendState::Active, true),

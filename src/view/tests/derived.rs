@@ -58,7 +58,7 @@ impl NodeScenario {
         let line = |record: Arc<Record>| match record.object.as_deref() {
             Some(Object::Ip(IpEntry { prefix, identity, host_ip, encryption_key, .. })) => {
                 assert_eq!(record.key.name.rsplit('#').next(), Some(&*prefix.to_string()));
-                assert_eq!(self.view.origin_of(&record).held, self.view.record(&record.key.origin()).unwrap().source.held);
+                assert_eq!(self.view.source_stamp_of(&record).held, self.view.record(&record.key.origin()).unwrap().source.held);
                 let host_ip = host_ip.map(|ip| ip.to_string()).unwrap_or_default();
                 format!("{} {identity}@{host_ip} {encryption_key} r{}", record.key.name, record.source.mod_revision.0)
             }
@@ -67,7 +67,7 @@ impl NodeScenario {
         records.map(line).collect()
     }
 
-    fn found(&self, ip: &str) -> Vec<String> {
+    fn lookup(&self, ip: &str) -> Vec<String> {
         self.view.lookup(ip.parse().unwrap(), None).iter().map(|found| short(&found.record.key)).collect()
     }
 }
@@ -84,9 +84,9 @@ fn announced(change_set: &ChangeSet) -> Vec<String> {
             .iter()
             .rev()
             .find_map(|(key, stored)| (*key == announcement.key).then_some(stored))
-            .expect("must be stored with what it follows");
-        let held = announcement.deleted.is_none().then_some(announcement.sequence);
-        assert_eq!(stored.as_ref().map(|record| record.last_sequence), held);
+            .expect("an announced change must be stored");
+        let expected = announcement.deleted.is_none().then_some(announcement.sequence);
+        assert_eq!(stored.as_ref().map(|record| record.last_sequence), expected);
     }
     keys.sort();
     keys.dedup();
@@ -103,13 +103,13 @@ fn announced(change_set: &ChangeSet) -> Vec<String> {
 type DerivationCase<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a str, &'a [&'a str]);
 
 #[test]
-fn a_node_s_addresses_pod_cidrs_health_and_ingress_are_entries_as_an_agent_makes_them() {
+fn a_node_has_the_derived_entries_that_an_agent_adds() {
     let usual: &[(&str, &str)] = &[("InternalIP", "172.18.0.2"), ("InternalIP", "fc00::2"), ("CiliumInternalIP", "10.1.2.10")];
     let services = r#","IPv4HealthIP":"10.1.2.134","IPv6HealthIP":"fd00::86","IPv4IngressIP":"10.1.2.7","IPv6IngressIP":"""#;
     let encrypted = format!(r#"{services},"EncryptionKey":7"#);
     let cases: &[DerivationCase<'_>] = &[
         (
-            "all there is, the key where agents use it",
+            "all fields, with the encryption key where agents use it",
             usual,
             &encrypted,
             &[
@@ -122,20 +122,20 @@ fn a_node_s_addresses_pod_cidrs_health_and_ingress_are_entries_as_an_agent_makes
             ],
         ),
         (
-            "an address listed twice is what it is first",
+            "the first use of an address counts",
             &[("InternalIP", "10.0.0.1"), ("CiliumInternalIP", "10.0.0.1")],
             r#","IPv4HealthIP":"10.0.0.1","EncryptionKey":3"#,
             &["a#10.0.0.1 6@10.0.0.1 0 r1"],
         ),
         ("health before ingress", &[], r#","IPv4HealthIP":"10.0.0.9","IPv4IngressIP":"10.0.0.9""#, &["a#10.0.0.9 4@ 0 r1"]),
         (
-            "IPv4-mapped ones are IPv4",
+            "IPv4-mapped addresses are IPv4",
             &[("InternalIP", "::ffff:10.0.0.1"), ("InternalIP", "10.0.0.1")],
             "",
             &["a#10.0.0.1 6@10.0.0.1 0 r1"],
         ),
         (
-            "a node of IPv6 alone",
+            "a node with only IPv6",
             &[("CiliumInternalIP", "fd00::1"), ("InternalIP", "fc00::2")],
             "",
             &["a#fc00::2 6@fc00::2 0 r1", "a#fd00::1 6@fc00::2 0 r1"],
@@ -152,33 +152,33 @@ fn a_node_s_addresses_pod_cidrs_health_and_ingress_are_entries_as_an_agent_makes
             "",
             &["a#10.0.0.4 6@10.0.0.5 0 r1", "a#10.0.0.5 6@10.0.0.5 0 r1"],
         ),
-        ("a router's address is no node's IP", &[("CiliumInternalIP", "10.0.0.4")], "", &["a#10.0.0.4 6@ 0 r1"]),
+        ("the address of a router is not the IP of the node", &[("CiliumInternalIP", "10.0.0.4")], "", &["a#10.0.0.4 6@ 0 r1"]),
         (
-            "pod CIDRs of one family are the world, with the node's key",
+            "pod CIDRs of one family have the identity world and the key of the node",
             &[("InternalIP", "10.0.0.1"), ("CiliumInternalIP", "10.1.0.1")],
             r#","IPv4AllocCIDR":"10.1.0.0/24","IPv4SecondaryAllocCIDRs":[{"IP":"10.2.0.0","Mask":"//8AAA=="},null],"EncryptionKey":7"#,
             &["a#10.0.0.1 6@10.0.0.1 0 r1", "a#10.1.0.0/24 2@10.0.0.1 7 r1", "a#10.1.0.1 6@10.0.0.1 0 r1", "a#10.2.0.0/16 2@10.0.0.1 7 r1"],
         ),
         (
-            "those of both are the world of each, also where one has secondary ones alone",
+            "pod CIDRs of both families have the world of their family, even if one has only secondary CIDRs",
             &[],
             r#","IPv4AllocCIDR":"10.1.0.0/24","IPv6SecondaryAllocCIDRs":["fd00:1::/64","fd00:2::/64"]"#,
             &["a#10.1.0.0/24 9@ 0 r1", "a#fd00:1::/64 10@ 0 r1", "a#fd00:2::/64 10@ 0 r1"],
         ),
         (
-            "the bits of hosts say nothing, and one that is listed twice is one",
+            "host bits are ignored, and duplicates count once",
             &[],
             r#","IPv4AllocCIDR":"10.1.0.9/24","IPv4SecondaryAllocCIDRs":["10.1.0.0/24","10.1.0.7/32"],"IPv4HealthIP":"10.1.0.7""#,
             &["a#10.1.0.0/24 2@ 0 r1", "a#10.1.0.7 4@ 0 r1", "a#10.1.0.7/32 2@ 0 r1"],
         ),
-        ("IPv6 alone", &[], r#","IPv6AllocCIDR":"fd00:1::/64""#, &["a#fd00:1::/64 2@ 0 r1"]),
+        ("only IPv6", &[], r#","IPv6AllocCIDR":"fd00:1::/64""#, &["a#fd00:1::/64 2@ 0 r1"]),
         ("nothing", &[], "", &[]),
     ];
-    for (what, addresses, rest, expected) in cases {
+    for (name, addresses, rest, expected) in cases {
         let mut scenario = NodeScenario::new();
         let announced = scenario.put(&node_key("a"), &node("a", addresses, rest));
-        assert_eq!((announced.len(), &announced[0]), (expected.len() + 1, &"+ node a".to_owned()), "{what}");
-        assert_eq!(scenario.entries(), *expected, "{what}");
+        assert_eq!((announced.len(), &announced[0]), (expected.len() + 1, &"+ node a".to_owned()), "{name}");
+        assert_eq!(scenario.entries(), *expected, "{name}");
     }
 }
 
@@ -194,7 +194,7 @@ fn each_event_of_a_node_is_announced_with_its_derived_entries() {
     // a name that continues with the separator belongs to another node
     assert_eq!(scenario.put(&b, &node("a#b", &one, "")), ["+ node a#b", "+ ip a#b#10.0.0.1"]);
     assert_eq!(scenario.put(&a, &node("a", &two, "")), none, "equal bytes");
-    assert_eq!(scenario.put(&a, &node("a", &two, r#","BootID":"1""#)), ["~ node a"], "nothing that the entries have");
+    assert_eq!(scenario.put(&a, &node("a", &two, r#","BootID":"1""#)), ["~ node a"], "a field that the entries do not contain");
     let key = r#","EncryptionKey":5,"IPv4HealthIP":"10.0.1.9","IPv4AllocCIDR":"10.0.1.0/24""#;
     assert_eq!(scenario.put(&a, &node("a", &two, key)), ["~ node a", "+ ip a#10.0.1.0/24", "+ ip a#10.0.1.9"]);
     let of_a = ["a#10.0.0.1 6@10.0.0.1 0 r1", "a#10.0.1.0/24 2@10.0.0.1 5 r5", "a#10.0.1.1 6@10.0.0.1 0 r1", "a#10.0.1.9 4@10.0.0.1 5 r5"];
@@ -232,82 +232,86 @@ fn each_event_of_a_node_is_announced_with_its_derived_entries() {
     // a list without the node
     scenario.apply(Command::BeginList(node_scope()));
     let pruned = scenario.apply(Command::Prune(node_scope()));
-    let derived = ["10.0.0.9", "10.0.1.1", "10.0.1.9", "10.0.2.0/24"].map(|of| format!("- ip a#{of} (Deleted)"));
+    let derived = ["10.0.0.9", "10.0.1.1", "10.0.1.9", "10.0.2.0/24"].map(|ip| format!("- ip a#{ip} (Deleted)"));
     assert_eq!(pruned, [&["- node a (Deleted)".to_owned()][..], &derived].concat());
     assert_eq!((scenario.entries().len(), scenario.view.entry_count()), (0, 0));
     // a key that never had a usable value
     assert_eq!(scenario.put(&a, b"{"), ["+ node a"]);
     assert_eq!(scenario.put(&a, &node("a", &one, "")), ["+ node a", "+ ip a#10.0.0.1"]);
-    let gone = scenario.apply(Command::Remove { cluster: cluster(0), reason: DeleteReason::ClusterRemoved });
-    assert_eq!(gone, ["- node a (ClusterRemoved)", "- ip a#10.0.0.1 (ClusterRemoved)"]);
+    let removed = scenario.apply(Command::Remove { cluster: cluster(0), reason: DeleteReason::ClusterRemoved });
+    assert_eq!(removed, ["- node a (ClusterRemoved)", "- ip a#10.0.0.1 (ClusterRemoved)"]);
     assert_eq!(scenario.view.object_count(Kind::Ip), 0);
     assert_eq!(scenario.view.records_from(&EntryKey::lowest()).count(), 0);
 }
 
 #[test]
-fn of_one_prefix_an_announced_entry_beats_a_derived_one_then_the_newest_sequence() {
+fn announced_entries_precede_derived_ones_then_the_newest() {
     let mut scenario = NodeScenario::new();
-    let at = |number: u32, kind: Kind, name: &str| EntryKey::new(kind, cluster(number), name);
-    let pair = |ip: &str, mask: &str| format!(r#"{{"IP":"{ip}","Mask":{mask},"HostIP":"","ID":300}}"#).into_bytes();
+    let key_in = |number: u32, kind: Kind, name: &str| EntryKey::new(kind, cluster(number), name);
+    let ip_value = |ip: &str, mask: &str| format!(r#"{{"IP":"{ip}","Mask":{mask},"HostIP":"","ID":300}}"#).into_bytes();
     let tokyo = |addresses: &[(&str, &str)]| String::from_utf8(node("b", addresses, "")).unwrap().replace("paris", "tokyo").into_bytes();
-    scenario.put(&at(0, Kind::Ip, "10.0.0.0/24"), &pair("10.0.0.0", r#""////AA==""#));
-    assert_eq!(scenario.found("10.0.0.1"), ["ipcache 10.0.0.0/24"]);
+    scenario.put(&key_in(0, Kind::Ip, "10.0.0.0/24"), &ip_value("10.0.0.0", r#""////AA==""#));
+    assert_eq!(scenario.lookup("10.0.0.1"), ["ipcache 10.0.0.0/24"]);
     // a host precedes CIDRs that cover it, even one of full length
-    scenario.put(&at(0, Kind::Ip, "10.0.0.1/32"), &pair("10.0.0.1", r#""/////w==""#));
-    scenario.put(&at(0, Kind::Node, "a"), &node("a", &[("InternalIP", "10.0.0.1")], ""));
-    assert_eq!(scenario.found("10.0.0.1"), ["ip a#10.0.0.1"]);
-    assert_eq!(scenario.found("10.0.0.2"), ["ipcache 10.0.0.0/24"]);
-    scenario.put(&at(1, Kind::Node, "b"), &tokyo(&[("InternalIP", "10.0.0.1")]));
-    assert_eq!(scenario.found("10.0.0.1"), ["ip b#10.0.0.1", "ip a#10.0.0.1"], "the newest first");
-    scenario.put(&at(0, Kind::Ip, "10.0.0.1"), &pair("10.0.0.1", "null"));
-    scenario.put(&at(0, Kind::Node, "a"), &node("a", &[("CiliumInternalIP", "10.0.0.1")], ""));
-    assert_eq!(scenario.found("10.0.0.1"), ["ipcache 10.0.0.1", "ip a#10.0.0.1", "ip b#10.0.0.1"], "an announced one, however old");
+    scenario.put(&key_in(0, Kind::Ip, "10.0.0.1/32"), &ip_value("10.0.0.1", r#""/////w==""#));
+    scenario.put(&key_in(0, Kind::Node, "a"), &node("a", &[("InternalIP", "10.0.0.1")], ""));
+    assert_eq!(scenario.lookup("10.0.0.1"), ["ip a#10.0.0.1"]);
+    assert_eq!(scenario.lookup("10.0.0.2"), ["ipcache 10.0.0.0/24"]);
+    scenario.put(&key_in(1, Kind::Node, "b"), &tokyo(&[("InternalIP", "10.0.0.1")]));
+    assert_eq!(scenario.lookup("10.0.0.1"), ["ip b#10.0.0.1", "ip a#10.0.0.1"], "the newest first");
+    scenario.put(&key_in(0, Kind::Ip, "10.0.0.1"), &ip_value("10.0.0.1", "null"));
+    scenario.put(&key_in(0, Kind::Node, "a"), &node("a", &[("CiliumInternalIP", "10.0.0.1")], ""));
+    assert_eq!(
+        scenario.lookup("10.0.0.1"),
+        ["ipcache 10.0.0.1", "ip a#10.0.0.1", "ip b#10.0.0.1"],
+        "an announced entry first, however old"
+    );
     let names: Vec<_> = scenario.view.lookup("10.0.0.1".parse().unwrap(), None).into_iter().map(|found| found.node_name).collect();
     assert_eq!(names, [None, Some("a".to_owned()), Some("b".to_owned())]);
-    scenario.change(Change::Delete { key: at(0, Kind::Ip, "10.0.0.1") });
-    scenario.change(Change::Delete { key: at(0, Kind::Node, "a") });
-    assert_eq!(scenario.found("10.0.0.1"), ["ip b#10.0.0.1"]);
-    scenario.put(&at(1, Kind::Node, "b"), &tokyo(&[]));
-    assert_eq!(scenario.found("10.0.0.1"), ["ipcache 10.0.0.1/32"]);
+    scenario.change(Change::Delete { key: key_in(0, Kind::Ip, "10.0.0.1") });
+    scenario.change(Change::Delete { key: key_in(0, Kind::Node, "a") });
+    assert_eq!(scenario.lookup("10.0.0.1"), ["ip b#10.0.0.1"]);
+    scenario.put(&key_in(1, Kind::Node, "b"), &tokyo(&[]));
+    assert_eq!(scenario.lookup("10.0.0.1"), ["ipcache 10.0.0.1/32"]);
 }
 
 /// The CIDR of a node answers for pods without an entry. It ranks last, even in the own cluster.
 #[test]
-fn a_pod_cidr_answers_for_what_is_not_announced() {
+fn a_pod_cidr_answers_for_pods_without_an_entry() {
     let mut scenario = NodeScenario::new();
-    let at = |number: u32, kind: Kind, name: &str| EntryKey::new(kind, cluster(number), name);
-    let pair = |ip: &str, mask: &str| format!(r#"{{"IP":"{ip}","Mask":{mask},"HostIP":"","ID":300}}"#).into_bytes();
+    let key_in = |number: u32, kind: Kind, name: &str| EntryKey::new(kind, cluster(number), name);
+    let ip_value = |ip: &str, mask: &str| format!(r#"{{"IP":"{ip}","Mask":{mask},"HostIP":"","ID":300}}"#).into_bytes();
     let pods = |net: &str| node("a", &[("InternalIP", "172.18.0.2")], &format!(r#","IPv4AllocCIDR":"{net}""#));
-    scenario.put(&at(1, Kind::Ip, "10.0.0.0/8"), &pair("10.0.0.0", r#""/wAAAA==""#));
-    scenario.put(&at(0, Kind::Node, "a"), &pods("10.0.0.0/24"));
-    assert_eq!(scenario.found("10.0.0.1"), ["ip a#10.0.0.0/24"], "the longer prefix");
+    scenario.put(&key_in(1, Kind::Ip, "10.0.0.0/8"), &ip_value("10.0.0.0", r#""/wAAAA==""#));
+    scenario.put(&key_in(0, Kind::Node, "a"), &pods("10.0.0.0/24"));
+    assert_eq!(scenario.lookup("10.0.0.1"), ["ip a#10.0.0.0/24"], "the longer prefix");
     assert_eq!(scenario.view.lookup("10.0.0.1".parse().unwrap(), None)[0].node_name.as_deref(), Some("a"));
-    assert_eq!(scenario.found("10.0.1.1"), ["ipcache 10.0.0.0/8"]);
-    scenario.put(&at(0, Kind::Ip, "10.0.0.0/28"), &pair("10.0.0.0", r#""////8A==""#));
-    scenario.put(&at(1, Kind::Ip, "10.0.0.1"), &pair("10.0.0.1", "null"));
+    assert_eq!(scenario.lookup("10.0.1.1"), ["ipcache 10.0.0.0/8"]);
+    scenario.put(&key_in(0, Kind::Ip, "10.0.0.0/28"), &ip_value("10.0.0.0", r#""////8A==""#));
+    scenario.put(&key_in(1, Kind::Ip, "10.0.0.1"), &ip_value("10.0.0.1", "null"));
     assert_eq!(
-        (scenario.found("10.0.0.1"), scenario.found("10.0.0.2")),
+        (scenario.lookup("10.0.0.1"), scenario.lookup("10.0.0.2")),
         (vec!["ipcache 10.0.0.1".into()], vec!["ipcache 10.0.0.0/28".into()])
     );
-    assert_eq!(scenario.found("10.0.0.17"), ["ip a#10.0.0.0/24"]);
+    assert_eq!(scenario.lookup("10.0.0.17"), ["ip a#10.0.0.0/24"]);
     let keys: Vec<String> = scenario.view.covering("10.0.0.1".parse().unwrap()).map(|key| short(&key)).collect();
     assert_eq!(keys, ["ipcache 10.0.0.1", "ipcache 10.0.0.0/28", "ip a#10.0.0.0/24", "ipcache 10.0.0.0/8"]);
     // an announced entry of any cluster and age precedes it
-    scenario.put(&at(1, Kind::Ip, "10.0.0.0/24"), &pair("10.0.0.0", r#""////AA==""#));
-    scenario.put(&at(0, Kind::Node, "a"), &pods("10.0.0.7/24"));
+    scenario.put(&key_in(1, Kind::Ip, "10.0.0.0/24"), &ip_value("10.0.0.0", r#""////AA==""#));
+    scenario.put(&key_in(0, Kind::Node, "a"), &pods("10.0.0.7/24"));
     for own in [None, Some(cluster(0)), Some(cluster(1))] {
         let found = scenario.view.lookup("10.0.0.17".parse().unwrap(), own.as_ref());
         let found: Vec<String> = found.iter().map(|found| short(&found.record.key)).collect();
         assert_eq!(found, ["ipcache 10.0.0.0/24", "ip a#10.0.0.0/24"], "{own:?}");
     }
     assert_eq!(scenario.view.clusters_at(ObjectPrefix::parse("10.0.0.0/24").unwrap()), [cluster(1)].into());
-    scenario.change(Change::Delete { key: at(0, Kind::Node, "a") });
-    scenario.change(Change::Delete { key: at(1, Kind::Ip, "10.0.0.0/24") });
-    assert_eq!(scenario.found("10.0.0.17"), ["ipcache 10.0.0.0/8"]);
+    scenario.change(Change::Delete { key: key_in(0, Kind::Node, "a") });
+    scenario.change(Change::Delete { key: key_in(1, Kind::Ip, "10.0.0.0/24") });
+    assert_eq!(scenario.lookup("10.0.0.17"), ["ipcache 10.0.0.0/8"]);
 }
 
 #[test]
-fn an_entry_is_as_confirmed_and_as_held_as_its_node() {
+fn a_derived_entry_is_confirmed_and_held_with_its_node() {
     let mut scenario = NodeScenario::new();
     let a = node_key("a");
     scenario.put(&a, &node("a", &[("InternalIP", "10.0.0.1")], ""));
@@ -317,7 +321,7 @@ fn an_entry_is_as_confirmed_and_as_held_as_its_node() {
     records.into_iter().for_each(|record| scenario.view.restore(record));
     let state = |scenario: &NodeScenario| {
         let entry = scenario.view.record(&EntryKey::of_node_ip(&a, ObjectPrefix::parse("10.0.0.1").unwrap())).unwrap();
-        let origin = scenario.view.origin_of(&entry);
+        let origin = scenario.view.source_stamp_of(&entry);
         (scenario.view.is_confirmed(&entry), origin.held, origin.mod_revision.0)
     };
     assert_eq!(state(&scenario), (false, false, 1));
@@ -329,8 +333,8 @@ fn an_entry_is_as_confirmed_and_as_held_as_its_node() {
     assert!(scenario.view.scope(&Scope { cluster: cluster(0), kind: Kind::NodeIp }).is_none());
 }
 
-/// After an older version or damage: nodes without entries, entries without nodes, and entries by
-/// other rules.
+/// The store of an older version, or a damaged one, can have nodes without entries, entries without
+/// nodes, and entries of other rules.
 #[test]
 fn missing_or_outdated_derived_entries_are_rederived() {
     let mut whole = NodeScenario::new();
@@ -353,6 +357,6 @@ fn missing_or_outdated_derived_entries_are_rederived() {
     let change_set = scenario.view.rederive(&keys, NOW);
     assert_eq!(announced(&change_set), ["- ip b#10.0.0.1 (Deleted)", "- ip b#10.0.0.2 (Deleted)", "+ ip c#10.0.0.1", "~ ip c#10.0.0.2"]);
     assert_eq!(scenario.view.rederive(&scenario.view.keys_to_rederive(), NOW), ChangeSet::default());
-    let of_all = whole.entries();
-    assert_eq!(scenario.entries(), of_all.into_iter().filter(|line| !line.starts_with('b')).collect::<Vec<_>>());
+    let expected = whole.entries();
+    assert_eq!(scenario.entries(), expected.into_iter().filter(|line| !line.starts_with('b')).collect::<Vec<_>>());
 }

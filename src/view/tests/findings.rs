@@ -1,4 +1,5 @@
-//! Findings for the random commands. There are few, so that they are added, updated and removed.
+//! Findings for the random commands. There are only four, so that each is added, updated and
+//! removed.
 
 use std::sync::Arc;
 

@@ -40,7 +40,7 @@ fn put(view: &mut View, number: u32, host: u32) {
 }
 
 /// Returns the keys of a host's entries, and the number of locations that were scanned.
-fn on(view: &View, host: u32) -> (Vec<EntryKey>, usize) {
+fn entries_on(view: &View, host: u32) -> (Vec<EntryKey>, usize) {
     let lowest = EntryKey::lowest();
     let locations: Vec<LiveKey> = view.live_keys_on(&lowest, &[host_ip(host)]).collect();
     let records = locations.iter().filter_map(|live| view.record_if(live, |_| true));
@@ -58,23 +58,23 @@ fn a_scan_for_a_host_skips_other_chunks() {
     // one entry moved, one is new, and one was deleted
     put(&mut view, 4_500, 7);
     put(&mut view, 9_000, 7);
-    let (gone, _) = pod(750, 7);
-    let scope = Scope { cluster: gone.cluster.clone(), kind: gone.kind };
-    view.apply(Command::Apply { scope, changes: vec![Change::Delete { key: gone }], cursor: None }, SystemTime::now());
+    let (deleted, _) = pod(750, 7);
+    let scope = Scope { cluster: deleted.cluster.clone(), kind: deleted.kind };
+    view.apply(Command::Apply { scope, changes: vec![Change::Delete { key: deleted }], cursor: None }, SystemTime::now());
     for host in [0, 7, 30, 45, 59, 99] {
         let lowest = EntryKey::lowest();
-        let every = view.records_from(&lowest);
-        let expected: Vec<EntryKey> = every
+        let records = view.records_from(&lowest);
+        let expected: Vec<EntryKey> = records
             .filter(|record| record.object.as_deref().is_some_and(|object| is_on(object, host)))
             .map(|record| record.key.clone())
             .collect();
-        let (found, looked_at) = on(&view, host);
+        let (found, scanned) = entries_on(&view, host);
         assert_eq!(found, expected, "{host}");
         // the entries of a hundred pods are in at most two chunks
-        assert!(looked_at < 2 * 1_100 + 20, "{looked_at} locations for host {host}");
+        assert!(scanned < 2 * 1_100 + 20, "{scanned} locations for host {host}");
     }
-    assert_eq!(on(&view, 99), (Vec::new(), on(&view, 99).1));
-    assert!(on(&view, 99).1 < 20, "{} locations for a host that nothing is on", on(&view, 99).1);
+    assert_eq!(entries_on(&view, 99), (Vec::new(), entries_on(&view, 99).1));
+    assert!(entries_on(&view, 99).1 < 20, "{} locations for a host without entries", entries_on(&view, 99).1);
     // no hosts means no filter
     assert_eq!(view.live_keys_on(&EntryKey::lowest(), &[]).count(), 6_000);
 }

@@ -1,4 +1,4 @@
-//! Lookups return the current labels of an identity, although they share the decoded ones.
+//! Lookups return the current labels of an identity, although they cache decoded labels.
 
 use super::*;
 

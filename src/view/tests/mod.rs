@@ -105,7 +105,7 @@ fn random_put(random: &mut StdRng, scope: &Scope) -> (EntryKey, Vec<u8>) {
             let name = format!("worker-{number}");
             let (ip, router, key) = (random.random_range(0..3), random.random_range(0..NAMES), random.random_range(0..2));
             let (health, ingress) = (random.random_range(0..NAMES), random.random_range(0..3));
-            // some of the networks that entries have too; some nodes have both families
+            // some of these networks also have ipcache entries; some nodes have both families
             let pods = [("IPv4AllocCIDR", "10.0.0.3/28"), ("IPv6AllocCIDR", "fd00::/124"), ("IPv4AllocCIDR", "10.0.0.16/28")];
             let pods: String = pods.iter().filter(|_| random.random()).map(|(field, net)| format!(r#""{field}":"{net}","#)).collect();
             let value = format!(
@@ -152,12 +152,13 @@ fn cursor(revision: i64) -> Cursor {
     }
 }
 
-/// Packs records into chunks of `length` rows, so that there are many chunks.
+/// Packs the rows again into chunks of `length` rows, so that there are many chunks. With `forget`,
+/// the chunks do not store indexed fields.
 fn split_into_small_chunks(chunks: &[Chunk], length: usize, forget: bool) -> Vec<Chunk> {
-    let rows = chunks.iter().flat_map(|chunk| (0..chunk.len()).map(move |row| (chunk.record(row), chunk.meaning(row))));
+    let rows = chunks.iter().flat_map(|chunk| (0..chunk.len()).map(move |row| (chunk.record(row), chunk.indexed_fields(row))));
     let rows: Vec<(Record, IndexedFields)> = rows.collect();
-    let noted = |meaning: &IndexedFields| if forget { IndexedFields::Unknown } else { meaning.clone() };
-    rows.chunks(length).flat_map(|piece| build_with_fields(piece.iter().map(|(record, meaning)| (record, noted(meaning))))).collect()
+    let stored_fields = |fields: &IndexedFields| if forget { IndexedFields::Unknown } else { fields.clone() };
+    rows.chunks(length).flat_map(|piece| build_with_fields(piece.iter().map(|(record, fields)| (record, stored_fields(fields))))).collect()
 }
 
 impl ViewPair {
@@ -211,13 +212,13 @@ impl ViewPair {
 
     /// Returns puts of equal bytes with other revisions and leases.
     fn relist(&mut self, random: &mut StdRng, scope: Scope) -> Command {
-        let held: Vec<Arc<Record>> = self.reference.in_scope(&scope).cloned().collect();
-        let again = held.into_iter().filter(|_| random.random_ratio(2, 3)).map(|record| {
+        let existing: Vec<Arc<Record>> = self.reference.in_scope(&scope).cloned().collect();
+        let puts = existing.into_iter().filter(|_| random.random_ratio(2, 3)).map(|record| {
             self.revision += 1;
             let source = SourceStamp { mod_revision: Revision(self.revision), lease: LeaseId(self.revision % 3), held: false };
             Change::Put { key: record.key.clone(), value: Arc::clone(&record.value), decoded: decoded(&record.key, &record.value), source }
         });
-        Command::Apply { scope, changes: again.collect(), cursor: None }
+        Command::Apply { scope, changes: puts.collect(), cursor: None }
     }
 
     fn random_change(&mut self, random: &mut StdRng, scope: &Scope) -> Change {
@@ -250,7 +251,8 @@ impl ViewPair {
         }
     }
 
-    /// Restores both from the same records, in chunks and separately.
+    /// Restores the view and the reference from the same records: the view partly from chunks and
+    /// partly from single records.
     fn restart(&mut self, random: &mut StdRng) {
         let (old, start) = (std::mem::take(&mut self.reference), Sequence(self.view.sequence().0 + 1_000));
         (self.view, self.reference, self.folding) = (View::starting_at(start), ReferenceView::starting_at(start), Vec::new());
@@ -263,18 +265,18 @@ impl ViewPair {
             .map(|record| (record.key.clone(), if record.version % 5 == 0 { stale(record) } else { record.clone() }))
             .collect();
         // a key that was deleted after its chunk was packed
-        let gone = EntryKey::new(Kind::Ip, cluster(0), "10.9.9.9");
+        let deleted_key = EntryKey::new(Kind::Ip, cluster(0), "10.9.9.9");
         let value = br#"{"IP":"10.9.9.9","ID":300}"#.as_slice();
         let template = records.first().cloned();
         let extra = template.map(|record| {
-            let object = Some(decoded(&gone, value).unwrap());
-            Record { key: gone.clone(), value: value.into(), object, rejection: None, good_value: None, ..record }
+            let object = Some(decoded(&deleted_key, value).unwrap());
+            Record { key: deleted_key.clone(), value: value.into(), object, rejection: None, good_value: None, ..record }
         });
         let mut all = chunked.clone();
-        all.extend(extra.map(|record| (gone.clone(), record)));
+        all.extend(extra.map(|record| (deleted_key.clone(), record)));
         let chunks = crate::pack::build(all.values());
         self.view.restore_chunks(split_into_small_chunks(&chunks, random.random_range(1..9), random.random_ratio(1, 4)));
-        self.view.restore_deleted(&gone);
+        self.view.restore_deleted(&deleted_key);
         for record in &records {
             self.reference.restore(record.clone());
             if chunked.get(&record.key) != Some(record) {
@@ -290,8 +292,8 @@ impl ViewPair {
             1 => EntryKey::lowest_of(Kind::STORED[random.random_range(0..Kind::STORED.len())]),
             _ => EntryKey::new(Kind::Ip, cluster(random.random_range(0..4)), format!("10.0.0.{}", random.random_range(0..NAMES))),
         };
-        let held: Vec<Arc<Record>> = reference.records_from(&start).cloned().collect();
-        assert_eq!(view.records_from(&start).collect::<Vec<_>>(), held);
+        let records: Vec<Arc<Record>> = reference.records_from(&start).cloned().collect();
+        assert_eq!(view.records_from(&start).collect::<Vec<_>>(), records);
         let rejected = view.rejected_from(&start).filter_map(|key| view.record(key));
         assert_eq!(rejected.collect::<Vec<_>>(), reference.rejected_from(&start).cloned().collect::<Vec<_>>());
         assert_eq!(
@@ -300,12 +302,12 @@ impl ViewPair {
         );
         assert_eq!(Kind::ALL.map(|kind| view.object_count(kind)), Kind::ALL.map(|kind| reference.object_count(kind)));
         assert_eq!(view.cluster_names(), reference.cluster_names());
-        for record in &held {
+        for record in &records {
             assert_eq!(view.record(&record.key).as_ref(), Some(record));
             assert_eq!(view.generation(&record.key), Some(record.generation));
             assert_eq!(view.is_confirmed(record), reference.is_confirmed(record));
         }
-        for record in held.iter().filter(|record| record.last_sequence.0 % 4 == 0) {
+        for record in records.iter().filter(|record| record.last_sequence.0 % 4 == 0) {
             assert_eq!(view.references(&record.key), record.object.as_deref().map(|object| RecordReferences::of(record.key.kind, object)));
         }
         for (kind, number) in Kind::ALL.into_iter().flat_map(|kind| (0..4).map(move |number| (kind, number))) {
@@ -359,7 +361,7 @@ impl ViewPair {
     fn compare_order(&self, random: &mut StdRng) {
         let mut order: Vec<(Sequence, EntryKey)> =
             self.reference.records_from(&EntryKey::lowest()).map(|record| (record.last_sequence, record.key.clone())).collect();
-        order.extend(self.reference.placed());
+        order.extend(self.reference.phases_and_findings());
         order.sort();
         let position = order.get(random.random_range(0..=order.len())).map_or(self.view.sequence(), |(sequence, _)| *sequence);
         let count = random.random_range(1..30);
@@ -443,7 +445,7 @@ fn folding_packs_everything_when_nothing_changes() {
 
 /// Returns a change of one of some hundred addresses: too many for a chunk to be repacked each
 /// time.
-fn change_of_many(pair: &mut ViewPair, random: &mut StdRng, scope: &Scope) -> Change {
+fn random_ip_change(pair: &mut ViewPair, random: &mut StdRng, scope: &Scope) -> Change {
     let number = random.random_range(0..330);
     let key = EntryKey::new(scope.kind, scope.cluster.clone(), format!("10.1.{}.{}", number / 250, number % 250));
     match random.random_range(0..8) {
@@ -470,23 +472,23 @@ fn an_edited_chunk_equals_a_repacked_one() {
     let mut random = StdRng::seed_from_u64(3);
     let mut pair = ViewPair::new();
     let scope = Scope { cluster: cluster(0), kind: Kind::Ip };
-    let held = |chunks: &[Chunk]| -> Vec<(Record, IndexedFields)> {
-        chunks.iter().flat_map(|chunk| (0..chunk.len()).map(|row| (chunk.record(row), chunk.meaning(row)))).collect()
+    let decoded_rows = |chunks: &[Chunk]| -> Vec<(Record, IndexedFields)> {
+        chunks.iter().flat_map(|chunk| (0..chunk.len()).map(|row| (chunk.record(row), chunk.indexed_fields(row)))).collect()
     };
     let mut edited = 0;
     for round in 0..24 {
         let count = if round == 0 { 1_000 } else { random.random_range(1..70) };
-        let changes = (0..count).map(|_| change_of_many(&mut pair, &mut random, &scope)).collect();
+        let changes = (0..count).map(|_| random_ip_change(&mut pair, &mut random, &scope)).collect();
         let command = Command::Apply { scope: scope.clone(), changes, cursor: None };
         pair.apply(1, |_| command.clone());
         let Some(job) = pair.view.fold_jobs(1).pop() else { continue };
         if let Some(chunk) = job.edit_chunk() {
             edited += 1;
-            assert_eq!(held(std::slice::from_ref(&chunk)), held(&job.repack()), "round {round}");
+            assert_eq!(decoded_rows(std::slice::from_ref(&chunk)), decoded_rows(&job.repack()), "round {round}");
         }
         pair.view.fold(job.run());
         assert_eq!((pair.view.unpacked_count(), pair.view.restamped_row_count()), (0, 0), "round {round}");
         pair.compare(&mut random);
     }
-    assert!(edited > 12, "only {edited} were edited");
+    assert!(edited > 12, "only {edited} chunks were edited");
 }

@@ -1,7 +1,7 @@
 //! Reference implementation of the mirror: every record unpacked, in ordered maps. Slow and large,
 //! but easy to verify.
 
-#![allow(dead_code, reason = "it is kept as it was")]
+#![allow(dead_code, reason = "the reference keeps all methods, also those that no test calls")]
 
 mod ip_index;
 mod lookups;
@@ -174,7 +174,7 @@ impl ReferenceView {
             }
             Command::Phase { cluster, phase, cause } => self.set_phase(cluster, (phase, cause), &mut change_set),
             Command::Findings(changes) => self.set_findings(changes, &mut change_set),
-            Command::Heartbeat => unreachable!("nobody reads this mirror as an etcd"),
+            Command::Heartbeat => unreachable!("the reference has no etcd API"),
             Command::Remove { cluster, reason } => self.remove_cluster(&cluster, reason, &mut change_set),
         }
         change_set
@@ -203,9 +203,9 @@ impl ReferenceView {
     /// (invariant 3).
     fn prune(&mut self, scope: &Scope, change_set: &mut ChangeSet) {
         let generation = self.scopes.get(scope).map_or(0, |state| state.generation);
-        let gone: Vec<EntryKey> =
+        let missing: Vec<EntryKey> =
             self.in_scope(scope).filter(|record| record.generation < generation).map(|record| record.key.clone()).collect();
-        for key in gone {
+        for key in missing {
             self.delete(&key, DeleteReason::Deleted, change_set);
         }
         self.confirm(scope.clone());
@@ -214,8 +214,8 @@ impl ReferenceView {
     fn remove_cluster(&mut self, cluster: &ClusterName, reason: DeleteReason, change_set: &mut ChangeSet) {
         for kind in Kind::ALL {
             let scope = Scope { cluster: cluster.clone(), kind };
-            let gone: Vec<EntryKey> = self.in_scope(&scope).map(|record| record.key.clone()).collect();
-            for key in gone {
+            let keys: Vec<EntryKey> = self.in_scope(&scope).map(|record| record.key.clone()).collect();
+            for key in keys {
                 self.delete(&key, reason, change_set);
             }
             if self.scopes.remove(&scope).is_some_and(|state| state.cursor.is_some()) {
@@ -284,7 +284,7 @@ impl ReferenceView {
     }
 
     /// Iterates over the phases and findings with their sequences.
-    pub(super) fn placed(&self) -> impl Iterator<Item = (Sequence, EntryKey)> {
+    pub(super) fn phases_and_findings(&self) -> impl Iterator<Item = (Sequence, EntryKey)> {
         let clusters = self.phases.iter().map(|(cluster, (_, sequence))| (*sequence, EntryKey::of_cluster(cluster.clone())));
         clusters.chain(self.findings.iter().map(|(key, (_, sequence))| (*sequence, key.clone())))
     }
@@ -353,9 +353,9 @@ impl ReferenceView {
                 wanted.push((address.ip.to_string(), host(address.ip), 6, 0));
             }
             // the random nodes have CIDRs of /28 and /124
-            let of_first = [(&node.ipv4_pod_cidr, 28, "////8A==", 9), (&node.ipv6_pod_cidr, 124, "////////////////////8A==", 10)];
+            let pod_cidrs = [(&node.ipv4_pod_cidr, 28, "////8A==", 9), (&node.ipv6_pod_cidr, 124, "////////////////////8A==", 10)];
             let is_dual = node.ipv4_pod_cidr.is_some() && node.ipv6_pod_cidr.is_some();
-            for (net, length, mask, world) in of_first {
+            for (net, length, mask, world) in pod_cidrs {
                 let Some(net) = net else { continue };
                 assert_eq!(net.prefix_len(), length);
                 let fields = format!(r#""IP":"{}","Mask":"{mask}""#, net.addr());
@@ -453,7 +453,7 @@ impl ReferenceView {
         }
     }
 
-    /// Subtracts a restored record from the unconfirmed ones of its scope.
+    /// Subtracts a restored record from the unconfirmed records of its scope.
     fn count_confirmed(&mut self, old: &Record) {
         if old.key.kind == Kind::NodeIp {
             return;

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
-use super::{AddressPorts, RecentPortLists, ServiceJson, ports_of};
+use super::{AddressPorts, RecentPortLists, ServiceJson, to_ports};
 use crate::wire::address::parse_ip;
 use crate::wire::go_json::{is_name, parse};
 
@@ -22,25 +22,25 @@ const BLANKS: [char; 4] = [' ', '\t', '\n', '\r'];
 /// has to do it.
 pub(super) fn read(value: &[u8]) -> Option<(ServiceJson, Vec<AddressPorts<'_>>)> {
     let text = str::from_utf8(value).ok()?;
-    let mut found = None;
+    let mut result = None;
     JsonCursor(text).members(|key, cursor| {
         if !is_name(BACKENDS, key) {
             return cursor.value().map(drop);
         }
-        if found.is_some() {
+        if result.is_some() {
             // the general reader merges two objects, or empties the first at `null`
             return None;
         }
         let before = &text[..text.len() - cursor.0.len()];
-        let backends = backends(cursor)?;
-        found = Some((backends, [before, "null", cursor.0].concat()));
+        let backends = read_backends(cursor)?;
+        result = Some((backends, [before, "null", cursor.0].concat()));
         Some(())
     })?;
-    let (backends, rest) = found?;
+    let (backends, rest) = result?;
     Some((parse("a service", rest.as_bytes()).ok()?, backends))
 }
 
-fn backends<'a>(cursor: &mut JsonCursor<'a>) -> Option<Vec<AddressPorts<'a>>> {
+fn read_backends<'a>(cursor: &mut JsonCursor<'a>) -> Option<Vec<AddressPorts<'a>>> {
     let (mut backends, mut lists) = (Vec::new(), RecentPortLists::default());
     cursor.members(|text, cursor| {
         let ip = parse_ip(text).ok()?;
@@ -51,25 +51,25 @@ fn backends<'a>(cursor: &mut JsonCursor<'a>) -> Option<Vec<AddressPorts<'a>>> {
             }
             None => {
                 let text = cursor.value()?;
-                lists.share(text, ports_of(parse("ports", text.as_bytes()).ok()?))
+                lists.share(text, to_ports(parse("ports", text.as_bytes()).ok()?))
             }
         };
         backends.push(AddressPorts { text: Cow::Borrowed(text), ip, ports });
         Some(())
     })?;
     backends.sort_by_key(|backend| backend.ip);
-    // if an address is repeated, its last ports or all of them count: the general reader decides
+    // the general reader decides about repeated addresses: their last ports count, or all of them
     backends.is_sorted_by(|one, next| one.ip < next.ip).then_some(backends)
 }
 
-/// Rest of a JSON text. A step returns `None` if the text has anything else than expected.
+/// Rest of a JSON text. A method returns `None` if the text is not as it expects.
 struct JsonCursor<'a>(&'a str);
 
 impl<'a> JsonCursor<'a> {
     /// Skips a symbol and the blanks before it.
     fn skip_symbol(&mut self, symbol: char) -> Option<()> {
-        let passed = self.0.strip_prefix(symbol).or_else(|| self.0.trim_start_matches(BLANKS).strip_prefix(symbol));
-        self.0 = passed?;
+        let rest = self.0.strip_prefix(symbol).or_else(|| self.0.trim_start_matches(BLANKS).strip_prefix(symbol));
+        self.0 = rest?;
         Some(())
     }
 
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_ports_are_kept_once() {
+    fn equal_ports_are_shared() {
         let json = r#"{"backends":{"10.0.0.1":{"a":{"Port":1}},"10.0.0.2":{"b":{"Port":1}},"10.0.0.3":{"a":{"Port":1}}}}"#;
         for service in [read_fast(json).unwrap().unwrap(), read_general(json).unwrap()] {
             let [one, two, three] = service.backends.as_slice() else { panic!("{service:?}") };
@@ -213,25 +213,25 @@ mod tests {
             "{", PIECES[20], PIECES[0], ":", PIECES[14], ",", PIECES[1], ":", PIECES[14], ",", PIECES[2], ":", PIECES[15], PIECES[24],
             PIECES[26], ",", PIECES[4], ":", PIECES[14], "}", ",", PIECES[27], ",", PIECES[28], ",", PIECES[29], ",", PIECES[30], "}",
         ];
-        let (mut read_here, mut usable) = (0, 0);
+        let (mut fast_count, mut valid_count) = (0, 0);
         for _ in 0..5_000 {
             let mut pieces = whole.to_vec();
             for _ in 0..random.random_range(0..4) {
-                let at = random.random_range(0..pieces.len());
+                let index = random.random_range(0..pieces.len());
                 match random.random_range(0..3) {
-                    0 => drop(pieces.remove(at)),
-                    1 => pieces.insert(at, PIECES.choose(&mut random).unwrap()),
-                    _ => pieces[at] = PIECES.choose(&mut random).unwrap(),
+                    0 => drop(pieces.remove(index)),
+                    1 => pieces.insert(index, PIECES.choose(&mut random).unwrap()),
+                    _ => pieces[index] = PIECES.choose(&mut random).unwrap(),
                 }
             }
             let json = pieces.concat();
             let full = read_general(&json);
-            usable += usize::from(full.is_ok());
+            valid_count += usize::from(full.is_ok());
             if let Some(service) = read_fast(&json) {
-                read_here += 1;
+                fast_count += 1;
                 assert_eq!(service, full, "{json}");
             }
         }
-        assert!(read_here > 1_000 && usable > read_here, "{read_here} of {usable} that are usable");
+        assert!(fast_count > 1_000 && valid_count > fast_count, "{fast_count} of {valid_count} that are usable");
     }
 }

@@ -26,7 +26,7 @@ fn the_newest_export_is_read_in_full() {
 }
 
 #[test]
-fn capital_labels_of_older_releases_are_the_same_labels() {
+fn capitalised_labels_of_older_releases_are_accepted() {
     for fields in [r#""Labels":{"a":"1"},"Annotations":{"b":"2"}"#, r#""labels":{"a":"1"},"annotations":{"b":"2"}"#] {
         let read = export(&format!(",{TIMESTAMP},{fields}")).unwrap();
         assert_eq!((read.labels, read.annotations), (labels(&[("a", "1")]), labels(&[("b", "2")])));
@@ -35,7 +35,7 @@ fn capital_labels_of_older_releases_are_the_same_labels() {
 }
 
 #[test]
-fn exports_are_refused() {
+fn invalid_exports_are_refused() {
     for (fields, reason) in [
         ("", "exportCreationTimestamp is missing"),
         (r#","exportCreationTimestamp":null"#, "exportCreationTimestamp is missing"),
@@ -148,7 +148,7 @@ fn a_slice_is_read_in_full() {
 
 /// The rules are those of `ClusterEndpointSlice.validate` and Go's generated code.
 #[test]
-fn a_slice_may_have_mapped_addresses_ports_that_are_none_and_groups() {
+fn a_slice_may_have_mapped_addresses_invalid_ports_and_groups() {
     let plain = |address_type: &str| EndpointSlice {
         namespace: "s".into(),
         name: "n-1".into(),
@@ -179,7 +179,7 @@ fn a_slice_may_have_mapped_addresses_ports_that_are_none_and_groups() {
 }
 
 #[test]
-fn slices_are_refused() {
+fn invalid_slices_are_refused() {
     let refused = |message: &[u8]| slice(message).unwrap_err();
     let ipv4 = || field(7, b"IPv4");
     assert_eq!(refused(&[ipv4(), field(1, b"tokyo")].concat()), r#"cluster is "tokyo", expected "paris""#);
@@ -196,7 +196,7 @@ fn slices_are_refused() {
 }
 
 #[test]
-fn anything_but_one_complete_zstd_frame_is_refused() {
+fn values_that_are_not_complete_zstd_frames_are_refused() {
     let frame = packed(&named("IPv4"));
     let refused = |bytes: &[u8]| decode_paris(Kind::EndpointSlice, "s/n-1", bytes, 1).unwrap_err();
     for bytes in [&b""[..], b"{}", &frame[..frame.len() - 1], &[&frame[..], b"x"].concat()] {
@@ -209,7 +209,7 @@ fn anything_but_one_complete_zstd_frame_is_refused() {
 }
 
 #[test]
-fn a_bomb_is_refused_before_it_grows() {
+fn decompression_bombs_are_refused() {
     let refused = |message: &[u8]| decode_paris(Kind::EndpointSlice, "s/n-1", &packed(message), 1).unwrap_err();
     // 64 MiB in a few kilobytes
     assert_eq!(refused(&vec![0; 64 << 20]), "value has more than 16777216 bytes when decompressed");

@@ -19,7 +19,7 @@ fn pair() -> IpEntry {
 }
 
 #[test]
-fn field_names_match_without_case_also_in_two_letters_of_other_scripts() {
+fn field_names_match_without_regard_to_case() {
     let named = |name: &str| Ok(Object::Node(Box::new(Node { boot_id: name.into(), ..node() })));
     for (json, expected) in [
         (r#"{"Name":"a","Cluster":"paris","BootID":"1"}"#, named("1")),
@@ -42,7 +42,7 @@ fn field_names_match_without_case_also_in_two_letters_of_other_scripts() {
 }
 
 #[test]
-fn an_escape_of_a_lone_surrogate_is_the_replacement_character() {
+fn lone_surrogates_become_the_replacement_character() {
     let with = |boot_id: &str| Ok(Object::Node(Box::new(Node { boot_id: boot_id.into(), ..node() })));
     for (escaped, expected) in [
         (r"\ud800", "\u{fffd}"),
@@ -67,7 +67,7 @@ fn an_escape_of_a_lone_surrogate_is_the_replacement_character() {
 }
 
 #[test]
-fn a_known_field_of_a_wrong_type_refuses_the_value_used_or_not() {
+fn known_fields_of_a_wrong_type_are_refused_even_if_unused() {
     let node = |json: &str| decoded(Kind::Node, "a", &format!(r#"{{"Name":"a","Cluster":"paris",{json}}}"#));
     let ip = |json: &str| decoded(Kind::Ip, "10.0.0.1", &format!(r#"{{"IP":"10.0.0.1","ID":7,{json}}}"#));
     let expected = Object::Node(Box::new(Node { name: "a".into(), ..Node::default() }));
@@ -92,7 +92,7 @@ fn a_known_field_of_a_wrong_type_refuses_the_value_used_or_not() {
 }
 
 #[test]
-fn an_identity_s_number_may_have_zeros_before_it_and_its_labels_may_be_no_text() {
+fn identities_may_have_leading_zeros_and_labels_with_invalid_utf8() {
     let expected = Object::Identity(Identity { id: 65_536, labels: labels(&[("k8s:a", "\u{fffd}b\u{fffd}")]).into() });
     for number in ["65536", "065536", "00000000000000065536"] {
         assert_eq!(decode_paris(Kind::Identity, number, b"k8s:a=\xffb\xc3;", 0), Ok(expected.clone()), "{number}");
@@ -103,7 +103,7 @@ fn an_identity_s_number_may_have_zeros_before_it_and_its_labels_may_be_no_text()
 }
 
 #[test]
-fn an_export_has_one_of_the_traffic_policies_that_are_known_or_none() {
+fn unknown_traffic_policies_of_an_export_are_refused() {
     let export = |fields: &str| {
         let known = r#""exportCreationTimestamp":"2026-01-01T5:00:00,25Z","type":"Headless","sessionAffinity":"None""#;
         decoded(Kind::ServiceExport, "s/n", &format!(r#"{{"cluster":"paris","name":"n","namespace":"s",{known}{fields}}}"#))

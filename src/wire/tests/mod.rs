@@ -1,5 +1,5 @@
 //! Tests of the formats: the samples, every rejection, and the traps of docs/develop/protocol.md
-//! that concern this room.
+//! that concern this module.
 
 mod exports;
 mod go_corners;

@@ -18,7 +18,7 @@ fn check(kind: Kind, rows: &[RefusalCase<'_>]) {
 }
 
 #[test]
-fn nodes_are_refused() {
+fn invalid_nodes_are_refused() {
     check(
         Kind::Node,
         &[
@@ -62,9 +62,9 @@ fn addresses_and_pod_cidrs_of_a_node_are_limited() {
         let health = r#""IPAddresses":[{"IP":"10.0.0.1"},{"IP":""}],"IPv4HealthIP":"10.0.0.2""#;
         format!(r#"{{"Name":"a","Cluster":"paris","ClusterID":1,{health},"IPv4SecondaryAllocCIDRs":[{nets}]}}"#).into_bytes()
     };
-    for (nets, made) in [(3, 5), (99_998, 100_000), (99_999, 0)] {
+    for (nets, expected) in [(3, 5), (99_998, 100_000), (99_999, 0)] {
         let (value, count) = (node(nets), node_entry_count(&node(nets)));
-        assert_eq!(count, made);
+        assert_eq!(count, expected);
         match decode_paris(Kind::Node, "a", &value, 1) {
             Ok(object) => assert_eq!(object.as_node().unwrap().entry_count_max(), count),
             Err(reason) => {
@@ -75,7 +75,7 @@ fn addresses_and_pod_cidrs_of_a_node_are_limited() {
 }
 
 #[test]
-fn services_are_refused() {
+fn invalid_services_are_refused() {
     check(
         Kind::Service,
         &[
@@ -114,7 +114,7 @@ fn services_are_refused() {
 }
 
 #[test]
-fn identities_are_refused() {
+fn invalid_identities_are_refused() {
     const GOOD: &str = "k8s:app=a;k8s:io.cilium.k8s.policy.cluster=paris;";
     check(
         Kind::Identity,
@@ -149,7 +149,7 @@ fn identities_are_refused() {
 }
 
 #[test]
-fn labels_split_as_cilium_splits_them() {
+fn labels_are_split_as_in_cilium() {
     for (text, expected) in [
         ("k8s:a=b=c:d;", ("k8s:a", "b=c:d")),
         ("k8s:a", ("k8s:a", "")),
@@ -175,7 +175,7 @@ fn labels_split_as_cilium_splits_them() {
 }
 
 #[test]
-fn ip_entries_are_refused() {
+fn invalid_ip_entries_are_refused() {
     check(
         Kind::Ip,
         &[
@@ -203,7 +203,7 @@ fn ip_entries_are_refused() {
 }
 
 #[test]
-fn a_mesh_of_511_has_smaller_ranges() {
+fn identity_ranges_are_smaller_in_a_mesh_of_511_clusters() {
     let paris = cluster("paris");
     let context = Context { cluster: &paris, cluster_id: ClusterId(511), max_connected_clusters: MaxConnectedClusters::Clusters511 };
     let key = |id: u32| EntryKey::new(Kind::Identity, paris.clone(), id.to_string());
@@ -214,7 +214,7 @@ fn a_mesh_of_511_has_smaller_ranges() {
 }
 
 #[test]
-fn reasons_are_one_line_and_bounded_whatever_the_value() {
+fn reasons_are_one_bounded_line() {
     let long = "x\\n\\u2028".repeat(100_000);
     for (kind, value) in [
         (Kind::Node, format!(r#"{{"Name":"{long}","Cluster":"paris"}}"#)),

@@ -64,7 +64,7 @@ fn entries(cached: bool) -> BTreeMap<EntryKey, Object> {
 }
 
 #[test]
-fn every_sample_decodes_and_both_forms_say_the_same() {
+fn every_sample_decodes_to_the_same_object_in_both_forms() {
     let state = entries(false);
     let counts = Kind::ALL.map(|kind| state.keys().filter(|key| key.kind == kind).count());
     assert_eq!(counts, [1, 4, 8, 4, 1, 4]);
@@ -103,7 +103,7 @@ fn every_cluster_config_sample_is_valid() {
 }
 
 #[test]
-fn values_are_written_as_in_the_samples() {
+fn values_are_encoded_as_in_the_samples() {
     let mut written = [0; 4];
     for sample in samples() {
         let text = String::from_utf8_lossy(&sample.value).into_owned();
@@ -112,7 +112,7 @@ fn values_are_written_as_in_the_samples() {
             let key = keys::entry_key(kind, &owner, sample.cached, sample.key.as_bytes()).ok()?;
             decode(&key, &sample.value, &context(&owner)).ok()
         });
-        let (place, bytes) = match &decoded {
+        let (index, bytes) = match &decoded {
             Some(Object::Node(node)) => (0, node_value(node, &owner)),
             Some(Object::Service(service)) => (1, service_value(service, &owner)),
             Some(Object::Ip(entry)) => (2, ip_value(entry)),
@@ -121,9 +121,9 @@ fn values_are_written_as_in_the_samples() {
             }
             _ => continue,
         };
-        written[place] += 1;
-        // agents wrote the nodes of one cluster, and one CIDR has bits behind its length, which the
-        // model drops
+        written[index] += 1;
+        // agents wrote the nodes of one cluster, and one CIDR has bits set after its prefix length,
+        // which the model drops
         let text = text.replace(r#""Source":"local""#, r#""Source":"custom-resource""#).replace(".220.0\"", ".208.0\"");
         // a remote cluster's host is decoded as a remote node, and newer writers omit an absent
         // mask
@@ -151,7 +151,7 @@ fn the_config_of_a_copied_cluster_is_cached_and_has_canaries() {
         r#"{"id":3,"capabilities":{"syncedCanaries":true,"cached":true,"maxConnectedClusters":255,"serviceExportsEnabled":false,"endpointSlicesExportMode":"services-and-endpointslices"}}"#
     );
     assert_eq!(text(&ClusterConfig::default()), r#"{"capabilities":{"syncedCanaries":true,"cached":true}}"#);
-    // the mode is a foreign text
+    // the mode is text from the source, so it must be escaped
     let odd = ClusterConfig { endpoint_slices_export_mode: Some("a \"mode\"\n".to_owned()), ..rich };
     let expected = ClusterConfig { synced_canaries: true, cached: true, ..odd.clone() };
     assert_eq!(parse_cluster_config(text(&odd).as_bytes()), Ok(expected));
@@ -166,7 +166,7 @@ fn strings_are_escaped_like_go() {
 }
 
 #[test]
-fn no_damaged_sample_panics() {
+fn damaged_samples_do_not_panic() {
     for sample in samples().into_iter().filter(|sample| sample.cached) {
         let Some(key) = EntryKey::from_cache_form(&sample.key) else { continue };
         let bytes = &sample.value;

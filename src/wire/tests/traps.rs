@@ -1,4 +1,4 @@
-//! Tests of the protocol's traps that concern this room, by their numbers in
+//! Tests of the protocol's traps that concern this module, by their numbers in
 //! docs/develop/protocol.md §11.
 
 use crate::model::{Identity, Kind, Node, Object, Service};
@@ -72,23 +72,23 @@ fn trap_2_cache_prefixes_move_the_cluster() {
 }
 
 #[test]
-fn trap_3_only_the_connection_says_whose_an_ip_or_identity_is() {
+fn trap_3_only_the_connection_determines_the_cluster_of_a_key() {
     for (kind, key) in [(Kind::Ip, "cilium/state/ip/v1/default/10.0.0.1"), (Kind::Identity, "cilium/state/identities/v1/id/65536")] {
-        let of = |name: &str| keys::entry_key(kind, &cluster(name), false, key.as_bytes()).unwrap();
-        assert_ne!(of("paris"), of("tokyo"));
-        assert_eq!(keys::source_key(&of("paris"), false), keys::source_key(&of("tokyo"), false));
+        let entry_key_of_cluster = |name: &str| keys::entry_key(kind, &cluster(name), false, key.as_bytes()).unwrap();
+        assert_ne!(entry_key_of_cluster("paris"), entry_key_of_cluster("tokyo"));
+        assert_eq!(keys::source_key(&entry_key_of_cluster("paris"), false), keys::source_key(&entry_key_of_cluster("tokyo"), false));
     }
 }
 
 #[test]
-fn trap_4_canaries_are_under_the_sources_name_in_a_copy_too() {
+fn trap_4_canaries_in_a_copy_have_the_name_of_the_source_cluster() {
     let tokyo = cluster("tokyo");
     assert_eq!(keys::synced_prefix(&tokyo), "cilium/synced/tokyo/");
     assert_eq!(keys::canary_key(Kind::Node, &tokyo, true), "cilium/synced/tokyo/cilium/cache/nodes/v1");
 }
 
 #[test]
-fn trap_7_value_keys_are_no_identities() {
+fn trap_7_value_keys_are_not_identities() {
     let key = b"cilium/cache/identities/v1/paris/value/k8s:app=a;/10.0.0.1";
     assert!(keys::entry_key(Kind::Identity, &cluster("paris"), true, key).is_err());
 }
@@ -135,7 +135,7 @@ fn trap_11_cidrs_have_two_forms_and_canonical_masks() {
 }
 
 #[test]
-fn trap_12_service_exports_off_is_not_absent() {
+fn trap_12_disabled_service_exports_differ_from_absent_ones() {
     let enabled = |json: &str| parse_cluster_config(json.as_bytes()).unwrap().service_exports_enabled;
     assert_eq!(enabled(r#"{"id":1,"capabilities":{}}"#), None);
     assert_eq!(enabled(r#"{"id":1,"capabilities":{"serviceExportsEnabled":null}}"#), None);
@@ -154,7 +154,7 @@ fn trap_13_values_need_not_be_text() {
 }
 
 #[test]
-fn trap_21_reserved_ids_are_valid_in_pairs_only_and_host_becomes_remote_node() {
+fn trap_21_reserved_ids_are_valid_only_in_ip_entries() {
     for (id, seen) in [(0, 0), (1, 6), (2, 2), (6, 6), (255, 255)] {
         match decode_paris(Kind::Ip, "10.0.0.1", format!(r#"{{"IP":"10.0.0.1","ID":{id}}}"#).as_bytes(), 1) {
             Ok(Object::Ip(entry)) => assert_eq!(entry.identity, seen),
@@ -173,7 +173,7 @@ fn trap_23_a_host_ip_need_not_be_known() {
 }
 
 #[test]
-fn trap_24_the_order_of_labels_says_nothing() {
+fn trap_24_the_order_of_labels_has_no_meaning() {
     let by_key = "k8s:a=1;cidr:b=2;k8s:c=3;";
     let by_text = "cidr:b=2;k8s:a=1;k8s:c=3;";
     let expected = Object::Identity(Identity { id: 65536, labels: labels(&[("k8s:a", "1"), ("cidr:b", "2"), ("k8s:c", "3")]).into() });
@@ -183,7 +183,7 @@ fn trap_24_the_order_of_labels_says_nothing() {
 }
 
 #[test]
-fn trap_26_escapes_of_go_are_read_back() {
+fn trap_26_escapes_of_go_are_decoded() {
     let read = node(r#""Annotations":{"\u003ca\u003e":"\u0026\u2028"}"#).unwrap();
     assert_eq!(read.annotations, labels(&[("<a>", "&\u{2028}")]));
 }

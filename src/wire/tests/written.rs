@@ -34,7 +34,8 @@ fn entries(field: u8, labels: &LabelSet) -> Vec<u8> {
 fn endpoint(endpoint: &SliceEndpoint) -> Vec<u8> {
     let addresses = endpoint.addresses.iter().flat_map(|ip| text(1, &ip.to_string()));
     let conditions = [(1, endpoint.ready), (2, endpoint.serving), (3, endpoint.terminating)];
-    let conditions: Vec<u8> = conditions.into_iter().filter_map(|(field, is)| Some(integer(field, is?.into()))).flatten().collect();
+    let conditions: Vec<u8> =
+        conditions.into_iter().filter_map(|(field, condition)| Some(integer(field, condition?.into()))).flatten().collect();
     let hints: Vec<u8> = endpoint.for_zones.iter().flat_map(|zone| bytes(1, &text(1, zone))).collect();
     // empty messages are left out, so that an empty endpoint uses one element of the budget
     let message = |field: u8, content: &[u8]| if content.is_empty() { Vec::new() } else { bytes(field, content) };

@@ -25,20 +25,20 @@ func main() {
 	os.Stdout = os.Stderr
 	client, err := clientv3.New(clientv3.Config{Endpoints: os.Args[1:2], DialTimeout: 30 * time.Second, Logger: zap.NewNop()})
 	must(err)
-	held, err := cache.New(client, os.Args[2])
+	prefixCache, err := cache.New(client, os.Args[2])
 	must(err)
-	// it lists only once, unless the revisions that it missed were compacted
+	// the cache lists only once, unless the revisions that it missed were compacted
 	for lists := 1; ; lists++ {
-		must(held.WaitReady(ctx))
-		events := held.Watch(ctx, os.Args[2], clientv3.WithPrefix(), clientv3.WithProgressNotify())
-		for told, isOpen := (clientv3.WatchResponse{}), true; isOpen; told, isOpen = <-events {
-			// Read the cache without waiting for the server's newest revision: if that revision changed none
-			// of its keys, the cache would wait in vain (`broadcastProgressLocked` skips progress
+		must(prefixCache.WaitReady(ctx))
+		events := prefixCache.Watch(ctx, os.Args[2], clientv3.WithPrefix(), clientv3.WithProgressNotify())
+		for response, isOpen := (clientv3.WatchResponse{}), true; isOpen; response, isOpen = <-events {
+			// Read the cache without waiting for the server's newest revision: if that revision changed
+			// none of its keys, the cache would wait in vain (`broadcastProgressLocked` skips progress
 			// notifications at the revision where a watch resumes).
-			if last := len(told.Events) - 1; last >= 0 {
-				must(held.WaitForRevision(ctx, told.Events[last].Kv.ModRevision))
+			if last := len(response.Events) - 1; last >= 0 {
+				must(prefixCache.WaitForRevision(ctx, response.Events[last].Kv.ModRevision))
 			}
-			answer, err := held.Get(ctx, os.Args[2], clientv3.WithPrefix(), clientv3.WithSerializable())
+			answer, err := prefixCache.Get(ctx, os.Args[2], clientv3.WithPrefix(), clientv3.WithSerializable())
 			must(err)
 			keys := map[string][]byte{}
 			for _, kv := range answer.Kvs {

@@ -4,9 +4,10 @@
 //	go-etcd tls-certificates DIR     writes many types of certificates, with a directory per server
 //	go-etcd tls-verdict FILE         prints whether the server of a client file is accepted
 //
-// The first one reads as a careful program does: a list at one revision, page by page, then a watch
-// from the next revision, and a new list if that was compacted. A watch's events must be in order,
-// with each revision once, and a previous value must be equal to the known one.
+// The first form reads as a careful program does: a list at one revision, page by page, then a
+// watch from the next revision, and a new list if that revision was compacted. The events of a
+// watch must be in order, with each revision once, and a previous value must be equal to the known
+// value.
 package main
 
 import (
@@ -68,16 +69,16 @@ func ask(ctx context.Context, client *clientv3.Client, url string) {
 	must(err)
 	expect(len(members.Members) == 1 && members.Members[0].ID == status.Leader, "one member, which leads: %v and %v", members, status)
 	expect(members.Members[0].ClientURLs[0] == url, "%v at %s", members, url)
-	expect(client.Sync(ctx) == nil, "endpoints are those of the members")
+	expect(client.Sync(ctx) == nil, "the endpoints must be those of the members")
 	_, err = client.Put(ctx, "a", "b")
 	expect(errors.Is(err, rpctypes.ErrPermissionDenied), "a put: %v", err)
 	_, err = client.Get(ctx, "a", clientv3.WithRev(1<<60))
-	expect(errors.Is(err, rpctypes.ErrFutureRev), "a revision that is not there yet: %v", err)
+	expect(errors.Is(err, rpctypes.ErrFutureRev), "a future revision: %v", err)
 	lease, err := client.Grant(ctx, 900)
 	must(err)
-	kept, err := client.KeepAliveOnce(ctx, lease.ID)
+	renewal, err := client.KeepAliveOnce(ctx, lease.ID)
 	must(err)
-	expect(kept.TTL > 0, "a lease is kept: %v", kept)
+	expect(renewal.TTL > 0, "a lease is renewed: %v", renewal)
 	transaction := client.Txn(ctx).If(clientv3.Compare(clientv3.Version("a"), "=", 0)).Then(clientv3.OpGet("a"))
 	answer, err := transaction.Commit()
 	must(err)
@@ -127,22 +128,22 @@ func (s *state) follow(ctx context.Context, client *clientv3.Client, prefix stri
 		s.Revision = answer.Header.Revision
 		s.print()
 	}
-	panic("a watch ended without a word")
+	panic("a watch ended without an error")
 }
 
 func (s *state) apply(event *clientv3.Event) {
 	key := string(event.Kv.Key)
-	held, isHeld := s.Keys[key]
+	known, isKnown := s.Keys[key]
 	expect(event.Kv.ModRevision > s.Revision, "%v again, at %d", event, s.Revision)
 	s.Revision = event.Kv.ModRevision
 	if event.PrevKv != nil {
 		s.Previous++
-		expect(isHeld && string(held) == string(event.PrevKv.Value), "before %v it was %q", event, held)
+		expect(isKnown && string(known) == string(event.PrevKv.Value), "before %v the value was %q", event, known)
 	}
 	if event.Type == mvccpb.Event_DELETE {
 		delete(s.Keys, key)
 	} else {
-		expect(event.PrevKv == nil || !event.IsCreate(), "%v is new, and was there", event)
+		expect(event.PrevKv == nil || !event.IsCreate(), "%v creates a key that existed before", event)
 		s.Keys[key] = event.Kv.Value
 	}
 }

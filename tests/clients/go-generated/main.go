@@ -1,6 +1,6 @@
 // Reads nodes, services, lookups, an error and all changes with the client generated from the
-// OpenAPI document: read_all BASE_URL
-// Prints everything as one JSON object, like the other generated clients.
+// OpenAPI document, and prints everything as one JSON object, like the other generated clients:
+// read_all BASE_URL
 package main
 
 import (
@@ -22,7 +22,7 @@ func must[T any](answer T, err error) T {
 
 func ok[T any](answer *T) T {
 	if answer == nil {
-		fmt.Fprintln(os.Stderr, "the answer is a problem")
+		fmt.Fprintln(os.Stderr, "the server answered with a problem document")
 		os.Exit(1)
 	}
 	return *answer
@@ -41,8 +41,8 @@ func nodes(ctx context.Context, client *ClientWithResponses) (found []Node) {
 	}
 }
 
-// Returns a field of an event's object, decoded according to its kind.
-func told(event WatchEvent) string {
+// Describes an event by its object, decoded according to its kind.
+func describe(event WatchEvent) string {
 	switch *event.Kind {
 	case StreamedKindNode:
 		node := must(event.Object.AsNode())
@@ -59,25 +59,25 @@ func told(event WatchEvent) string {
 }
 
 func changes(ctx context.Context, client *ClientWithResponses) map[string]string {
-	held := map[string]string{}
+	objects := map[string]string{}
 	limit, snapshot := int64(7), true
-	where := &ListChangesParams{Limit: &limit, Snapshot: &snapshot}
+	parameters := &ListChangesParams{Limit: &limit, Snapshot: &snapshot}
 	for {
-		answer := ok(must(client.ListChangesWithResponse(ctx, where)).JSON200)
+		answer := ok(must(client.ListChangesWithResponse(ctx, parameters)).JSON200)
 		for _, event := range answer.Events {
 			switch event.Type {
 			case EventTypeReset:
-				clear(held)
+				clear(objects)
 			case EventTypeUpsert:
-				held[*event.Key] = told(event)
+				objects[*event.Key] = describe(event)
 			case EventTypeDelete:
-				delete(held, *event.Key)
+				delete(objects, *event.Key)
 			}
 		}
 		if !answer.More {
-			return held
+			return objects
 		}
-		where = &ListChangesParams{Limit: &limit, After: &answer.NextPosition}
+		parameters = &ListChangesParams{Limit: &limit, After: &answer.NextPosition}
 	}
 }
 

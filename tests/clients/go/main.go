@@ -24,16 +24,16 @@ type event struct {
 	Object json.RawMessage `json:"object"`
 }
 
-type held struct {
+type receivedObject struct {
 	Kind   string          `json:"kind"`
 	Object json.RawMessage `json:"object"`
 }
 
 type state struct {
-	Protocol string          `json:"protocol"`
-	Resets   int             `json:"resets"`
-	Position string          `json:"position"`
-	Objects  map[string]held `json:"objects"`
+	Protocol string                    `json:"protocol"`
+	Resets   int                       `json:"resets"`
+	Position string                    `json:"position"`
+	Objects  map[string]receivedObject `json:"objects"`
 	complete bool
 }
 
@@ -49,7 +49,7 @@ func main() {
 		transport.TLSClientConfig = &tls.Config{RootCAs: pool}
 	}
 	client := &http.Client{Transport: transport}
-	state := state{Objects: map[string]held{}}
+	state := state{Objects: map[string]receivedObject{}}
 	for {
 		if err := state.follow(client, os.Args[1]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -114,10 +114,10 @@ func (s *state) apply(id, data string) error {
 	case "reset":
 		s.complete = false
 		s.Resets++
-		s.Objects = map[string]held{}
+		s.Objects = map[string]receivedObject{}
 		s.Position = ""
 	case "upsert":
-		s.Objects[event.Key] = held{event.Kind, event.Object}
+		s.Objects[event.Key] = receivedObject{event.Kind, event.Object}
 	case "delete":
 		delete(s.Objects, event.Key)
 	case "synced":

@@ -11,7 +11,7 @@ complete = False
 
 
 def events(lines):
-    """The complete events; one that the connection broke off has no empty line behind it."""
+    """Yields the complete events. An event that a broken connection cut off has no empty line after it."""
     fields = {}
     for line in lines:
         if line:

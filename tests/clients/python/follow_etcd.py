@@ -1,6 +1,7 @@
-"""Follows a prefix of an etcd with the package etcd3 and prints each complete state that it holds: follow_etcd.py URL PREFIX
+"""Follows a prefix of an etcd with the package etcd3 and prints each complete state: follow_etcd.py URL PREFIX
 
-A list, then a watch from the revision behind it; after a broken connection a watch from where it was, and a list where that was compacted.
+It lists once and then watches from the next revision. After a broken connection it watches from the
+next revision that it does not know, and lists again if that revision was compacted.
 """
 
 import base64
@@ -45,7 +46,7 @@ class State:
         self.revision = event.mod_revision
         if event.prev_key:
             self.previous += 1
-            assert self.keys[key] == event.prev_value, f"{key} was something else"
+            assert self.keys[key] == event.prev_value, f"{key} had another value"
         if isinstance(event, DeleteEvent):
             self.keys.pop(key, None)
         else:
@@ -58,13 +59,13 @@ class State:
 
 
 def ask(client):
-    """What a program asks before it trusts an etcd, and what is refused to it."""
+    """Sends requests that a program sends before it trusts an etcd, and requests that are refused."""
     members = list(client.members)
     status = client.status()
     assert [member.id for member in members] == [status.leader.id] and status.version, members
     try:
         client.put("a", "b")
-        raise AssertionError("a put was taken")
+        raise AssertionError("a put was accepted")
     except grpc.RpcError as error:
         assert error.code() == grpc.StatusCode.PERMISSION_DENIED, error
     succeeded, answers = client.transaction(

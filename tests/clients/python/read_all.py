@@ -2,7 +2,8 @@
 
 Usage: read_all.py BASE_URL [PAGE_LIMIT]
 
-Every list is read page by page; the first things of each are also read one by one and must be the same. Prints one JSON object:
+Reads every list page by page. The first objects of each list are also read one by one and must be
+equal. Prints one JSON object:
 
     clusters    names
     nodes       cluster/name
@@ -11,12 +12,12 @@ Every list is read page by page; the first things of each are also read one by o
     exports     cluster/namespace/name
     slices      cluster/namespace/name
     identities  cluster/id
-    ipcache     cluster/prefix, with " host" behind host entries
+    ipcache     cluster/prefix, with the suffix " host" for host entries
     entries     keys in cache form
     rejected    keys in cache form
-    changes     by key in cache form, what everything usable says of itself, from /v1/changes
-    lookup      address=cluster/prefix for the address of every host entry
-    counts      what /v1/status counts
+    changes     a description of each usable object from /v1/changes, by key in cache form
+    lookup      address=cluster/prefix for the address of each host entry
+    counts      the counts of /v1/status
 """
 
 import base64
@@ -68,14 +69,14 @@ BATCH = 10_000
 
 
 def answered(answer, what):
-    """The answer, unless it is none or a problem."""
+    """Returns the answer. Exits if there is none or if it is a problem document."""
     if answer is None or isinstance(answer, Problem):
         raise SystemExit(f"{what}: {answer}")
     return answer
 
 
 def read(module, client, limit, **parameters):
-    """All items of a list, page by page, all pages going on from the position of the first."""
+    """Reads all items of a list, page by page. All pages must have the position of the first."""
     items, token, position = [], None, None
     while True:
         more = {} if token is None else {"page_token": token}
@@ -90,75 +91,75 @@ def read(module, client, limit, **parameters):
         token = page.next_page_token
 
 
-def told(event):
-    """What an event's object says of itself, read as what its kind says it is."""
-    one = event.object_
-    if isinstance(one, Node):
-        return f"node {one.cluster}/{one.name}"
-    if isinstance(one, Service):
-        return f"service {one.cluster}/{one.namespace}/{one.name}"
-    if isinstance(one, IpcacheEntry):
-        return f"ipcache {one.prefix}"
-    if isinstance(one, Finding):
-        return f"problem {one.id}"
-    assert isinstance(one, (Cluster, EndpointSlice, Identity, ServiceExport)), event
+def describe(event):
+    """Describes an event by its object, decoded according to its kind."""
+    object_ = event.object_
+    if isinstance(object_, Node):
+        return f"node {object_.cluster}/{object_.name}"
+    if isinstance(object_, Service):
+        return f"service {object_.cluster}/{object_.namespace}/{object_.name}"
+    if isinstance(object_, IpcacheEntry):
+        return f"ipcache {object_.prefix}"
+    if isinstance(object_, Finding):
+        return f"problem {object_.id}"
+    assert isinstance(object_, (Cluster, EndpointSlice, Identity, ServiceExport)), event
     return event.kind.value
 
 
 def follow(client, limit):
-    """What somebody holds who applies the change stream, answer by answer, from a snapshot on: by key, what its object says of itself."""
-    held, parameters = {}, {"snapshot": True}
+    """Applies the change stream, answer by answer, from a snapshot on. Returns a description of each object by key."""
+    objects, parameters = {}, {"snapshot": True}
     while True:
         answer = answered(list_changes.sync(client=client, limit=limit, **parameters), "changes")
         for event in answer.events:
             if event.type_ == "reset":
-                held.clear()
+                objects.clear()
             elif event.type_ == "upsert":
-                held[event.key] = told(event)
+                objects[event.key] = describe(event)
             elif event.type_ == "delete":
-                held.pop(event.key, None)
+                objects.pop(event.key, None)
         if not answer.more:
             assert answer.events[-1].type_ == "synced", answer.events[-1]
             assert answer.events[-1].position == answer.next_position
-            return held
+            return objects
         parameters = {"after": answer.next_position}
 
 
 def without(members, *names):
-    """An answer as a dictionary, without what only single answers or lookups have."""
+    """Returns an answer as a dictionary without the named members."""
     return {name: value for name, value in members.to_dict().items() if name not in names}
 
 
-def same(single, listed, what):
-    """A single answer must say what the list said."""
+def check_equal(single, listed, what):
+    """Checks that the answer for one object is equal to the item of the list."""
     single = without(answered(single, what), "meta", "others")
     assert single == without(listed, "meta"), f"{what}: {single} is not {listed}"
 
 
-def of(backend):
-    """What tells a backend from others."""
+def backend_id(backend):
+    """Returns the fields that identify a backend."""
     return backend.cluster, backend.ip
 
 
 def check_singles(client, found):
     for node in found["nodes"][:SINGLES]:
-        same(get_node.sync(node.cluster, node.name, client=client), node, "node")
+        check_equal(get_node.sync(node.cluster, node.name, client=client), node, "node")
     for service in found["services"][:SINGLES]:
-        same(get_service.sync(service.cluster, service.namespace, service.name, client=client), service, "service")
+        check_equal(get_service.sync(service.cluster, service.namespace, service.name, client=client), service, "service")
     for service in found["global"][:SINGLES]:
         single = answered(get_global_service.sync(service.namespace, service.name, client=client), "global service")
-        assert [of(one) for one in single.backends] == [of(one) for one in service.backends], f"{single} is not {service}"
+        assert [backend_id(one) for one in single.backends] == [backend_id(one) for one in service.backends], f"{single} is not {service}"
         chooser = service.clusters[0].cluster
         chosen = get_global_service.sync(service.namespace, service.name, client=client, affinity=Affinity.LOCAL, from_=chooser)
         chosen = answered(chosen, "choice")
         assert {one.cluster for one in chosen.backends} == {chooser}, chosen
         assert (chosen.selection.rule, chosen.selection.from_) == ("localActive", chooser), chosen
     for export in found["exports"][:SINGLES]:
-        same(get_service_export.sync(export.cluster, export.namespace, export.name, client=client), export, "service export")
+        check_equal(get_service_export.sync(export.cluster, export.namespace, export.name, client=client), export, "service export")
     for part in found["slices"][:SINGLES]:
-        same(get_endpoint_slice.sync(part.cluster, part.namespace, part.name, client=client), part, "endpoint slice")
+        check_equal(get_endpoint_slice.sync(part.cluster, part.namespace, part.name, client=client), part, "endpoint slice")
     for identity in found["identities"][:SINGLES]:
-        same(get_identity.sync(identity.id, client=client, cluster=[identity.cluster]), identity, "identity")
+        check_equal(get_identity.sync(identity.id, client=client, cluster=[identity.cluster]), identity, "identity")
     for entry in found["ipcache"][:SINGLES]:
         single = answered(get_ipcache_entry.sync(entry.prefix, client=client, cluster=[entry.cluster]), "ipcache")
         entries = [without(single, "meta", "others"), *(other.to_dict() for other in single.others)]
@@ -175,7 +176,7 @@ def check_singles(client, found):
 
 
 def lookups(client, entries):
-    """What every host entry's address is found as, in batches, the first ones also alone."""
+    """Looks up the address of each host entry in batches, and the first ones also alone."""
     ips = sorted({entry.prefix.rsplit("/", 1)[0] for entry in entries if entry.host})
     lines = []
     for start in range(0, len(ips), BATCH):

@@ -1,4 +1,4 @@
-# Applies events to a state and prints each complete one.
+# Applies events to a state and prints each complete state.
 foreach inputs as $event (
   {resets: 0, complete: false, position: null, objects: {}};
   ( if $event.type == "reset" then .resets += 1 | .complete = false | .objects = {}

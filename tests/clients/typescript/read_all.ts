@@ -1,6 +1,6 @@
 // Reads nodes, services, lookups, an error and all changes with the client generated from the
-// OpenAPI document: read_all.js BASE_URL
-// Prints everything as one JSON object, like the other generated clients.
+// OpenAPI document, and prints everything as one JSON object, like the other generated clients:
+// read_all.js BASE_URL
 
 import createClient from "openapi-fetch";
 import type { components, paths } from "./schema.js";
@@ -26,8 +26,8 @@ async function nodes(): Promise<components["schemas"]["Node"][]> {
   }
 }
 
-/** What an event's object says of itself, read as what its kind says it is. */
-function told(event: components["schemas"]["WatchEvent"]): string {
+/** Describes an event by its object, decoded according to its kind. */
+function describe(event: components["schemas"]["WatchEvent"]): string {
   const object = event.object!;
   if (event.kind === "node" && "addresses" in object) return `node ${object.cluster}/${object.name}`;
   if (event.kind === "service" && "frontends" in object) return `service ${object.cluster}/${object.namespace}/${object.name}`;
@@ -37,17 +37,17 @@ function told(event: components["schemas"]["WatchEvent"]): string {
 }
 
 async function changes(): Promise<Record<string, string>> {
-  const held = new Map<string, string>();
-  let where: { snapshot: true } | { after: string } = { snapshot: true };
+  const objects = new Map<string, string>();
+  let position: { snapshot: true } | { after: string } = { snapshot: true };
   for (;;) {
-    const answer: components["schemas"]["Changes"] = answered(await client.GET("/v1/changes", { params: { query: { limit: 7, ...where } } }));
+    const answer: components["schemas"]["Changes"] = answered(await client.GET("/v1/changes", { params: { query: { limit: 7, ...position } } }));
     for (const event of answer.events) {
-      if (event.type === "reset") held.clear();
-      else if (event.type === "upsert") held.set(event.key!, told(event));
-      else if (event.type === "delete") held.delete(event.key!);
+      if (event.type === "reset") objects.clear();
+      else if (event.type === "upsert") objects.set(event.key!, describe(event));
+      else if (event.type === "delete") objects.delete(event.key!);
     }
-    if (!answer.more) return Object.fromEntries(held);
-    where = { after: answer.nextPosition };
+    if (!answer.more) return Object.fromEntries(objects);
+    position = { after: answer.nextPosition };
   }
 }
 

@@ -68,7 +68,7 @@ impl ChaosMesh {
             Remote::start(binary, Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await,
             Remote::start(binary, Form::Cache, cached).await,
         ];
-        let mut world = Self {
+        let mut mesh = Self {
             target,
             writers: Vec::new(),
             sources,
@@ -80,20 +80,20 @@ impl ChaosMesh {
             stamp: 0,
         };
         for _ in 0..2 {
-            let wires = join_all(world.target.members.iter().map(|member| Proxy::to(member.port()))).await;
+            let wires = join_all(mesh.target.members.iter().map(|member| Proxy::to(member.port()))).await;
             let endpoints: String = wires.iter().map(|wire| format!("- http://127.0.0.1:{}\n", wire.port())).collect();
             let file = format!("endpoints:\n{endpoints}username: {}\npassword: {}\n", USER.0, USER.1);
             let home = Home::new().reflecting(&file).with_flags(&FLAGS);
-            for name in &world.present {
-                home.write_cluster(name, &world.file_of(name));
+            for name in &mesh.present {
+                home.write_cluster(name, &mesh.file_of(name));
             }
             let mut writer = Writer { home, wires, meshkeep: None };
             writer.start().await;
-            world.writers.push(writer);
+            mesh.writers.push(writer);
         }
-        world.note();
-        world.becomes("the start").await;
-        world
+        mesh.note();
+        mesh.becomes("the start").await;
+        mesh
     }
 
     /// Returns the client file of a cluster.
@@ -129,7 +129,7 @@ impl ChaosMesh {
             }
             let before = std::mem::replace(&mut source.clusters, after);
             for (before, after) in before.iter().zip(&source.clusters) {
-                self.truth.note_of(after);
+                self.truth.record_contents_of(after);
                 crate::harness::mesh::rewrite(&source.etcd, source.form, before, after).await;
             }
         }
@@ -170,7 +170,7 @@ impl ChaosMesh {
     /// Starts a new history at the current revision.
     pub(super) async fn begin(&mut self) {
         let reply = self.client().await.get("cilium/cache/", Some(GetOptions::new().with_prefix())).await.unwrap();
-        let entries = reply.kvs().iter().map(|found| (found.key_str().unwrap().to_owned(), found.value().to_vec())).collect();
+        let entries = reply.kvs().iter().map(|kv| (kv.key_str().unwrap().to_owned(), kv.value().to_vec())).collect();
         self.mark = Mark { revision: reply.header().unwrap().revision(), entries };
     }
 
@@ -200,25 +200,25 @@ impl ChaosMesh {
             }
             <[usize; 1]>::try_from(leaders).ok().map(|[leader]| leader)
         };
-        eventually("one that leads", find).await
+        eventually("exactly one leader", find).await
     }
 
     /// Waits until one writer leads and none reports a problem.
-    async fn all_is_well(&self, after: &str) {
+    async fn everything_recovers(&self, after: &str) {
         self.leader().await;
         for meshkeep in self.writers.iter().filter_map(|writer| writer.meshkeep.as_ref()) {
-            eventually(&format!("nothing wrong after {after}"), async || (problems(meshkeep).await == 0).then_some(())).await;
+            eventually(&format!("no problem after {after}"), async || (problems(meshkeep).await == 0).then_some(())).await;
         }
     }
 
-    async fn act(&mut self, act: Act) {
+    async fn run_act(&mut self, act: Act) {
         let (name, before) = (format!("{act:?}"), self.keys());
         self.begin().await;
         let allowed = act.run(self).await;
         self.note();
         self.becomes(&name).await;
         self.check(&before, &allowed, &name).await;
-        self.all_is_well(&name).await;
+        self.everything_recovers(&name).await;
     }
 }
 
@@ -258,24 +258,24 @@ fn number_of(variable: &str) -> Option<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_target_is_right_after_and_during_everything_that_happens() {
+async fn the_target_is_right_during_and_after_every_event() {
     let seed = number_of("MESHKEEP_REFLECT_CHAOS_SEED").unwrap_or(28);
-    let long = number_of("MESHKEEP_REFLECT_CHAOS_SECONDS").map(Duration::from_secs);
-    let begin = Instant::now();
-    let mut world = ChaosMesh::start(seed).await;
+    let run_time = number_of("MESHKEEP_REFLECT_CHAOS_SECONDS").map(Duration::from_secs);
+    let started = Instant::now();
+    let mut mesh = ChaosMesh::start(seed).await;
     let mut done: BTreeMap<Act, u32> = BTreeMap::new();
-    while done.is_empty() || long.is_some_and(|long| begin.elapsed() < long) {
+    while done.is_empty() || run_time.is_some_and(|run_time| started.elapsed() < run_time) {
         let mut round = ACTS;
-        round.shuffle(&mut world.random);
+        round.shuffle(&mut mesh.random);
         for act in round {
             let since = Instant::now();
-            world.act(act).await;
+            mesh.run_act(act).await;
             *done.entry(act).or_default() += 1;
             println!("{act:?}: {:.1} s", since.elapsed().as_secs_f64());
         }
     }
-    println!("reflect, seed {seed}: {} acts in {:.0} s: {done:?}", done.values().sum::<u32>(), begin.elapsed().as_secs_f64());
-    for writer in &mut world.writers {
+    println!("reflect, seed {seed}: {} acts in {:.0} s: {done:?}", done.values().sum::<u32>(), started.elapsed().as_secs_f64());
+    for writer in &mut mesh.writers {
         let ended = writer.meshkeep.take().unwrap().stop().await;
         assert!(ended.status.success(), "{}", ended.log);
     }

@@ -10,22 +10,22 @@ use crate::harness::mesh::{BASES, Form, MeshCluster, config_value};
 
 /// Maximum time until the target has the expected contents. The lock of a killed leader must expire
 /// meanwhile.
-const SETTLING: Duration = Duration::from_secs(60);
+const SETTLE_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Returns everything below `cilium/`. Retries, because members that elect a leader do not answer
 /// for a moment.
-async fn all(target: &Client) -> Vec<KeyValue> {
+async fn read_all(target: &Client) -> Vec<KeyValue> {
     let get = async || target.clone().get("cilium/", Some(GetOptions::new().with_prefix())).await.ok();
     eventually("an answer of the target", get).await.kvs().to_vec()
 }
 
 /// Returns all values below `cilium/` by key, without locks and times.
 pub(super) async fn contents(target: &Client) -> BTreeMap<String, String> {
-    let found = all(target).await;
-    let entries = found.iter().map(|found| {
-        let key = found.key_str().unwrap().to_owned();
+    let kvs = read_all(target).await;
+    let entries = kvs.iter().map(|kv| {
+        let key = kv.key_str().unwrap().to_owned();
         // binary values become a text that differs whenever they do
-        let value = String::from_utf8(found.value().to_vec()).unwrap_or_else(|_| format!("{:?}", found.value()));
+        let value = String::from_utf8(kv.value().to_vec()).unwrap_or_else(|_| format!("{:?}", kv.value()));
         let is_time = key.starts_with("cilium/synced/") || key == "cilium/.heartbeat";
         (key, if is_time { "a time".into() } else { value })
     });
@@ -47,33 +47,29 @@ pub(super) fn expected<'a>(clusters: impl IntoIterator<Item = &'a MeshCluster>) 
 
 /// Waits until the target has exactly the expected contents, with each key attached to a lease.
 pub(super) async fn becomes(target: &Client, expected: &BTreeMap<String, String>, after: &str) {
-    let deadline = Instant::now() + SETTLING;
+    let deadline = Instant::now() + SETTLE_TIME_MAX;
     loop {
-        let found = contents(target).await;
-        if found == *expected {
-            return all_hang_on_leases(target).await;
+        let actual = contents(target).await;
+        if actual == *expected {
+            return assert_all_have_leases(target).await;
         }
         if Instant::now() > deadline {
-            let lacking: Vec<_> = expected.iter().filter(|(key, value)| found.get(*key) != Some(*value)).take(10).collect();
-            let surplus: Vec<_> = found.iter().filter(|(key, _)| !expected.contains_key(*key)).take(10).collect();
-            panic!("after {after} the target lacks {lacking:#?} and has too much {surplus:#?}");
+            let lacking: Vec<_> = expected.iter().filter(|(key, value)| actual.get(*key) != Some(*value)).take(10).collect();
+            let surplus: Vec<_> = actual.iter().filter(|(key, _)| !expected.contains_key(*key)).take(10).collect();
+            panic!("after {after} the target lacks {lacking:#?} and has in excess {surplus:#?}");
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
-async fn all_hang_on_leases(target: &Client) {
-    let found = all(target).await;
-    let without = found.iter().filter(|found| found.lease() == 0 && found.key() != b"cilium/foreign");
-    assert_eq!(without.map(|found| found.key_str().unwrap()).collect::<Vec<_>>(), Vec::<&str>::new(), "these hang on no lease");
+async fn assert_all_have_leases(target: &Client) {
+    let kvs = read_all(target).await;
+    let without = kvs.iter().filter(|kv| kv.lease() == 0 && kv.key() != b"cilium/foreign");
+    assert_eq!(without.map(|kv| kv.key_str().unwrap()).collect::<Vec<_>>(), Vec::<&str>::new(), "these keys have no lease");
 }
 
 /// Returns the revisions of all entries. A key that was written again has another revision.
 pub(super) async fn revisions(target: &Client) -> BTreeMap<Vec<u8>, i64> {
-    let found = all(target).await;
-    found
-        .iter()
-        .filter(|found| found.key().starts_with(b"cilium/cache/"))
-        .map(|found| (found.key().to_vec(), found.mod_revision()))
-        .collect()
+    let kvs = read_all(target).await;
+    kvs.iter().filter(|kv| kv.key().starts_with(b"cilium/cache/")).map(|kv| (kv.key().to_vec(), kv.mod_revision())).collect()
 }

@@ -1,5 +1,5 @@
-//! Checks of a target's complete history, as etcd recorded it, which misses nothing between two
-//! samples.
+//! Checks of a target's complete history, as etcd recorded it. Unlike samples, it contains every
+//! change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,12 +32,12 @@ pub(super) async fn since(mut target: Client, revision: i64) -> Vec<Event> {
         let reply = stream.message().await.unwrap().unwrap();
         assert!(!reply.canceled(), "the history since {revision} is gone: {}", reply.cancel_reason());
         for event in reply.events() {
-            let found = event.kv().unwrap();
-            if found.mod_revision() == end {
+            let kv = event.kv().unwrap();
+            if kv.mod_revision() == end {
                 return events;
             }
-            let value = (event.event_type() == EventType::Put).then(|| found.value().to_vec());
-            events.push(Event { key: String::from_utf8(found.key().to_vec()).unwrap(), value });
+            let value = (event.event_type() == EventType::Put).then(|| kv.value().to_vec());
+            events.push(Event { key: String::from_utf8(kv.key().to_vec()).unwrap(), value });
         }
     }
 }
@@ -57,8 +57,7 @@ pub(super) struct Allowed {
     pub(super) by_others: BTreeSet<String>,
     /// True if a value may be written again. An answer may be lost with the connection or the
     /// server, and a key may change while it is compared.
-    /// change at that moment.
-    pub(super) same_again: bool,
+    pub(super) may_be_rewritten: bool,
 }
 
 impl Truth {
@@ -73,13 +72,13 @@ impl Truth {
     }
 
     /// Records the current contents of a cluster as allowed from now on.
-    pub(super) fn note_of(&mut self, cluster: &MeshCluster) {
+    pub(super) fn record_contents_of(&mut self, cluster: &MeshCluster) {
         for (key, value) in &cluster.entries {
             self.values.entry(key.clone()).or_default().insert(value.clone());
         }
-        let is_ours = |key: &str| key.split('/').nth(4) == Some(&cluster.name);
-        let gone = self.values.keys().filter(|key| is_ours(key) && !cluster.entries.contains_key(*key));
-        self.deleted.extend(gone.cloned().collect::<Vec<_>>());
+        let is_of_cluster = |key: &str| key.split('/').nth(4) == Some(&cluster.name);
+        let deleted = self.values.keys().filter(|key| is_of_cluster(key) && !cluster.entries.contains_key(*key));
+        self.deleted.extend(deleted.cloned().collect::<Vec<_>>());
     }
 
     /// Checks that entries only had values that their sources had, that no entry was deleted while
@@ -87,28 +86,32 @@ impl Truth {
     pub(super) fn check(&self, mark: Mark, events: &[Event], lasting: &BTreeSet<String>, allowed: &Allowed, during: &str) {
         let mut entries = mark.entries;
         for Event { key, value } in events {
-            if let Some(of) = key.strip_prefix("cilium/synced/").filter(|_| value.is_some()) {
-                let (cluster, prefix) = of.split_once('/').unwrap();
+            if let Some(path) = key.strip_prefix("cilium/synced/").filter(|_| value.is_some()) {
+                let (cluster, prefix) = path.split_once('/').unwrap();
                 let prefix = format!("{prefix}/{cluster}/");
                 let lacking = lasting.iter().find(|key| key.starts_with(&prefix) && !entries.contains_key(*key));
-                assert_eq!(lacking, None, "during {during}: not there when {key} was written");
+                assert_eq!(lacking, None, "during {during}: missing when {key} was written");
             }
             if !key.starts_with("cilium/cache/") {
                 continue;
             }
-            let is_free = allowed.by_others.contains(key);
+            let is_by_others = allowed.by_others.contains(key);
             match value {
                 Some(value) => {
                     let known = self.values.get(key).is_some_and(|values| values.contains(value));
-                    assert!(is_free || known, "during {during}: {key} got what its source never had: {}", String::from_utf8_lossy(value));
+                    assert!(
+                        is_by_others || known,
+                        "during {during}: {key} got a value that its source never had: {}",
+                        String::from_utf8_lossy(value)
+                    );
                     let before = entries.insert(key.clone(), value.clone());
                     assert!(
-                        is_free || allowed.same_again || before.as_ref() != Some(value),
+                        is_by_others || allowed.may_be_rewritten || before.as_ref() != Some(value),
                         "during {during}: {key} was written again unchanged"
                     );
                 }
                 None => {
-                    assert!(is_free || self.deleted.contains(key), "during {during}: {key} was deleted, and its source has it");
+                    assert!(is_by_others || self.deleted.contains(key), "during {during}: {key} was deleted, and its source has it");
                     entries.remove(key);
                 }
             }

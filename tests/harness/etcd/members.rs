@@ -3,7 +3,7 @@
 use etcd_client::Client;
 use futures_util::future::join_all;
 
-use super::{Etcd, EtcdBuilder, START_ATTEMPTS_MAX, take_port};
+use super::{Etcd, EtcdBuilder, START_ATTEMPTS_MAX, unused_port};
 use crate::harness::eventually;
 
 /// The members of an etcd. Each can be stopped, killed and restarted.
@@ -19,10 +19,11 @@ impl EtcdBuilder {
         let builder = self.flag("--heartbeat-interval=200").flag("--election-timeout=2000");
         let mut members: Vec<Etcd> = (0..count).map(|_| builder.clone().prepare()).collect();
         for _ in 0..START_ATTEMPTS_MAX {
-            members.iter_mut().for_each(|member| (member.client_port, member.peer_port) = (take_port(), take_port()));
-            let all: Vec<String> = members.iter().enumerate().map(|(number, member)| format!("m{number}={}", member.peer_url())).collect();
+            members.iter_mut().for_each(|member| (member.client_port, member.peer_port) = (unused_port(), unused_port()));
+            let initial_cluster: Vec<String> =
+                members.iter().enumerate().map(|(number, member)| format!("m{number}={}", member.peer_url())).collect();
             for (number, member) in members.iter_mut().enumerate() {
-                member.builder.membership = Some((format!("m{number}"), all.join(",")));
+                member.builder.membership = Some((format!("m{number}"), initial_cluster.join(",")));
             }
             if join_all(members.iter_mut().map(Etcd::try_start)).await.into_iter().all(|started| started) {
                 return EtcdMembers { members };
@@ -36,7 +37,7 @@ impl EtcdBuilder {
 impl EtcdMembers {
     /// Connects a client to a running member.
     pub(crate) async fn client(&self) -> Client {
-        self.members.iter().find(|member| member.child.is_some()).expect("one must run").client().await
+        self.members.iter().find(|member| member.child.is_some()).expect("a member must run").client().await
     }
 
     /// Stops all members, starts them again with the data that exists, and waits until they agree.
@@ -51,7 +52,7 @@ impl EtcdMembers {
     /// Waits until there is a leader and a write succeeds.
     pub(crate) async fn agree(&self) {
         self.leader().await;
-        eventually("members that agree", async || self.client().await.put("members-agree", "", None).await.ok()).await;
+        eventually("a write that succeeds", async || self.client().await.put("members-agree", "", None).await.ok()).await;
     }
 
     pub(crate) fn kill(&mut self) {
@@ -65,7 +66,7 @@ impl EtcdMembers {
 
     /// Enables authentication; see [`Etcd::enable_auth`].
     pub(crate) async fn enable_auth(&mut self, user: &str, password: &str) {
-        let (first, others) = self.members.split_first_mut().expect("there are some");
+        let (first, others) = self.members.split_first_mut().expect("there is at least one member");
         first.enable_auth(user, password).await;
         others.iter_mut().for_each(|other| other.user.clone_from(&first.user));
     }

@@ -1,20 +1,21 @@
-//! Allocation and release under a key's mutex and lock: the writes into the store
+//! Allocation and release of a key: the writes to the store, under the key's mutex and lock
 //! (`lockedAllocate`, `pkg/allocator/allocator.go`).
 //!
-//! Cilium trusts its copy if that has a number for the key. Here the copy is only a hint. A
-//! reference is written only if the store's entry of the number has this key at that moment, and a
-//! number that other nodes use is preferred to one without references. A collector may therefore
-//! delete any unused number at any time, and two nodes never use two numbers for a key.
+//! Cilium uses the number of a key that its copy of the store has. Here the copy is only a hint. A
+//! reference is written only if the number's entry in the store has this key at that moment. A
+//! number that other nodes use has priority over a number without references. A collector may
+//! therefore delete any unused number at any time, and two nodes never use two numbers for one key.
 //!
 //! A copy may lag behind the store, for instance after a restart of an etcd, when everything is
 //! listed again. A node whose lease just expired has no references for a moment, although it uses
-//! its numbers. A new number's entry is therefore written first, and referred to only once the
-//! store has reported it. The store reports all entries in order, so by then the copy has every
-//! number that the key got under an earlier lock, and the key keeps that one if it exists.
+//! its numbers. A new number's entry is therefore written first, and the reference to it only after
+//! the store has reported the entry. The store reports all entries in order, so by then the copy
+//! has every number that the key got under an earlier lock. If there is such a number, the key
+//! keeps it.
 //!
-//! Every reference is to a number that was confirmed in this way, so a reader may trust any
-//! reference. The copy can be wrong only if it lags by the whole life of the chosen number with
-//! this key: two rounds of a collector.
+//! Every reference names a number that was confirmed in this way, so a reader may rely on any
+//! reference. The copy can be wrong only if it lags behind by two rounds of a collector, because a
+//! number exists for at least that long.
 
 use tokio::time::timeout;
 
@@ -23,12 +24,13 @@ use super::backend::{Backend, BackendError, Id, Locker};
 use super::key::AllocatorKey;
 use super::shared::AllocatorShared;
 
-/// Maximum number of free numbers that are tried under one lock. If all of them are taken, the
-/// range is nearly full and other nodes allocate at the same time, so the next attempts wait first.
+/// Maximum number of free numbers that are tried under one lock. If other nodes have taken all of
+/// them, the range is nearly full and other nodes allocate at the same time. The next attempt then
+/// starts after a wait.
 const FREE_TRIES_MAX: usize = 16;
 
 impl<B: Backend> AllocatorShared<B> {
-    /// Allocates a key that may not be in use here yet.
+    /// Allocates a number for a key that may not be in use on this node yet.
     pub(super) async fn allocate_serialized(&self, key: &AllocatorKey) -> Result<Allocation, AllocateError> {
         let _guard = self.key_mutex(key).lock().await;
         if let Some(id) = self.state().local.reuse(key) {
@@ -41,39 +43,39 @@ impl<B: Backend> AllocatorShared<B> {
     }
 
     async fn allocate_locked(&self, key: &AllocatorKey, lock: &B::Lock) -> Result<Allocation, AllocateError> {
-        let used = self.backend.get_if_locked(key, lock).await?;
-        let copied = || self.state().copied_id(key);
-        if let Some(id) = used.or_else(copied)
-            && self.write_reference(id, key, lock, used.is_some()).await?
+        let used_id = self.backend.get_if_locked(key, lock).await?;
+        let copied_id = || self.state().copied_id(key);
+        if let Some(id) = used_id.or_else(copied_id)
+            && self.write_reference(id, key, lock, used_id.is_some()).await?
         {
             return Ok(Allocation { id, is_new: false, first_use: true });
         }
         self.allocate_free(key, lock).await
     }
 
-    /// Writes a reference to a number that the key probably has. Returns false if it no longer has
-    /// it and no node uses it.
+    /// Writes a reference to a number that the key probably has. Returns false if the number no
+    /// longer belongs to the key and no node uses it.
     async fn write_reference(&self, id: Id, key: &AllocatorKey, lock: &B::Lock, used: bool) -> Result<bool, AllocateError> {
         if self.state().local.reserve(key, id).is_err() {
             return Err(AllocateError::Contested { id });
         }
-        let referred = match self.backend.acquire_reference(id, key, lock).await {
-            // the nodes that use the number have lost its entry, so we may write it
+        let written = match self.backend.acquire_reference(id, key, lock).await {
+            // other nodes use the number, but its entry was lost, so we may write it
             Ok(false) if used => self.backend.allocate_id_if_locked(id, key, lock).await,
-            referred => referred,
+            written => written,
         };
-        match referred {
+        match written {
             Ok(true) => self.verify(id, key),
-            Ok(false) => self.unreserve(key),
-            Err(_) => self.mark_doubtful(id, key),
+            Ok(false) => self.release_reserved(key),
+            Err(_) => self.record_uncertain_reference(id, key),
         }
-        match referred? {
+        match written? {
             false if used => Err(AllocateError::Contested { id }),
-            referred => Ok(referred),
+            written => Ok(written),
         }
     }
 
-    /// Allocates a free number for a key that has none.
+    /// Allocates a free number for a key without a number.
     async fn allocate_free(&self, key: &AllocatorKey, lock: &B::Lock) -> Result<Allocation, AllocateError> {
         let mut taken = Vec::new();
         let result = loop {
@@ -100,7 +102,7 @@ impl<B: Backend> AllocatorShared<B> {
                 }
             }
         };
-        // only now, so that each choice was a different number
+        // released only now, so that the pool did not return the same number twice
         let mut state = self.state();
         taken.into_iter().for_each(|chosen| state.pool.release(chosen));
         result
@@ -110,15 +112,15 @@ impl<B: Backend> AllocatorShared<B> {
     /// to have one.
     async fn confirm_number(&self, id: Id, key: &AllocatorKey, lock: &B::Lock) -> Result<Allocation, AllocateError> {
         let limit = self.options.operation_max;
-        let earlier = timeout(limit, self.earlier_ids(id, key)).await.map_err(|_| AllocateError::Unconfirmed { id, limit })?;
-        for first in earlier {
-            if self.write_reference(first, key, lock, false).await? {
-                tracing::debug!(%key, %id, %first, "a key that was about to get a number already had one");
-                // without references, a collector deletes it later if this fails
+        let earlier_ids = timeout(limit, self.earlier_ids(id, key)).await.map_err(|_| AllocateError::Unconfirmed { id, limit })?;
+        for earlier_id in earlier_ids {
+            if self.write_reference(earlier_id, key, lock, false).await? {
+                tracing::debug!(%key, %id, first = %earlier_id, "the key has an earlier number: using it instead of the new one");
+                // if this fails, a collector deletes the entry later, because nothing refers to it
                 if let Err(error) = self.backend.delete_id_if_locked(id, key, lock).await {
-                    tracing::debug!(%id, %error, "an unused number stays until it is collected");
+                    tracing::debug!(%id, %error, "cannot delete an unused identity: it stays until it is collected");
                 }
-                return Ok(Allocation { id: first, is_new: false, first_use: true });
+                return Ok(Allocation { id: earlier_id, is_new: false, first_use: true });
             }
         }
         if self.write_reference(id, key, lock, false).await? {
@@ -129,7 +131,8 @@ impl<B: Backend> AllocatorShared<B> {
         }
     }
 
-    /// Waits until the store has reported an entry. Returns the numbers that its key had before.
+    /// Waits until the store has reported the new entry. Returns the numbers that its key had
+    /// before it.
     async fn earlier_ids(&self, id: Id, key: &AllocatorKey) -> Vec<Id> {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
@@ -141,23 +144,23 @@ impl<B: Backend> AllocatorShared<B> {
         }
     }
 
-    /// Records that the reference is in the store.
+    /// Records that the store has the reference.
     fn verify(&self, id: Id, key: &AllocatorKey) {
         let mut state = self.state();
         state.local.verify(key);
         state.cache.insert_unreported(id, key);
     }
 
-    fn unreserve(&self, key: &AllocatorKey) {
+    fn release_reserved(&self, key: &AllocatorKey) {
         self.state().release(key, &self.options);
     }
 
     /// Records a failed write. The store may have executed it, so the reference must be deleted if
     /// the key is unused.
-    fn mark_doubtful(&self, id: Id, key: &AllocatorKey) {
+    fn record_uncertain_reference(&self, id: Id, key: &AllocatorKey) {
         let mut state = self.state();
         state.release(key, &self.options);
-        state.doubtful.insert(key.clone(), id);
+        state.uncertain_references.insert(key.clone(), id);
     }
 
     /// Releases one use of a key.
@@ -168,18 +171,18 @@ impl<B: Backend> AllocatorShared<B> {
             && let Err(error) = self.backend.release(release.id, key).await
         {
             tracing::debug!(%key, id = %release.id, %error, "cannot remove a reference to an identity yet");
-            self.state().doubtful.insert(key.clone(), release.id);
+            self.state().uncertain_references.insert(key.clone(), release.id);
         }
         Ok(Release { id: release.id, last_use: release.last_use })
     }
 
     /// Deletes a reference that the store may still have, unless the key is in use again.
-    pub(super) async fn release_doubtful(&self, id: Id, key: &AllocatorKey) -> Result<(), BackendError> {
+    pub(super) async fn delete_uncertain_reference(&self, id: Id, key: &AllocatorKey) -> Result<(), BackendError> {
         let _guard = self.key_mutex(key).lock().await;
         if self.state().local.id(key).is_none() {
             self.backend.release(id, key).await?;
         }
-        self.state().doubtful.remove(key);
+        self.state().uncertain_references.remove(key);
         Ok(())
     }
 }

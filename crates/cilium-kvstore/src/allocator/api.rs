@@ -63,14 +63,15 @@ pub enum AllocateError {
         /// Number of choices.
         tries: usize,
     },
-    /// Other nodes use the key with a number that does not belong to the key, or no longer does.
+    /// Other nodes use a number for the key, but the number belongs to another key, or no longer
+    /// belongs to this one.
     #[error("identity {id} is in use for these labels, but belongs to other labels")]
     Contested {
         /// Number that the other nodes use.
         id: Id,
     },
-    /// The store has a new entry but does not report it, so it is unknown whether the key had
-    /// another number before.
+    /// The store has accepted the new entry but has not reported it, so it is unknown whether the
+    /// key had another number before.
     #[error("the new identity {id} did not appear in the store within {limit:?}")]
     Unconfirmed {
         /// Number of the entry.
@@ -81,7 +82,7 @@ pub enum AllocateError {
     /// The store failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// The allocation took too long. The cause is that of the last attempt.
+    /// The allocation took too long. The message includes the error of the last attempt.
     #[error("no identity within {limit:?}{}", last.as_ref().map(|last| format!("; the last attempt: {last}")).unwrap_or_default())]
     Timeout {
         /// Time limit that was exceeded.
@@ -128,13 +129,13 @@ impl<B: Backend> Allocator<B> {
         done.map(|_| ()).map_err(|_| AllocateError::NotListed(limit))
     }
 
-    /// Returns the number of a key, and allocates one if it has none. Each success counts as one
-    /// use, which must be released. A caller that drops the future leaves no use behind.
+    /// Returns the number of a key, and allocates a number if the key has none. Each success counts
+    /// as one use, which must be released. If the caller drops the future, no use is counted.
     ///
     /// # Errors
     /// [`AllocateError`], after [`AllocatorOptions::attempts_max`] attempts or
     /// [`AllocatorOptions::allocation_max`]. Fails at once if no number is free, because only a
-    /// collection can change that.
+    /// collection can free one.
     pub async fn allocate(&self, key: &AllocatorKey) -> Result<Allocation, AllocateError> {
         let limit = self.shared.options.allocation_max;
         let deadline = Instant::now() + limit;
@@ -170,7 +171,7 @@ impl<B: Backend> Allocator<B> {
         }
     }
 
-    /// Runs one attempt in its own task, which ends cleanly even if the caller no longer waits.
+    /// Runs one attempt in its own task, so that it completes even if the caller stops waiting.
     async fn attempt(&self, key: &AllocatorKey) -> Result<Allocation, AllocateError> {
         let (reply, answer) = oneshot::channel();
         let (shared, key) = (Arc::clone(&self.shared), key.clone());
@@ -187,7 +188,7 @@ impl<B: Backend> Allocator<B> {
     /// store; the number stays until a collector deletes it.
     ///
     /// # Errors
-    /// [`AllocateError::NotInUse`], and errors that keep the list from completing.
+    /// [`AllocateError::NotInUse`], and the errors of [`Allocator::wait_for_initial_sync`].
     pub async fn release(&self, key: &AllocatorKey) -> Result<Release, AllocateError> {
         self.wait_for_initial_sync(self.shared.options.allocation_max).await?;
         let (reply, answer) = oneshot::channel();
@@ -203,8 +204,8 @@ impl<B: Backend> Allocator<B> {
     /// # Errors
     /// [`BackendError`].
     pub async fn get(&self, key: &AllocatorKey) -> Result<Option<Id>, BackendError> {
-        let known = self.shared.state().cache.id(key);
-        if known.is_some() { Ok(known) } else { self.get_no_cache(key).await }
+        let cached = self.shared.state().cache.id(key);
+        if cached.is_some() { Ok(cached) } else { self.get_no_cache(key).await }
     }
 
     /// Returns the number of a key from the store.
@@ -229,8 +230,8 @@ impl<B: Backend> Allocator<B> {
     /// # Errors
     /// [`BackendError`].
     pub async fn get_if_locked(&self, key: &AllocatorKey, lock: &B::Lock) -> Result<Option<Id>, BackendError> {
-        let known = self.shared.state().cache.id(key);
-        if known.is_some() { Ok(known) } else { self.shared.backend.get_if_locked(key, lock).await }
+        let cached = self.shared.state().cache.id(key);
+        if cached.is_some() { Ok(cached) } else { self.shared.backend.get_if_locked(key, lock).await }
     }
 
     /// Returns the key of a number: from the copy, or otherwise from the store.
@@ -238,8 +239,8 @@ impl<B: Backend> Allocator<B> {
     /// # Errors
     /// [`BackendError`].
     pub async fn get_by_id(&self, id: Id) -> Result<Option<AllocatorKey>, BackendError> {
-        let known = self.shared.state().cache.key(id).cloned();
-        if known.is_some() { Ok(known) } else { self.shared.backend.get_by_id(id).await }
+        let cached = self.shared.state().cache.key(id).cloned();
+        if cached.is_some() { Ok(cached) } else { self.shared.backend.get_by_id(id).await }
     }
 
     /// Calls `show` with every number of the own copy and of the copies of remote stores. The own
@@ -255,7 +256,7 @@ impl<B: Backend> Allocator<B> {
         self.shared.state().cache.len()
     }
 
-    /// Adds a copy of a remote store's numbers, which [`Allocator::for_each`] shows too
+    /// Adds a copy of a remote store's numbers. [`Allocator::for_each`] includes it
     /// (`WatchRemoteKVStore`).
     #[must_use]
     pub fn watch_remote(&self, options: AllocatorOptions) -> RemoteCache {
@@ -266,8 +267,8 @@ impl<B: Backend> Allocator<B> {
     ///
     /// # Errors
     /// [`BackendError`]; the result of the last round remains valid.
-    pub async fn run_gc(&self, last_round: &StaleIds, what: &CollectionLimits) -> Result<CollectionRound, BackendError> {
-        self.shared.backend.run_gc(last_round, what).await
+    pub async fn run_gc(&self, last_round: &StaleIds, limits: &CollectionLimits) -> Result<CollectionRound, BackendError> {
+        self.shared.backend.run_gc(last_round, limits).await
     }
 
     /// Runs one round of the collection of locks whose holders are stuck.
@@ -286,8 +287,8 @@ impl<B: Backend> Allocator<B> {
         self.shared.backend.delete_all_keys().await
     }
 
-    /// Checks now that the store has everything in use here, as the regular sync does. Returns
-    /// false if that cannot be confirmed.
+    /// Checks now that the store has the entries and references of all numbers in use on this node,
+    /// as the periodic check does. Returns false if the check failed.
     pub async fn check_all(&self) -> bool {
         background::check_all(&self.shared).await
     }

@@ -88,7 +88,7 @@ impl IdRange {
     }
 }
 
-/// Change of a store that a copy of its numbers applies.
+/// Change of a store, to be applied to a copy of its numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mutation {
     /// The first list is complete. Sent once.
@@ -103,7 +103,7 @@ pub enum Mutation {
     Delete(Id),
 }
 
-/// Result of checking a node's claim to a number again.
+/// Result of [`Backend::update_key`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UpdateOutcome {
     /// Entry and reference existed already.
@@ -126,10 +126,10 @@ pub enum BackendError {
     Kvstore(#[from] KvstoreError),
 }
 
-/// Unused numbers of a round of collection, with the revisions of their entries.
+/// Unused numbers in a round of collection, with the revisions of their entries.
 pub type StaleIds = HashMap<Id, Revision>;
 
-/// Locks of a round by their etcd keys, with their revisions and leases.
+/// Locks in a round of lock collection: the keys in etcd, with their revisions and leases.
 pub type StaleLocks = BTreeMap<Vec<u8>, (Revision, LeaseId)>;
 
 /// Limits of a round of collection.
@@ -146,13 +146,13 @@ pub struct CollectionLimits {
 pub struct CollectionRound {
     /// Numbers that are unused now. The next round deletes those that are still unused.
     pub stale: StaleIds,
-    /// Number of existing numbers in the range.
+    /// Count of the numbers in the range that exist.
     pub alive: usize,
     /// Numbers that were deleted.
     pub deleted: Vec<Id>,
 }
 
-/// Result of a round over the locks.
+/// Result of a round of lock collection.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct LockCollection {
     /// Locks that are held now. The next round deletes those that still have the same holder.
@@ -161,9 +161,10 @@ pub struct LockCollection {
     pub deleted: usize,
 }
 
-/// Lock of a key, which only one allocator over a store can hold at a time.
+/// Lock of a key. Only one allocator of a store can hold it at a time.
 pub trait Locker: Send + Sync + 'static {
-    /// Releases the lock. A lock that is dropped instead is released later, in the background.
+    /// Releases the lock. A lock that is dropped without this call is released later, in the
+    /// background.
     fn unlock(self) -> impl Future<Output = ()> + Send;
 }
 
@@ -175,21 +176,21 @@ pub trait Backend: Send + Sync + 'static {
     /// Waits for the lock of a key.
     fn lock(&self, key: &AllocatorKey) -> impl Future<Output = Result<Self::Lock, BackendError>> + Send;
 
-    /// Returns the number of a key that any node uses.
+    /// Returns the number of a key, if any node uses it.
     fn get(&self, key: &AllocatorKey) -> impl Future<Output = Result<Option<Id>, BackendError>> + Send;
 
-    /// Returns the number of a key that any node uses, read while the lock of the key is held.
+    /// Returns the number of a key, if any node uses it. The lock of the key must be held.
     fn get_if_locked(&self, key: &AllocatorKey, lock: &Self::Lock) -> impl Future<Output = Result<Option<Id>, BackendError>> + Send;
 
     /// Returns the key of a number.
     fn get_by_id(&self, id: Id) -> impl Future<Output = Result<Option<AllocatorKey>, BackendError>> + Send;
 
-    /// Writes the entry of a free number for a key, so that it can be referred to. Returns false if
-    /// the number is taken.
+    /// Writes the entry of a free number for a key, so that a reference can be written. Returns
+    /// false if the number is taken.
     fn write_id_if_locked(&self, id: Id, key: &AllocatorKey, lock: &Self::Lock) -> impl Future<Output = Result<bool, BackendError>> + Send;
 
-    /// Writes the entry of a free number for a key that has none, and this node's reference to it,
-    /// in one transaction. Returns false if the number is taken.
+    /// Writes, in one transaction, the entry of a free number for a key without a number, and this
+    /// node's reference to it. Returns false if the number is taken.
     fn allocate_id_if_locked(
         &self,
         id: Id,
@@ -205,14 +206,14 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns false if it does not.
     fn acquire_reference(&self, id: Id, key: &AllocatorKey, lock: &Self::Lock) -> impl Future<Output = Result<bool, BackendError>> + Send;
 
-    /// Makes sure that a number's entry and this node's reference to it exist, and writes what is
-    /// missing.
+    /// Checks that a number's entry and this node's reference to it exist, and writes them if they
+    /// are missing.
     fn update_key(&self, id: Id, key: &AllocatorKey) -> impl Future<Output = Result<UpdateOutcome, BackendError>> + Send;
 
     /// Deletes this node's reference to the number of a key.
     fn release(&self, id: Id, key: &AllocatorKey) -> impl Future<Output = Result<(), BackendError>> + Send;
 
-    /// Returns when references of this node may have been lost after this call.
+    /// Waits until references of this node may have been lost since this call.
     fn references_lost(&self) -> impl Future<Output = ()> + Send;
 
     /// Sends all numbers and then their changes, in order except during lists, until `stop` is
@@ -221,9 +222,14 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Runs one round of collection: deletes the numbers that were unused in the last round, have
     /// not been written since, and are unused now.
-    fn run_gc(&self, last_round: &StaleIds, what: &CollectionLimits) -> impl Future<Output = Result<CollectionRound, BackendError>> + Send;
+    fn run_gc(
+        &self,
+        last_round: &StaleIds,
+        limits: &CollectionLimits,
+    ) -> impl Future<Output = Result<CollectionRound, BackendError>> + Send;
 
-    /// Runs one round over the locks: deletes those that had the same holder in the last round.
+    /// Runs one round of lock collection: deletes the locks that had the same holder in the last
+    /// round.
     fn run_locks_gc(&self, last_round: &StaleLocks) -> impl Future<Output = Result<LockCollection, BackendError>> + Send;
 
     /// Deletes everything. For tests.

@@ -1,5 +1,5 @@
-//! Background tasks of an allocator: following the store, and restoring the numbers that are in use
-//! here.
+//! Background tasks of an allocator: following the store, and restoring the numbers that this node
+//! uses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,16 +36,17 @@ pub(super) fn start<B: Backend>(shared: &Arc<AllocatorShared<B>>) {
 /// Follows the store until the allocator is stopped.
 async fn follow<B: Backend>(shared: Arc<AllocatorShared<B>>) {
     let (sender, mut mutations) = mpsc::channel(MUTATIONS_MAX);
-    let take = async {
+    let apply_all = async {
         while let Some(mutation) = mutations.recv().await {
             apply_mutation(&shared, mutation).await;
         }
     };
     let stopped = shared.stop.clone();
-    stopped.run_until_cancelled(async { tokio::join!(shared.backend.list_and_watch(sender, shared.stop.clone()), take) }).await;
+    stopped.run_until_cancelled(async { tokio::join!(shared.backend.list_and_watch(sender, shared.stop.clone()), apply_all) }).await;
 }
 
-/// Applies one change of the store, publishes it, and undoes it if it must not happen.
+/// Applies a change of the store to the copy and publishes it. If a number in use was deleted,
+/// starts to write it again.
 async fn apply_mutation<B: Backend>(shared: &Arc<AllocatorShared<B>>, mutation: Mutation) {
     let is_list_done = mutation == Mutation::ListDone;
     let effects = shared.state().apply(mutation, &shared.options);
@@ -63,12 +64,12 @@ async fn apply_mutation<B: Backend>(shared: &Arc<AllocatorShared<B>>, mutation: 
 
 async fn publish<B>(shared: &AllocatorShared<B>, event: Option<AllocatorEvent>) {
     if let (Some(event), Some(events)) = (event, &shared.options.events) {
-        // a receiver that is no longer interested has been dropped
+        // sending fails only if the receiver was dropped
         let _ = events.send(event).await;
     }
 }
 
-/// Writes a number into the store again, as long as it is in use here.
+/// Writes a number to the store again, and retries while the number is in use on this node.
 async fn restore<B: Backend>(shared: Arc<AllocatorShared<B>>, id: Id, key: AllocatorKey) {
     let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
     while let Err(reason) = check_number(&shared, id, &key).await {
@@ -78,23 +79,23 @@ async fn restore<B: Backend>(shared: Arc<AllocatorShared<B>>, id: Id, key: Alloc
         }
     }
     shared.state().restoring.remove(&id);
-    // released meanwhile: the copy still has it
+    // if the key was released meanwhile, the copy still has the number
     if shared.state().local.id(&key).is_none() {
         let effects = shared.state().apply(Mutation::Delete(id), &shared.options);
         publish(&shared, effects.event).await;
     }
 }
 
-/// Checks everything in use here at the sync interval, and at once when references may have been
-/// lost.
+/// Checks all numbers in use on this node at the sync interval, and immediately when references may
+/// have been lost.
 async fn check_periodically<B: Backend>(shared: Arc<AllocatorShared<B>>) {
     let mut listed = shared.listed.subscribe();
     let stopped = shared.stop.clone();
-    let work = async {
+    let check_forever = async {
         let _ = listed.wait_for(|listed| *listed).await;
         let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
         loop {
-            let lost = shared.backend.references_lost();
+            let references_lost = shared.backend.references_lost();
             let interval = if check_all(&shared).await {
                 backoff.reset();
                 shared.options.sync_interval
@@ -108,48 +109,48 @@ async fn check_periodically<B: Backend>(shared: Arc<AllocatorShared<B>>) {
                 }
             };
             tokio::select! {
-                () = lost => {}
+                () = references_lost => {}
                 () = due => {}
             }
         }
     };
-    stopped.run_until_cancelled(work).await;
+    stopped.run_until_cancelled(check_forever).await;
 }
 
-/// Checks everything in use here in the store, and deletes doubtful references. Returns whether all
-/// of that succeeded.
+/// Checks in the store all numbers in use on this node, and deletes references whose state is
+/// uncertain. Returns whether all of this succeeded.
 pub(super) async fn check_all<B: Backend>(shared: &Arc<AllocatorShared<B>>) -> bool {
-    let (used, doubtful) = {
+    let (used, uncertain_references) = {
         let state = shared.state();
-        (state.local.verified(), state.doubtful.clone())
+        (state.local.verified(), state.uncertain_references.clone())
     };
-    let failed = iter(used).map(|(id, key)| async move { check_number(shared, id, &key).await }).buffer_unordered(CHECKS_MAX);
-    let mut failed = std::pin::pin!(failed.filter_map(|result| async { result.err() }));
+    let failures = iter(used).map(|(id, key)| async move { check_number(shared, id, &key).await }).buffer_unordered(CHECKS_MAX);
+    let mut failures = std::pin::pin!(failures.filter_map(|result| async { result.err() }));
     let mut reason = None;
-    while let Some(failure) = failed.next().await {
+    while let Some(failure) = failures.next().await {
         reason.get_or_insert(failure);
     }
-    for (key, id) in doubtful {
-        if let Err(error) = shared.release_doubtful(id, &key).await {
+    for (key, id) in uncertain_references {
+        if let Err(error) = shared.delete_uncertain_reference(id, &key).await {
             reason.get_or_insert(error.to_string());
         }
     }
     if let Some(reason) = &reason {
-        tracing::warn!(reason, "cannot check in the store the identities in use");
+        tracing::warn!(reason, "cannot check the identities in use in the store");
     }
     reason.is_none()
 }
 
-/// Makes sure that the store has a number and this node's reference to it, if the number is in use
-/// here. Returns the reason if that cannot be confirmed.
+/// Makes sure that the store has a number's entry and this node's reference to it, if the number is
+/// in use on this node. Returns the reason if this fails.
 async fn check_number<B: Backend>(shared: &Arc<AllocatorShared<B>>, id: Id, key: &AllocatorKey) -> Result<(), String> {
     let key_mutex = shared.key_mutex(key).lock().await;
     if shared.state().local.id(key) != Some(id) {
         return Ok(());
     }
     let limit = shared.options.operation_max;
-    let restored = timeout(limit, shared.backend.update_key(id, key)).await;
-    match restored.map_err(|_| format!("no answer within {limit:?}"))?.map_err(|error| error.to_string())? {
+    let outcome = timeout(limit, shared.backend.update_key(id, key)).await;
+    match outcome.map_err(|_| format!("no answer within {limit:?}"))?.map_err(|error| error.to_string())? {
         UpdateOutcome::Unchanged => {}
         UpdateOutcome::Rewritten => tracing::info!(%id, %key, "wrote an identity in use again that was missing in the store"),
         UpdateOutcome::Lost => {

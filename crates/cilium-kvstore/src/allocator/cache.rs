@@ -10,12 +10,12 @@ use crate::Revision;
 /// Revision of entries that the store has not reported yet.
 const UNREPORTED: Revision = Revision(i64::MAX);
 
-/// The copy. While a list is read, a second copy is filled next to the one that answers, and
-/// replaces it when the list is complete.
+/// Copy of a store. While a list is read, it fills a second set of entries. The first set answers
+/// lookups until the list is complete, and is then replaced by the second.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     live: CacheEntries,
-    /// Copy that the current list fills.
+    /// Entries of the list that is being read.
     next: Option<CacheEntries>,
 }
 
@@ -23,19 +23,19 @@ pub(super) struct Cache {
 #[derive(Debug, Default)]
 struct CacheEntries {
     by_id: HashMap<Id, (AllocatorKey, Revision)>,
-    /// A key may temporarily have several numbers: a node that died between its two writes left
-    /// one, which the collector deletes. The key's number is the oldest one.
+    /// A key may temporarily have several numbers: a node that died between its two writes left a
+    /// number, which the collector deletes. The number of the key is the oldest number.
     by_key: BTreeSet<(AllocatorKey, Revision, Id)>,
 }
 
 impl CacheEntries {
     fn insert(&mut self, id: Id, key: &AllocatorKey, revision: Revision) -> Option<AllocatorKey> {
-        let former = self.by_id.insert(id, (key.clone(), revision));
-        if let Some((former, since)) = former.clone() {
-            self.by_key.remove(&(former, since, id));
+        let previous = self.by_id.insert(id, (key.clone(), revision));
+        if let Some((previous, since)) = previous.clone() {
+            self.by_key.remove(&(previous, since, id));
         }
         self.by_key.insert((key.clone(), revision, id));
-        former.map(|(key, _)| key)
+        previous.map(|(key, _)| key)
     }
 
     fn remove(&mut self, id: Id) -> Option<AllocatorKey> {
@@ -51,12 +51,14 @@ impl Cache {
         self.next = Some(CacheEntries::default());
     }
 
-    /// Completes the list. Returns the entries that it no longer has.
+    /// Completes the list. Returns the entries that were removed because the list does not have
+    /// them.
     pub(super) fn finish_list(&mut self) -> Vec<(Id, AllocatorKey)> {
         let Some(next) = self.next.take() else { return Vec::new() };
-        let gone = self.live.by_id.iter().filter(|(id, _)| !next.by_id.contains_key(id)).map(|(id, (key, _))| (*id, key.clone())).collect();
+        let removed =
+            self.live.by_id.iter().filter(|(id, _)| !next.by_id.contains_key(id)).map(|(id, (key, _))| (*id, key.clone())).collect();
         self.live = next;
-        gone
+        removed
     }
 
     /// Aborts the list. Returns the entries that were new in it.

@@ -5,10 +5,10 @@
 //! reference is `value/<labels>/<node>` with the number, and is attached to the node's lease. Locks
 //! are below `locks/`; allocations lock the labels, collectors lock the number.
 //!
-//! All keys are Cilium's. The transactions check more than Cilium's do: a reference is written only
-//! if the entry has its labels, and a number is deleted only if no reference names it at that
-//! moment. Our collector is therefore safe with our allocators, and with Cilium's it is no worse
-//! than Cilium's own.
+//! All keys are Cilium's. The transactions check more than Cilium's: a reference is written only if
+//! the entry has the reference's labels, and a number is deleted only if no reference names it at
+//! that moment. Our collector is therefore safe with our allocators. With Cilium's allocators it is
+//! as safe as Cilium's own collector.
 
 mod collect;
 mod names;
@@ -32,21 +32,21 @@ const EVENTS_MAX: usize = 256;
 pub struct EtcdBackend {
     session: Session,
     names: KeyNames,
-    /// Counts the losses of references with their lease.
-    lost: Arc<watch::Sender<u64>>,
+    /// Number of times that references were lost with their lease.
+    loss_count: Arc<watch::Sender<u64>>,
 }
 
 impl EtcdBackend {
-    /// Creates a backend for numbers below a base path. The node's name ends its references; Cilium
-    /// uses the node's address. One session can serve only one backend per base path, because the
-    /// session has one observer of lost leases per prefix.
+    /// Creates a backend for numbers below a base path. The keys of the node's references end with
+    /// the node's name; Cilium uses the node's address. A session can serve only one backend per
+    /// base path, because it has only one observer of lost leases per prefix.
     #[must_use]
     pub fn new(session: Session, base: &str, node: &str) -> Self {
         let names = KeyNames::new(base, node);
-        let lost = Arc::new(watch::Sender::new(0));
-        let observer = Arc::clone(&lost);
+        let loss_count = Arc::new(watch::Sender::new(0));
+        let observer = Arc::clone(&loss_count);
         session.on_lease_lost(&names.references(), move |_| observer.send_modify(|count| *count += 1));
-        Self { session, names, lost }
+        Self { session, names, loss_count }
     }
 
     /// Deletes this node's reference to a key. Returns false if it has none.
@@ -59,7 +59,7 @@ impl EtcdBackend {
 
     /// Returns the number that one of the references names. References to longer keys with the same
     /// prefix are ignored.
-    fn referred(&self, key: &AllocatorKey, found: impl IntoIterator<Item = KeyValue>) -> Option<Id> {
+    fn first_referenced_id(&self, key: &AllocatorKey, found: impl IntoIterator<Item = KeyValue>) -> Option<Id> {
         found.into_iter().find_map(|found| self.reference_to(key, &found))
     }
 
@@ -68,7 +68,7 @@ impl EtcdBackend {
         if node.is_empty() || node.contains(&b'/') { None } else { Id::parse(str::from_utf8(&found.value).ok()?) }
     }
 
-    /// Converts an event of an entry.
+    /// Converts an etcd event below the prefix of entries.
     fn mutation(&self, event: &KeyValueEvent) -> Option<Mutation> {
         match event.kind {
             EventKind::ListDone => return Some(Mutation::ListDone),
@@ -91,9 +91,9 @@ impl EtcdBackend {
         Some(Mutation::Upsert(id, AllocatorKey::from_text(&String::from_utf8_lossy(&event.value)), event.mod_revision))
     }
 
-    /// Returns `written`, or an error if a write was refused because the lock is lost. The caller
-    /// has checked the write's other conditions, which hold.
-    async fn if_still_locked(&self, lock: &KvLocker, written: bool) -> Result<bool, BackendError> {
+    /// Finds out why a conditional write was refused: returns an error if the lock is lost, and
+    /// otherwise `written`. False then means that the condition on the entry was not met.
+    async fn check_lock(&self, lock: &KvLocker, written: bool) -> Result<bool, BackendError> {
         if !written && self.session.get_if_locked(&self.names.locks(), lock).await.is_err_and(|error| is_lock_lost(&error)) {
             return Err(BackendError::LockLost);
         }
@@ -127,12 +127,12 @@ impl Backend for EtcdBackend {
 
     async fn get(&self, key: &AllocatorKey) -> Result<Option<Id>, BackendError> {
         let prefix = self.names.references_to(key);
-        // usually one is enough
+        // usually the first reference is sufficient
         let first = self.session.get_prefix(&prefix).await?;
         match first.as_ref().map(|first| self.reference_to(key, first)) {
             None => Ok(None),
             Some(Some(id)) => Ok(Some(id)),
-            Some(None) => Ok(self.referred(key, self.session.list_prefix(&prefix).await?)),
+            Some(None) => Ok(self.first_referenced_id(key, self.session.list_prefix(&prefix).await?)),
         }
     }
 
@@ -142,28 +142,29 @@ impl Backend for EtcdBackend {
         match first.as_ref().map(|first| self.reference_to(key, first)) {
             None => Ok(None),
             Some(Some(id)) => Ok(Some(id)),
-            Some(None) => Ok(self.referred(key, locked(self.session.list_prefix_if_locked(&prefix, lock).await)?)),
+            Some(None) => Ok(self.first_referenced_id(key, locked(self.session.list_prefix_if_locked(&prefix, lock).await)?)),
         }
     }
 
     async fn get_by_id(&self, id: Id) -> Result<Option<AllocatorKey>, BackendError> {
-        let found = self.session.get(&self.names.entry(id)).await?;
-        Ok(found.map(|found| AllocatorKey::from_text(&String::from_utf8_lossy(&found.value))))
+        let entry = self.session.get(&self.names.entry(id)).await?;
+        Ok(entry.map(|entry| AllocatorKey::from_text(&String::from_utf8_lossy(&entry.value))))
     }
 
     async fn write_id_if_locked(&self, id: Id, key: &AllocatorKey, lock: &KvLocker) -> Result<bool, BackendError> {
         let entry = self.names.entry(id);
         let conditions = [Condition::Locked(lock), Condition::Absent(&entry)];
-        let written = self.session.write_if(&conditions, &[Write::Put(&entry, key.as_str().as_bytes(), Life::Lasting)]).await?;
-        self.if_still_locked(lock, written).await
+        let written = self.session.write_if(&conditions, &[Write::Put(&entry, key.as_str().as_bytes(), Life::Permanent)]).await?;
+        self.check_lock(lock, written).await
     }
 
     async fn allocate_id_if_locked(&self, id: Id, key: &AllocatorKey, lock: &KvLocker) -> Result<bool, BackendError> {
         let (entry, reference, number) = (self.names.entry(id), self.names.reference(key), id.to_string());
         let conditions = [Condition::Locked(lock), Condition::Absent(&entry)];
-        let writes = [Write::Put(&entry, key.as_str().as_bytes(), Life::Lasting), Write::Put(&reference, number.as_bytes(), Life::Leased)];
+        let writes =
+            [Write::Put(&entry, key.as_str().as_bytes(), Life::Permanent), Write::Put(&reference, number.as_bytes(), Life::Leased)];
         let written = self.session.write_if(&conditions, &writes).await?;
-        self.if_still_locked(lock, written).await
+        self.check_lock(lock, written).await
     }
 
     async fn delete_id_if_locked(&self, id: Id, key: &AllocatorKey, lock: &KvLocker) -> Result<(), BackendError> {
@@ -177,7 +178,7 @@ impl Backend for EtcdBackend {
         let (entry, reference, number) = (self.names.entry(id), self.names.reference(key), id.to_string());
         let conditions = [Condition::Locked(lock), Condition::Holds(&entry, key.as_str().as_bytes())];
         let written = self.session.write_if(&conditions, &[Write::Put(&reference, number.as_bytes(), Life::Leased)]).await?;
-        self.if_still_locked(lock, written).await
+        self.check_lock(lock, written).await
     }
 
     async fn update_key(&self, id: Id, key: &AllocatorKey) -> Result<UpdateOutcome, BackendError> {
@@ -202,9 +203,9 @@ impl Backend for EtcdBackend {
     }
 
     fn references_lost(&self) -> impl Future<Output = ()> + Send {
-        let mut lost = self.lost.subscribe();
+        let mut losses = self.loss_count.subscribe();
         async move {
-            let _ = lost.changed().await;
+            let _ = losses.changed().await;
         }
     }
 
@@ -222,8 +223,8 @@ impl Backend for EtcdBackend {
         stop.run_until_cancelled(forward).await;
     }
 
-    async fn run_gc(&self, last_round: &StaleIds, what: &CollectionLimits) -> Result<CollectionRound, BackendError> {
-        self.collect(last_round, what).await
+    async fn run_gc(&self, last_round: &StaleIds, limits: &CollectionLimits) -> Result<CollectionRound, BackendError> {
+        self.collect(last_round, limits).await
     }
 
     async fn run_locks_gc(&self, last_round: &StaleLocks) -> Result<LockCollection, BackendError> {
@@ -241,8 +242,8 @@ impl Backend for EtcdBackend {
 }
 
 impl EtcdBackend {
-    /// Writes a number's entry and this node's reference again, unless one of the two no longer
-    /// belongs to the key.
+    /// Writes a number's entry and this node's reference again. Returns `Lost` if the key has
+    /// another number now, or the number another key.
     async fn rewrite(&self, id: Id, key: &AllocatorKey, lock: &KvLocker) -> Result<UpdateOutcome, BackendError> {
         let own = self.names.reference(key);
         let users = locked(self.session.list_prefix_if_locked(&self.names.references_to(key), lock).await)?;

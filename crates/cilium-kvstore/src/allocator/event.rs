@@ -23,7 +23,8 @@ pub enum AllocatorEventKind {
     Modify,
     /// The number was deleted.
     Delete,
-    /// A number in use here was lost: its references expired, and it was given to another key
-    /// before they could be written again. Users of the key must allocate it again.
+    /// A number in use on this node was lost: its references expired, and the number was assigned
+    /// to another key before the references could be written again. Users of the key must allocate
+    /// again.
     Lost,
 }

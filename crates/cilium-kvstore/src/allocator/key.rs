@@ -11,8 +11,9 @@ use std::sync::Arc;
 pub struct AllocatorKey(Arc<str>);
 
 impl AllocatorKey {
-    /// Creates a key from labels by `source:key`, for instance `k8s:app`. If two labels have the
-    /// same key and different sources, the last one counts: Cilium stores labels by key alone.
+    /// Creates a key from labels and their values. A label is `source:key`, for instance `k8s:app`.
+    /// If two labels have the same key and different sources, the last one is used: Cilium stores
+    /// labels by key alone.
     pub fn from_labels<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let mut by_key = BTreeMap::new();
         for (name, value) in labels {
@@ -40,9 +41,9 @@ impl AllocatorKey {
         &self.0
     }
 
-    /// Iterates over the labels, by `source:key`. The first `:` ends the source, and the first `=`
-    /// after it the key. A label without a source has `unspec`; a part without a key is skipped
-    /// (`ParseLabel`, `pkg/labels`).
+    /// Iterates over the labels as `(source:key, value)`. The source ends at the first `:`, and the
+    /// key ends at the first `=` after it. A label without a source has the source `unspec`; a part
+    /// without a key is skipped (`ParseLabel`, `pkg/labels`).
     pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.split(';').filter_map(|label| {
             let (name, value) = label.split_once('=').unwrap_or((label, ""));
@@ -54,7 +55,7 @@ impl AllocatorKey {
     /// Returns the value of a label, by `source:key`.
     #[must_use]
     pub fn label(&self, name: &str) -> Option<&str> {
-        self.labels().find(|(other, _)| *other == name).map(|(_, value)| value)
+        self.labels().find(|(label, _)| *label == name).map(|(_, value)| value)
     }
 }
 

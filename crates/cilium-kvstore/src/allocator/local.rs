@@ -16,17 +16,17 @@ pub(super) struct LocalKeys {
 struct LocalKey {
     id: Id,
     use_count: u64,
-    /// Whether the store is known to have this node's reference. Until then the number is fixed,
-    /// but other tasks must not use it yet.
+    /// Whether the store is known to have this node's reference. Until then the number is reserved
+    /// for the key, but other tasks must not use it yet.
     verified: bool,
 }
 
 /// Reason why a key cannot be used with a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Conflict {
-    /// The key is in use here with this other number.
+    /// This node uses the key with this other number.
     OtherId(Id),
-    /// Another key is in use here with the number.
+    /// This node uses the number for another key.
     OtherKey,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct LocalRelease {
 }
 
 impl LocalKeys {
-    /// Adds a use of a key whose reference is in the store.
+    /// Adds a use of a key whose reference is in the store. Returns its number.
     pub(super) fn reuse(&mut self, key: &AllocatorKey) -> Option<Id> {
         let local = self.by_key.get_mut(key).filter(|local| local.verified)?;
         local.use_count += 1;
@@ -62,7 +62,7 @@ impl LocalKeys {
         Ok(())
     }
 
-    /// Marks a reserved key's reference as written.
+    /// Records that the reference of a reserved key was written.
     pub(super) fn verify(&mut self, key: &AllocatorKey) {
         let local = self.by_key.get_mut(key);
         assert!(local.is_some(), "a key is verified only while it is reserved");
@@ -82,7 +82,7 @@ impl LocalKeys {
         Some(release)
     }
 
-    /// Releases all uses.
+    /// Removes a key with all its uses.
     pub(super) fn forget(&mut self, key: &AllocatorKey) {
         if let Some(local) = self.by_key.remove(key) {
             self.by_id.remove(&local.id);
@@ -99,9 +99,9 @@ impl LocalKeys {
         self.by_id.get(&id)
     }
 
-    /// Returns the keys whose references the store has.
+    /// Returns the numbers and keys whose references the store has.
     pub(super) fn verified(&self) -> Vec<(Id, AllocatorKey)> {
-        let verified = self.by_key.iter().filter(|(_, local)| local.verified);
-        verified.map(|(key, local)| (local.id, key.clone())).collect()
+        let keys = self.by_key.iter().filter(|(_, local)| local.verified);
+        keys.map(|(key, local)| (local.id, key.clone())).collect()
     }
 }

@@ -1,11 +1,11 @@
 //! Allocator of identities: nodes that share a store assign each set of labels one number, and each
 //! number to one set of labels (Cilium's `pkg/allocator` and `pkg/kvstore/allocator`).
 //!
-//! An [`Allocator`] keeps a copy of all numbers, counts the uses of this node, and restores the
-//! entries and references of used numbers that the store loses. It works over a [`Backend`];
-//! [`EtcdBackend`] is the one for etcd. A number is allocated only under the lock of its labels,
-//! and a node refers to a number only while the number's entry has these labels. No collector can
-//! therefore delete a number between its lookup and its use.
+//! An [`Allocator`] keeps a copy of all numbers, counts the uses on this node, and writes the
+//! entries and references of used numbers again if the store loses them. It works over a
+//! [`Backend`], for instance [`EtcdBackend`]. A number is allocated only under the lock of its
+//! labels. A node writes a reference to a number only if the number's entry has these labels at
+//! that moment. A collector can therefore not delete a number between its lookup and its use.
 //!
 //! ```
 //! # mod etcd { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/etcd/mod.rs")); }
@@ -35,8 +35,8 @@
 //! ```
 //!
 //! # Garbage collection
-//! A round of the collector deletes the numbers that no node refers to now and that the previous
-//! round found unused too. Cilium's operator runs one every 15 minutes.
+//! A round of the collector deletes the numbers that no node refers to now and that were already
+//! unused in the previous round. Cilium's operator runs one round every 15 minutes.
 //!
 //! ```
 //! # mod etcd { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/etcd/mod.rs")); }
@@ -49,13 +49,13 @@
 //! # use cilium_kvstore::{EtcdConfig, Life, Session, SessionOptions};
 //! # use tokio_util::sync::CancellationToken;
 //! # let session = Session::start(EtcdConfig::new(url), SessionOptions::default(), CancellationToken::new());
-//! # session.update(b"cilium/state/identities/v1/id/300", b"k8s:app=old;", Life::Lasting).await?;
+//! # session.update(b"cilium/state/identities/v1/id/300", b"k8s:app=old;", Life::Permanent).await?;
 //!
 //! let backend = EtcdBackend::new(session.clone(), "cilium/state/identities/v1", "operator");
 //! let collector = Allocator::for_collection(backend, AllocatorOptions::default())?;
-//! let what = CollectionLimits { range: IdRange::ALL, deletes_per_minute: NonZeroU32::new(2_500).ok_or("zero")? };
-//! let first = collector.run_gc(&StaleIds::new(), &what).await?;
-//! let second = collector.run_gc(&first.stale, &what).await?;
+//! let limits = CollectionLimits { range: IdRange::ALL, deletes_per_minute: NonZeroU32::new(2_500).ok_or("zero")? };
+//! let first = collector.run_gc(&StaleIds::new(), &limits).await?;
+//! let second = collector.run_gc(&first.stale, &limits).await?;
 //! assert_eq!((first.deleted.len(), second.deleted.len()), (0, 1));
 //! # Ok(()) }
 //! ```

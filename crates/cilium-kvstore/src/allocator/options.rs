@@ -10,7 +10,8 @@ use super::backend::{Id, IdRange};
 use super::event::AllocatorEvent;
 use super::key::AllocatorKey;
 
-/// Check of a number, and of its key unless the number is deleted. Returns the reason of a refusal.
+/// Function that checks a number and, unless the number was deleted, its key. Returns the reason if
+/// it refuses them.
 #[derive(Clone)]
 pub struct Validator(Arc<Check>);
 
@@ -33,8 +34,8 @@ impl Validator {
             }
             match key.map(|key| key.label(label)) {
                 None => Ok(()),
-                Some(Some(named)) if named == cluster => Ok(()),
-                Some(Some(named)) => Err(format!("label {label} is {named:?}, expected {cluster:?}")),
+                Some(Some(cluster_label)) if cluster_label == cluster => Ok(()),
+                Some(Some(cluster_label)) => Err(format!("label {label} is {cluster_label:?}, expected {cluster:?}")),
                 Some(None) => Err(format!("label {label} is missing")),
             }
         })
@@ -56,19 +57,19 @@ impl fmt::Debug for Validator {
 pub struct AllocatorOptions {
     /// Range of the numbers to choose from (`WithMin`, `WithMax`).
     pub range: IdRange,
-    /// Bits that are set in every chosen number (`WithPrefixMask`). An agent's are those of its
-    /// cluster's id, which all numbers of its range contain anyway.
+    /// Bits that are set in every chosen number (`WithPrefixMask`). An agent uses the bits of its
+    /// cluster id, which all numbers of its range contain anyway.
     pub prefix_mask: u64,
-    /// Whether a number that is deleted from the store while it is in use here is written again at
-    /// once (`WithMasterKeyProtection`).
+    /// Whether a number that is in use on this node is written again at once when it is deleted
+    /// from the store (`WithMasterKeyProtection`).
     pub master_key_protection: bool,
-    /// Interval at which all numbers in use are checked in the store; `None` for never
-    /// (`WithoutGC`). Lost references are written again in either case. Default 5 minutes:
-    /// `--identity-allocation-sync-interval`.
+    /// Interval at which all numbers in use are checked in the store; `None` disables the periodic
+    /// check (`WithoutGC`). Lost references are written again in either case. Default 5 minutes
+    /// (`--identity-allocation-sync-interval`).
     pub sync_interval: Option<Duration>,
-    /// Channel for changes of numbers (`WithEvents`). The receiver must read it, in another task
-    /// than one that waits for an allocation: a full channel pauses the copy, and a new number
-    /// waits for the copy.
+    /// Channel for changes of numbers (`WithEvents`). The task that reads it must not wait for an
+    /// allocation: a full channel pauses the copy, and the allocation of a new number waits for the
+    /// copy.
     pub events: Option<mpsc::Sender<AllocatorEvent>>,
     /// Check of the numbers that enter the copy.
     pub validator: Option<Validator>,
@@ -100,7 +101,7 @@ impl Default for AllocatorOptions {
     }
 }
 
-/// Error for options that contradict each other.
+/// Error for a mask that does not fit the range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the mask {mask:#x} would give two of the numbers from {} to {} the same value", range.min(), range.max())]
 pub struct InvalidOptions {
@@ -109,7 +110,7 @@ pub struct InvalidOptions {
 }
 
 impl AllocatorOptions {
-    /// Checks that the mask keeps different numbers different: it must have no bit in which numbers
+    /// Checks that masked numbers stay different: the mask must not contain a bit in which numbers
     /// of the range differ.
     pub(super) fn check(&self) -> Result<(), InvalidOptions> {
         let differing = self.range.min().number() ^ self.range.max().number();
@@ -124,9 +125,9 @@ impl AllocatorOptions {
 
     /// Returns the number of the range that a masked number was made from.
     pub(super) fn unmasked(&self, id: Id) -> Id {
-        let own = id.number() & self.prefix_mask == self.prefix_mask;
+        let has_mask = id.number() & self.prefix_mask == self.prefix_mask;
         match Id::new(id.number() & !self.prefix_mask) {
-            Some(unmasked) if own && !self.range.contains(id) => unmasked,
+            Some(unmasked) if has_mask && !self.range.contains(id) => unmasked,
             _ => id,
         }
     }

@@ -1,5 +1,5 @@
-//! Free numbers of a range. The range may have 2⁶⁴ numbers, so the pool stores the taken ones. No
-//! IO.
+//! Free numbers of a range. The range may have 2⁶⁴ numbers, so the pool stores the numbers that are
+//! not free. No IO.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -8,8 +8,8 @@ use rand::Rng;
 use super::backend::{Id, IdRange};
 
 /// Number of random choices before the pool searches for the next free number. If half of the range
-/// is taken, all choices fail once in 65,536 times. Only then, or if the range is nearly full, are
-/// the taken numbers scanned.
+/// is taken, all choices fail once in 65,536 times. The taken numbers are scanned only in that
+/// case, or if the range is nearly full.
 const RANDOM_TRIES: u32 = 16;
 
 /// Numbers of a range: free, leased (chosen here but not written yet) or used.
@@ -27,11 +27,10 @@ impl IdPool {
         Self { range, leased: HashSet::new(), taken: BTreeSet::new() }
     }
 
-    /// Leases a random free number. Random choices make it unlikely that two nodes choose the same
-    /// one.
+    /// Leases a random free number. Two nodes are unlikely to choose the same random number.
     pub(super) fn lease(&mut self, random: &mut impl Rng) -> Option<Id> {
-        let id = (0..RANDOM_TRIES).map(|_| self.random(random)).find(|id| !self.taken.contains(id)).or_else(|| {
-            let start = self.random(random);
+        let id = (0..RANDOM_TRIES).map(|_| self.random_number(random)).find(|id| !self.taken.contains(id)).or_else(|| {
+            let start = self.random_number(random);
             self.first_free(start, self.range.max()).or_else(|| self.first_free(self.range.min(), start))
         })?;
         self.taken.insert(id);
@@ -66,7 +65,7 @@ impl IdPool {
         }
     }
 
-    fn random(&self, random: &mut impl Rng) -> Id {
+    fn random_number(&self, random: &mut impl Rng) -> Id {
         Id::new(random.random_range(self.range.min().number()..=self.range.max().number())).unwrap_or(self.range.min())
     }
 

@@ -1,5 +1,5 @@
-//! Copies of the numbers of remote stores, which an allocator shows in addition to its own numbers
-//! (`RemoteCache`, `pkg/allocator`).
+//! Copies of the numbers of remote stores, which an allocator includes in addition to its own
+//! numbers (`RemoteCache`, `pkg/allocator`).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,7 +16,7 @@ use super::state::accepts;
 /// Capacity of the queue of changes to apply: one page of a list (`etcd.limit`, 256).
 const MUTATIONS_MAX: usize = 256;
 
-/// Copies of an allocator.
+/// All remote copies of an allocator.
 #[derive(Clone, Default)]
 pub(super) struct RemoteCopies(Arc<Mutex<Vec<Arc<RemoteCopy>>>>);
 
@@ -65,8 +65,8 @@ impl RemoteCopy {
                 vec![AllocatorEvent { kind: if known { AllocatorEventKind::Modify } else { AllocatorEventKind::Create }, id, key }]
             }
             Mutation::Delete(id) if accepts(self.options.validator.as_ref(), id, None) => {
-                let gone = self.cache().remove(id);
-                gone.map(|key| AllocatorEvent { kind: AllocatorEventKind::Delete, id, key }).into_iter().collect()
+                let removed = self.cache().remove(id);
+                removed.map(|key| AllocatorEvent { kind: AllocatorEventKind::Delete, id, key }).into_iter().collect()
             }
             Mutation::Upsert(..) | Mutation::Delete(_) | Mutation::Relisting | Mutation::Relisted => Vec::new(),
         }
@@ -75,17 +75,18 @@ impl RemoteCopy {
 
 impl RemoteCache {
     /// Follows a store over one connection, until `stop` is cancelled or the backend ends the
-    /// stream. The earlier entries keep answering until the first list is complete; entries that
-    /// the list lacks are then removed. An aborted list leaves nothing behind.
+    /// stream. The earlier entries keep answering lookups until the first list is complete. Entries
+    /// that are missing from the list are then removed. The entries of an incomplete list are
+    /// dropped.
     pub async fn watch(&self, backend: &impl Backend, stop: CancellationToken) {
         self.copy.cache().begin_list();
         let (sender, mut mutations) = mpsc::channel(MUTATIONS_MAX);
-        let take = async {
+        let apply_all = async {
             while let Some(mutation) = mutations.recv().await {
                 self.publish(self.copy.apply(mutation)).await;
             }
         };
-        stop.run_until_cancelled(async { tokio::join!(backend.list_and_watch(sender, stop.clone()), take) }).await;
+        stop.run_until_cancelled(async { tokio::join!(backend.list_and_watch(sender, stop.clone()), apply_all) }).await;
         let dropped = self.copy.cache().abort_list();
         self.publish(dropped.into_iter().map(|(id, key)| AllocatorEvent { kind: AllocatorEventKind::Delete, id, key }).collect()).await;
     }
@@ -99,7 +100,7 @@ impl RemoteCache {
     async fn publish(&self, changed: Vec<AllocatorEvent>) {
         if let Some(events) = &self.copy.options.events {
             for event in changed {
-                // a receiver that is no longer interested has been dropped
+                // sending fails only if the receiver was dropped
                 let _ = events.send(event).await;
             }
         }

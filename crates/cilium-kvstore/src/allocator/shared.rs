@@ -13,8 +13,9 @@ use super::options::AllocatorOptions;
 use super::remote::RemoteCopies;
 use super::state::AllocatorState;
 
-/// Number of mutexes for keys. One per key would grow without bound, and keys that share one
-/// sometimes wait for each other needlessly. With 16 active tasks the chance of that is 15 in 256.
+/// Number of mutexes for keys. One mutex per key would grow without bound. Keys that share a mutex
+/// sometimes wait for each other needlessly. With 16 active tasks, the probability of that is 15 in
+/// 256.
 const KEY_MUTEXES: usize = 256;
 
 pub(super) struct AllocatorShared<B> {
@@ -22,7 +23,7 @@ pub(super) struct AllocatorShared<B> {
     pub(super) options: AllocatorOptions,
     state: Mutex<AllocatorState>,
     /// Mutexes that serialize the writes for a key. The store's locks belong to the whole process,
-    /// and releasing a key must not overlap with allocating it.
+    /// so they cannot prevent that releasing a key overlaps with allocating it.
     key_mutexes: Vec<tokio::sync::Mutex<()>>,
     hasher: RandomState,
     /// Whether the first list is complete.
@@ -56,11 +57,11 @@ impl<B> AllocatorShared<B> {
 
     /// Returns the mutex of a key.
     pub(super) fn key_mutex(&self, key: &AllocatorKey) -> &tokio::sync::Mutex<()> {
-        let hash = usize::try_from(self.hasher.hash_one(key) % KEY_MUTEXES as u64).unwrap_or_default();
-        &self.key_mutexes[hash]
+        let index = usize::try_from(self.hasher.hash_one(key) % KEY_MUTEXES as u64).unwrap_or_default();
+        &self.key_mutexes[index]
     }
 
-    /// Adds a use of a key that is in use here.
+    /// Adds a use of a key that is already in use on this node. Returns its number.
     pub(super) fn reuse(&self, key: &AllocatorKey) -> Option<Id> {
         let mut state = self.state();
         let id = state.local.reuse(key)?;

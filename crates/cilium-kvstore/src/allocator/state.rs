@@ -15,13 +15,13 @@ pub(super) struct AllocatorState {
     pub(super) cache: Cache,
     pub(super) local: LocalKeys,
     pub(super) pool: IdPool,
-    /// References that the store may have although no key here uses them, because a response of the
-    /// store did not arrive.
-    pub(super) doubtful: HashMap<AllocatorKey, Id>,
+    /// References that the store may have although this node does not use their keys, because a
+    /// response of the store was lost.
+    pub(super) uncertain_references: HashMap<AllocatorKey, Id>,
     /// Numbers that are being written into the store again.
     pub(super) restoring: HashSet<Id>,
     /// Whether everything is being listed again. Until the list is complete, the copy may lack
-    /// entries that are older than those it has.
+    /// entries that are older than the entries that it has.
     is_relisting: bool,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct AllocatorState {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct MutationEffects {
     pub(super) event: Option<AllocatorEvent>,
-    /// Number in use here that was deleted from the store and must be written again.
+    /// Number in use on this node that was deleted from the store and must be written again.
     pub(super) restore: Option<(Id, AllocatorKey)>,
 }
 
@@ -38,10 +38,10 @@ impl AllocatorState {
         let mut cache = Cache::default();
         cache.begin_list();
         let (local, pool) = (LocalKeys::default(), IdPool::new(options.range));
-        Self { cache, local, pool, doubtful: HashMap::new(), restoring: HashSet::new(), is_relisting: false }
+        Self { cache, local, pool, uncertain_references: HashMap::new(), restoring: HashSet::new(), is_relisting: false }
     }
 
-    /// Returns the number of a key in the copy, if it is certainly the key's oldest one.
+    /// Returns the number of a key in the copy, if it is known to be the key's oldest number.
     pub(super) fn copied_id(&self, key: &AllocatorKey) -> Option<Id> {
         let first = self.cache.id(key).filter(|_| !self.is_relisting)?;
         self.cache.is_reported(first, key).then_some(first)
@@ -107,8 +107,8 @@ impl AllocatorState {
         Some(release)
     }
 
-    /// Forgets a key whose number was given to another key. Returns the event if the key was in use
-    /// here with this number.
+    /// Removes a key whose number was assigned to another key. Returns the event if this node used
+    /// the key with this number.
     pub(super) fn lose(&mut self, id: Id, key: &AllocatorKey) -> Option<AllocatorEvent> {
         (self.local.id(key) == Some(id)).then(|| {
             self.local.forget(key);

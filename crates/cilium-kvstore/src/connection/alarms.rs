@@ -3,8 +3,8 @@
 
 use crate::{Connection, KvstoreError};
 
-/// Maximum number of errors that are returned. etcd has two kinds of alarms for each member, and a
-/// missing leader.
+/// Maximum number of errors that are returned. Each member can have two kinds of alarms, and one
+/// error reports a missing leader.
 const ERRORS_MAX: usize = 8;
 
 /// Maximum characters of an error that is not an alarm. etcd's own texts have fewer than 40.
@@ -14,25 +14,25 @@ const ERROR_LENGTH_MAX: usize = 100;
 const ALARM_MARK: &str = "alarm:";
 
 impl Connection {
-    /// Returns the errors in the member's status, alarms by their names: `NOSPACE`, `CORRUPT`. etcd
-    /// requires no permission to read them.
+    /// Returns the errors in the member's status. Alarms are shortened to their names: `NOSPACE`,
+    /// `CORRUPT`. Reading them requires no etcd permission.
     ///
     /// # Errors
     /// [`KvstoreError`].
     pub async fn etcd_errors(&self) -> Result<Vec<String>, KvstoreError> {
-        Ok(named(&self.member_status().await?.errors))
+        Ok(error_names(&self.member_status().await?.errors))
     }
 }
 
-fn named(errors: &[String]) -> Vec<String> {
+fn error_names(errors: &[String]) -> Vec<String> {
     let name = |error: &String| match error.split_once(ALARM_MARK).and_then(|(_, rest)| rest.split_whitespace().next()) {
         Some(alarm) => alarm.chars().take(ERROR_LENGTH_MAX).collect(),
         None => error.trim().chars().take(ERROR_LENGTH_MAX).collect::<String>(),
     };
-    let mut named: Vec<String> = errors.iter().take(ERRORS_MAX).map(name).filter(|name| !name.is_empty()).collect();
-    named.sort();
-    named.dedup();
-    named
+    let mut names: Vec<String> = errors.iter().take(ERRORS_MAX).map(name).filter(|name| !name.is_empty()).collect();
+    names.sort();
+    names.dedup();
+    names
 }
 
 #[cfg(test)]
@@ -40,8 +40,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn alarms_are_named_and_other_errors_are_kept() {
-        let errors = |texts: &[&str]| named(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
+    fn alarms_are_shortened_and_other_errors_stay_as_they_are() {
+        let errors = |texts: &[&str]| error_names(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
         assert_eq!(errors(&[]), Vec::<String>::new());
         assert_eq!(
             errors(&["memberID:10501334649042878790 alarm:NOSPACE ", "memberID:1 alarm:NOSPACE ", "memberID:1 alarm:CORRUPT"]),

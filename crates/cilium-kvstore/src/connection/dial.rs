@@ -32,40 +32,41 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 type BoxedStream = Box<dyn Stream>;
 
 /// Opens the connection and creates its channel.
-pub(crate) async fn dial(file: &EtcdConfig, address: &EndpointAddress, options: &ClientOptions) -> Result<Channel, KvstoreError> {
+pub(crate) async fn dial(config: &EtcdConfig, address: &EndpointAddress, options: &ClientOptions) -> Result<Channel, KvstoreError> {
     let authority = address.authority();
     let limit = options.connect_timeout;
     let opening = async {
-        let (stream, _) = open_stream(file, address).await?;
+        let (stream, _) = open_stream(config, address).await?;
         into_channel(stream, address, options).await
     };
     timeout(limit, opening).await.unwrap_or_else(|_| Err(KvstoreError::Timeout { what: format!("connecting to {authority}"), limit }))
 }
 
-/// Checks, after a TLS connection failed without a reason, whether the server refuses our
-/// certificate or requires one. In TLS 1.3 it reports that only after the handshake, and our own
-/// writes can break the connection before we have read it. This therefore opens a second connection
-/// and only reads.
-pub(crate) async fn tls_refusal(file: &EtcdConfig, address: &EndpointAddress, options: &ClientOptions) -> Option<KvstoreError> {
-    let listening = async {
-        let (mut stream, tls) = open_stream(file, address).await.ok()?;
+/// Opens a second connection to find out whether the server refuses our certificate or requires
+/// one, after a TLS connection failed without a reason. In TLS 1.3 the server reports this only
+/// after the handshake, and our own writes can break the connection before we have read the alert.
+/// The second connection therefore only reads.
+pub(crate) async fn tls_refusal(config: &EtcdConfig, address: &EndpointAddress, options: &ClientOptions) -> Option<KvstoreError> {
+    let reading_alert = async {
+        let (mut stream, tls) = open_stream(config, address).await.ok()?;
         // tokio-rustls gives TLS errors this kind; any other kind adds no information
         let error = stream.read_u8().await.err().filter(|error| error.kind() == io::ErrorKind::InvalidData)?;
         Some(tls?.refusal(&error))
     };
-    let refusal = timeout(options.connect_timeout, listening).await.ok()??;
+    let refusal = timeout(options.connect_timeout, reading_alert).await.ok()??;
     Some(KvstoreError::Tls { authority: address.authority(), refusal })
 }
 
 /// Opens the stream. With TLS, also returns the object that explains its errors.
-async fn open_stream(file: &EtcdConfig, address: &EndpointAddress) -> Result<(BoxedStream, Option<ClientTls>), KvstoreError> {
+async fn open_stream(config: &EtcdConfig, address: &EndpointAddress) -> Result<(BoxedStream, Option<ClientTls>), KvstoreError> {
     let authority = address.authority();
-    // the files first: a missing certificate is a more useful error than a refused connection
-    let connect = |cause| KvstoreError::Connect { authority: authority.clone(), cause };
-    let tls = if address.secure { Some(read_tls(file).await.map_err(connect)??) } else { None };
-    let addresses = resolve(file, address).await.map_err(connect)?;
-    let stream = TcpStream::connect(addresses.as_slice()).await.map_err(connect)?;
-    stream.set_nodelay(true).map_err(connect)?;
+    // the files are read first: a missing certificate is a more useful error than a refused
+    // connection
+    let connect_error = |cause| KvstoreError::Connect { authority: authority.clone(), cause };
+    let tls = if address.secure { Some(read_tls(config).await.map_err(connect_error)??) } else { None };
+    let addresses = resolve(config, address).await.map_err(connect_error)?;
+    let stream = TcpStream::connect(addresses.as_slice()).await.map_err(connect_error)?;
+    stream.set_nodelay(true).map_err(connect_error)?;
     let Some(tls) = tls else {
         return Ok((Box::new(stream), None));
     };
@@ -80,23 +81,24 @@ async fn open_stream(file: &EtcdConfig, address: &EndpointAddress) -> Result<(Bo
     }
 }
 
-/// Resolves the name of an endpoint: with the aliases of the client file, otherwise with the
-/// system's resolver.
-pub(crate) async fn resolve(file: &EtcdConfig, address: &EndpointAddress) -> io::Result<Vec<SocketAddr>> {
-    if let Some(ips) = file.host_aliases.addresses(&address.host) {
+/// Resolves the host of an endpoint with the configured aliases, or otherwise with the system's
+/// resolver.
+pub(crate) async fn resolve(config: &EtcdConfig, address: &EndpointAddress) -> io::Result<Vec<SocketAddr>> {
+    if let Some(ips) = config.host_aliases.addresses(&address.host) {
         return Ok(ips.iter().map(|ip| SocketAddr::new(*ip, address.port)).collect());
     }
     Ok(lookup_host((address.host.as_str(), address.port)).await?.collect())
 }
 
-/// Reads the TLS files on a blocking thread. The outer error is that of the thread, which ends
-/// early only with the runtime.
-async fn read_tls(file: &EtcdConfig) -> io::Result<Result<ClientTls, KvstoreError>> {
-    let file = file.clone();
-    Ok(tokio::task::spawn_blocking(move || ClientTls::read(&file)).await?)
+/// Reads the TLS files on a blocking thread. The outer error means that the thread was cancelled,
+/// which happens only when the runtime shuts down.
+async fn read_tls(config: &EtcdConfig) -> io::Result<Result<ClientTls, KvstoreError>> {
+    let config = config.clone();
+    Ok(tokio::task::spawn_blocking(move || ClientTls::read(&config)).await?)
 }
 
-/// Passes the stream to tonic once. When it breaks, each further connection attempt of tonic fails.
+/// Creates a channel over the stream. tonic gets the stream once: after it breaks, every attempt of
+/// tonic to reconnect fails.
 async fn into_channel(stream: BoxedStream, address: &EndpointAddress, options: &ClientOptions) -> Result<Channel, KvstoreError> {
     let authority = address.authority();
     let invalid = || KvstoreError::InvalidEndpoint { endpoint: Endpoint::new(&authority), reason: "not of the form https://host:port" };
@@ -113,9 +115,9 @@ async fn into_channel(stream: BoxedStream, address: &EndpointAddress, options: &
         // etcd closes connections that ping without an open call ("too_many_pings": its
         // PermitWithoutStream is off)
         .keep_alive_while_idle(false);
-    let slot = Arc::new(Mutex::new(Some(TokioIo::new(stream))));
+    let unused_stream = Arc::new(Mutex::new(Some(TokioIo::new(stream))));
     let connector = tower::service_fn(move |_: Uri| {
-        let stream = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let stream = unused_stream.lock().unwrap_or_else(PoisonError::into_inner).take();
         async move { stream.ok_or_else(|| io::Error::new(io::ErrorKind::NotConnected, "the connection is broken")) }
     });
     endpoint

@@ -1,9 +1,9 @@
-//! Short ranges that are read once and then watched for as long as the connection lasts: heartbeat,
-//! cluster config, canaries.
+//! Short ranges that a connection reads once and then watches until it ends: heartbeat, cluster
+//! config, canaries.
 //!
 //! If etcd compacts the history that the watch needs, the range is read again and watched from
 //! there, over the same connection. The caller receives the difference as ordinary changes. Ranges
-//! of entries are not followed this way: the resync reads those again.
+//! of entries are not followed this way, because a resync reads them again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub struct FollowedRange {
     key: Vec<u8>,
     range_end: Option<Vec<u8>>,
     /// Existing keys, each with the revision of its last put.
-    known: BTreeMap<Vec<u8>, Revision>,
+    revision_by_key: BTreeMap<Vec<u8>, Revision>,
     /// `None` after a compaction, until the range is read again.
     watch: Option<Watch>,
     /// Listening time of the stream when this watch started.
@@ -34,7 +34,7 @@ pub struct FollowedRange {
 
 /// Result of reading the range, and a watch on it.
 struct RangeSnapshot {
-    found: Vec<KeyValue>,
+    key_values: Vec<KeyValue>,
     revision: Revision,
     watch: Watch,
 }
@@ -45,27 +45,27 @@ impl Connection {
     /// # Errors
     /// [`KvstoreError`]; `TooManyKeys` if the range has more keys than Cilium ever writes there.
     pub async fn follow(&self, key: &[u8], range_end: Option<&[u8]>) -> Result<(Vec<KeyValue>, FollowedRange), KvstoreError> {
-        let RangeSnapshot { found, watch, .. } = self.read_and_watch(key, range_end).await?;
+        let RangeSnapshot { key_values, watch, .. } = self.read_and_watch(key, range_end).await?;
         let follow = FollowedRange {
             connection: self.clone(),
             key: key.to_vec(),
             range_end: range_end.map(<[u8]>::to_vec),
-            known: revisions(&found),
+            revision_by_key: revisions(&key_values),
             listened_before_watch: watch.listened(),
             watch: Some(watch),
             listened: Duration::ZERO,
         };
-        Ok((found, follow))
+        Ok((key_values, follow))
     }
 
-    /// Reads again as long as etcd compacts the history before the watch starts. Each attempt is
-    /// paced like a list and a watch.
+    /// Repeats the read each time etcd compacts the history before the watch starts. The rate limit
+    /// of lists and watches applies to each attempt.
     async fn read_and_watch(&self, key: &[u8], range_end: Option<&[u8]>) -> Result<RangeSnapshot, KvstoreError> {
         loop {
-            let (found, revision) = self.read_short(key, range_end).await?;
+            let (key_values, revision) = self.read_short(key, range_end).await?;
             match self.watch(key, range_end, revision).await {
                 Err(error) if error.disposition() == Disposition::Resync => {}
-                watch => return Ok(RangeSnapshot { found, revision, watch: watch? }),
+                watch => return Ok(RangeSnapshot { key_values, revision, watch: watch? }),
             }
         }
     }
@@ -106,23 +106,24 @@ impl FollowedRange {
         }
     }
 
-    /// Returns the total time for which the range has been listened to: like [`Watch::listened`],
-    /// summed over all its watches.
+    /// Returns the total time for which the range has been listened to: the sum of the listening
+    /// times of its watches ([`Watch::listened`]).
     #[must_use]
     pub fn listened(&self) -> Duration {
-        let by_watch = self.watch.as_ref().map_or(Duration::ZERO, |watch| watch.listened().saturating_sub(self.listened_before_watch));
-        self.listened + by_watch
+        let listened_by_watch =
+            self.watch.as_ref().map_or(Duration::ZERO, |watch| watch.listened().saturating_sub(self.listened_before_watch));
+        self.listened + listened_by_watch
     }
 
-    /// Returns the changes since the last watch as its events would have reported them, except that
-    /// repeated changes of a key are merged.
+    /// Reads and watches the range again. Returns the changes since the last watch. Repeated
+    /// changes of a key are merged into one.
     async fn reread(&mut self) -> Result<Vec<Event>, KvstoreError> {
-        let RangeSnapshot { found, revision, watch } = self.connection.read_and_watch(&self.key, self.range_end.as_deref()).await?;
-        let now = revisions(&found);
-        let gone = self.known.keys().filter(|key| !now.contains_key(*key));
-        let mut events: Vec<Event> = gone.map(|key| Event::Delete { key: key.clone(), mod_revision: revision }).collect();
-        events.extend(found.into_iter().filter(|put| self.known.get(&put.key) != Some(&put.mod_revision)).map(Event::Put));
-        self.known = now;
+        let RangeSnapshot { key_values, revision, watch } = self.connection.read_and_watch(&self.key, self.range_end.as_deref()).await?;
+        let current = revisions(&key_values);
+        let deleted = self.revision_by_key.keys().filter(|key| !current.contains_key(*key));
+        let mut events: Vec<Event> = deleted.map(|key| Event::Delete { key: key.clone(), mod_revision: revision }).collect();
+        events.extend(key_values.into_iter().filter(|put| self.revision_by_key.get(&put.key) != Some(&put.mod_revision)).map(Event::Put));
+        self.revision_by_key = current;
         self.listened_before_watch = watch.listened();
         self.watch = Some(watch);
         Ok(events)
@@ -131,11 +132,11 @@ impl FollowedRange {
     fn track(&mut self, events: &[Event]) -> Result<(), KvstoreError> {
         for event in events {
             match event {
-                Event::Put(put) => self.known.insert(put.key.clone(), put.mod_revision),
-                Event::Delete { key, .. } => self.known.remove(key),
+                Event::Put(put) => self.revision_by_key.insert(put.key.clone(), put.mod_revision),
+                Event::Delete { key, .. } => self.revision_by_key.remove(key),
             };
         }
-        if self.known.len() > usize::try_from(KEYS_MAX).unwrap_or(usize::MAX) { Err(too_many(&self.key)) } else { Ok(()) }
+        if self.revision_by_key.len() > usize::try_from(KEYS_MAX).unwrap_or(usize::MAX) { Err(too_many(&self.key)) } else { Ok(()) }
     }
 }
 
@@ -144,6 +145,6 @@ fn too_many(key: &[u8]) -> KvstoreError {
     KvstoreError::TooManyKeys { reason }
 }
 
-fn revisions(found: &[KeyValue]) -> BTreeMap<Vec<u8>, Revision> {
-    found.iter().map(|put| (put.key.clone(), put.mod_revision)).collect()
+fn revisions(key_values: &[KeyValue]) -> BTreeMap<Vec<u8>, Revision> {
+    key_values.iter().map(|put| (put.key.clone(), put.mod_revision)).collect()
 }

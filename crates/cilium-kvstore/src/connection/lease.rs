@@ -1,11 +1,11 @@
-//! Remaining life of leases. Cilium attaches all its keys to leases; this module reads their life
-//! and renews none.
+//! Remaining time to live of leases. Cilium attaches all its keys to leases. This module only reads
+//! their time to live and renews no lease.
 
 use std::time::Duration;
 
 use crate::{Connection, KvstoreError, LeaseId};
 
-/// Remaining life of a lease.
+/// Remaining time to live of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseLife {
     /// The lease exists.
@@ -22,9 +22,9 @@ pub enum LeaseLife {
 }
 
 impl Connection {
-    /// Requests the life of a lease, without its keys: that needs no permission in releases of etcd
-    /// before and after CVE-2023-28235. Returns `Unknown` if it is refused nevertheless, or if the
-    /// server has no lease service.
+    /// Requests the remaining time to live of a lease, but not the lease's keys: this needs no
+    /// permission, in releases of etcd before and after the fix of CVE-2023-28235. Returns
+    /// `Unknown` if etcd refuses the request nevertheless, or if the server has no lease service.
     ///
     /// # Errors
     /// [`KvstoreError`].
@@ -34,11 +34,11 @@ impl Connection {
         }
         let reply = match self.time_to_live(lease).await {
             Ok(reply) => reply.0,
-            Err(error) if error.is_about_a_refused_call() => return Ok(LeaseLife::Unknown),
+            Err(error) if error.is_unimplemented_or_denied() => return Ok(LeaseLife::Unknown),
             Err(error) => return Err(error),
         };
-        // etcd's lease server answers -1 for a lease that it does not have; a lease that is about
-        // to be revoked has 0 or less
+        // etcd's lease server answers -1 for a lease that it does not have, and 0 or less for a
+        // lease that is about to be revoked
         let seconds = |seconds: i64| u64::try_from(seconds).map(Duration::from_secs).ok();
         Ok(match (seconds(reply.granted_ttl), seconds(reply.ttl)) {
             (Some(granted), Some(remaining)) if !granted.is_zero() => LeaseLife::Alive { granted, remaining },

@@ -1,24 +1,25 @@
-//! Limits of a connection: time, sizes and pace.
+//! Limits of a connection: timeouts, sizes and rates.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Limits of one connection. The defaults are Cilium's if Cilium has one (`pkg/kvstore/etcd.go`,
-/// `pkg/defaults`).
+/// Limits of one connection. The defaults are Cilium's, where Cilium has such a limit
+/// (`pkg/kvstore/etcd.go`, `pkg/defaults`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientOptions {
     /// Maximum silence of the server on an open watch or call before it is pinged. Cilium: 15 s.
     pub keepalive_heartbeat: Duration,
-    /// Maximum time of the response to a ping before the connection counts as broken. Cilium: 25 s.
+    /// Maximum time to wait for the response to a ping before the connection counts as broken.
+    /// Cilium: 25 s.
     pub keepalive_timeout: Duration,
-    /// Maximum time to open the connection: name resolution, TCP, TLS and HTTP/2. Default 10 s:
-    /// three SYNs (at 0, 1 and 3 s) have been lost by then, and Cilium gives its status checks the
-    /// same time.
+    /// Maximum time to open the connection: name resolution, TCP, TLS and HTTP/2. Default 10 s: if
+    /// there was no answer by then, three SYNs (at 0, 1 and 3 s) were lost. Cilium allows its
+    /// status checks the same time.
     pub connect_timeout: Duration,
-    /// Maximum time of one reply. Default 30 s: the largest allowed message needs 27 s over 10
-    /// Mbit/s, and etcd with a million keys needs 6 to 9 s after a restart.
+    /// Maximum time to wait for one reply. Default 30 s: the largest allowed message needs 27 s at
+    /// 10 Mbit/s, and an etcd with a million keys needs 6 to 9 s after a restart.
     pub request_timeout: Duration,
     /// Interval of progress requests on the watch stream, which limits the precision of ages.
     /// Default 10 s: a request has a few bytes, and 10 s is short compared with the minute between
@@ -26,8 +27,8 @@ pub struct ClientOptions {
     pub progress_interval: Duration,
     /// Keys per page of a list; 0 means unlimited. Cilium (`etcd.limit`): 256.
     pub page_limit: i64,
-    /// Whether lists come as a stream if the server supports it (etcd 3.7, `KV/RangeStream`). For
-    /// each page etcd counts the rest of the range, for a stream only once.
+    /// Whether to read lists as a stream if the server supports it (etcd 3.7, `KV/RangeStream`).
+    /// etcd counts the remaining range for each page, but only once for a stream.
     pub range_stream: bool,
     /// Lists and new watches per second, and also the size of a burst. Cilium (`etcd.qps`): 20.
     pub requests_per_second_max: u32,
@@ -37,9 +38,9 @@ pub struct ClientOptions {
     /// Maximum concurrent calls. Cilium (`etcd.maxInflight`): the same as `etcd.qps`.
     pub requests_in_flight_max: usize,
     /// Maximum size of a message, and therefore the memory that one reply may use. Default 32 MiB:
-    /// etcd accepts requests of up to 1.5 MiB by default and warns from 10 MiB up
-    /// (`embed.recommendedMaxRequestBytes`), so the largest value of any reasonable server fits
-    /// three times over.
+    /// etcd accepts requests of up to 1.5 MiB by default and warns above 10 MiB
+    /// (`embed.recommendedMaxRequestBytes`), so this is three times the largest value of any
+    /// reasonable server.
     pub message_bytes_max: usize,
 }
 
@@ -63,8 +64,8 @@ impl Default for ClientOptions {
 
 /// Token bucket with a rate per second and a burst of the same size.
 ///
-/// The rate may be higher until [`RateLimiter::caught_up`] is called, but the burst is always the
-/// usual one (Cilium's `pkg/kvstore/etcd.go`).
+/// Until [`RateLimiter::caught_up`] is called, the rate may be higher, but the burst is always the
+/// normal one (Cilium's `pkg/kvstore/etcd.go`).
 #[derive(Debug)]
 pub(crate) struct RateLimiter {
     burst: u32,
@@ -74,7 +75,8 @@ pub(crate) struct RateLimiter {
 #[derive(Debug)]
 struct TokenBucket {
     interval: Duration,
-    /// Time when the next token would be due if tokens came one by one.
+    /// Time at which the next token would be due if there were no bursts (GCRA's theoretical
+    /// arrival time).
     next_due: Instant,
 }
 
@@ -85,7 +87,7 @@ impl RateLimiter {
         Self { burst: per_second_max.max(1), bucket: Mutex::new(TokenBucket { interval, next_due: Instant::now() }) }
     }
 
-    /// Sets the usual rate.
+    /// Switches from the bootstrap rate to the normal rate.
     pub(crate) fn caught_up(&self) {
         self.bucket().interval = Duration::from_secs(1) / self.burst;
     }
@@ -104,7 +106,7 @@ impl RateLimiter {
         let mut bucket = self.bucket();
         let start = bucket.next_due.max(now);
         bucket.next_due = start + bucket.interval;
-        // the first calls of a burst do not wait until their tokens would be due one by one
+        // in a burst, a call may run up to `burst - 1` intervals before its token is due
         start.checked_sub(bucket.interval * (self.burst - 1)).map_or(now, |earliest| earliest.max(now))
     }
 }
@@ -114,12 +116,12 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_burst_passes_at_once_and_further_calls_are_paced() {
-        let pace = RateLimiter::new(20, None);
+    async fn a_burst_does_not_wait_and_later_calls_do() {
+        let limiter = RateLimiter::new(20, None);
         let start = Instant::now();
         let mut waits = Vec::new();
         for _ in 0..23 {
-            pace.acquire().await;
+            limiter.acquire().await;
             waits.push(start.elapsed().as_millis());
         }
         let mut expected = vec![0; 20];
@@ -130,27 +132,27 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(5)).await;
         let start = Instant::now();
         for _ in 0..20 {
-            pace.acquire().await;
+            limiter.acquire().await;
         }
-        assert!(start.elapsed() < Duration::from_millis(10), "an idle bucket is full again, and no fuller");
-        pace.acquire().await;
+        assert!(start.elapsed() < Duration::from_millis(10), "an idle bucket refills to one burst, not more");
+        limiter.acquire().await;
         assert!(start.elapsed() >= Duration::from_millis(50));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_bootstrap_rate_has_the_same_burst() {
-        let pace = RateLimiter::new(10, Some(100));
+        let limiter = RateLimiter::new(10, Some(100));
         let start = Instant::now();
         for _ in 0..60 {
-            pace.acquire().await;
+            limiter.acquire().await;
         }
         let fast = start.elapsed().as_millis();
-        assert!((500..=520).contains(&fast), "50 beyond the burst at 100 a second: {fast} ms");
-        pace.caught_up();
+        assert!((500..=520).contains(&fast), "50 calls after the burst, at 100 per second: {fast} ms");
+        limiter.caught_up();
         let start = Instant::now();
         for _ in 0..20 {
-            pace.acquire().await;
+            limiter.acquire().await;
         }
-        assert!(start.elapsed() >= Duration::from_secs(1), "10 beyond the burst at 10 a second");
+        assert!(start.elapsed() >= Duration::from_secs(1), "10 calls after the burst, at 10 per second");
     }
 }

@@ -7,9 +7,9 @@ use super::check_keys;
 use crate::error::printable;
 use crate::{KeyValue, KvstoreError, Page, Revision};
 
-/// Checker of a list in progress: the keys of a range as of one revision, ascending.
+/// Checks the pages of one list: keys of one range, as of one revision, in ascending order.
 pub(crate) struct ListChecker {
-    /// First key that has not been read.
+    /// Key with which the next page starts.
     next: Vec<u8>,
     /// End of the range; `\0` is the end of all keys.
     end: Vec<u8>,
@@ -21,12 +21,11 @@ pub(crate) struct ListChecker {
 }
 
 impl ListChecker {
-    /// Creates the checker of a list before its first page.
     pub(crate) fn new(start: Vec<u8>, end: Vec<u8>, revision: Revision, total_count: u64) -> Self {
         Self { next: start, end, revision, total_count, received_count: 0 }
     }
 
-    /// Returns the first key that has not been read.
+    /// Returns the key with which the next page starts.
     pub(crate) fn next(&self) -> &[u8] {
         &self.next
     }
@@ -36,20 +35,20 @@ impl ListChecker {
         self.revision
     }
 
-    /// Checks and adds the next keys. Returns them as a page.
-    pub(crate) fn accept(&mut self, found: Vec<PbKeyValue>, is_last: bool) -> Result<Page, KvstoreError> {
-        check_keys(&found, self.revision)?;
-        let mut after: Option<&[u8]> = None;
-        for PbKeyValue { key, .. } in &found {
-            let ascends = after.map_or(*key >= self.next, |after| key.as_slice() > after);
+    /// Checks the next keys and returns them as a page.
+    pub(crate) fn accept(&mut self, raw_key_values: Vec<PbKeyValue>, is_last: bool) -> Result<Page, KvstoreError> {
+        check_keys(&raw_key_values, self.revision)?;
+        let mut previous: Option<&[u8]> = None;
+        for PbKeyValue { key, .. } in &raw_key_values {
+            let ascends = previous.map_or(*key >= self.next, |previous| key.as_slice() > previous);
             if !ascends || (self.end != [0] && *key >= self.end) {
                 return Err(malformed(format!("{} is out of order in a list", printable(key))));
             }
-            after = Some(key);
+            previous = Some(key);
         }
-        self.received_count += found.len() as u64;
-        if found.is_empty() && !is_last {
-            // the same page would be requested forever
+        self.received_count += raw_key_values.len() as u64;
+        if raw_key_values.is_empty() && !is_last {
+            // otherwise the same page would be requested forever
             return Err(malformed("an empty page that is not the last of a list".into()));
         }
         if self.received_count > self.total_count || (is_last && self.received_count < self.total_count) {
@@ -57,11 +56,11 @@ impl ListChecker {
             let reason = format!("{received_count} keys of a list that has {total} by the server's own count");
             return Err(if received_count > total { KvstoreError::TooManyKeys { reason } } else { malformed(reason) });
         }
-        if let Some(last) = found.last() {
+        if let Some(last) = raw_key_values.last() {
             self.next.clone_from(&last.key);
             self.next.push(0);
         }
-        let key_values = found.into_iter().map(KeyValue::from).collect();
+        let key_values = raw_key_values.into_iter().map(KeyValue::from).collect();
         Ok(Page { revision: self.revision, key_values, total_count: self.total_count })
     }
 }
@@ -74,7 +73,7 @@ fn malformed(reason: String) -> KvstoreError {
 mod tests {
     use super::*;
 
-    fn found(keys: &[&str]) -> Vec<PbKeyValue> {
+    fn key_values(keys: &[&str]) -> Vec<PbKeyValue> {
         keys.iter().map(|key| PbKeyValue { key: key.as_bytes().to_vec(), mod_revision: 7, ..Default::default() }).collect()
     }
 
@@ -82,36 +81,36 @@ mod tests {
         ListChecker::new(b"a/".to_vec(), b"a0".to_vec(), Revision(7), total_count)
     }
 
-    fn refusal(result: Result<Page, KvstoreError>) -> String {
+    fn error_text(result: Result<Page, KvstoreError>) -> String {
         result.unwrap_err().to_string().replace("etcd sent an invalid answer: ", "")
     }
 
     #[test]
     fn the_number_of_keys_must_equal_the_count() {
-        let mut whole = checker(3);
-        assert_eq!(whole.accept(found(&["a/1", "a/2"]), false).unwrap().key_values.len(), 2);
-        assert_eq!(whole.next(), b"a/2\0");
-        assert_eq!(whole.accept(found(&["a/3"]), true).unwrap().total_count, 3);
+        let mut complete = checker(3);
+        assert_eq!(complete.accept(key_values(&["a/1", "a/2"]), false).unwrap().key_values.len(), 2);
+        assert_eq!(complete.next(), b"a/2\0");
+        assert_eq!(complete.accept(key_values(&["a/3"]), true).unwrap().total_count, 3);
         checker(0).accept(vec![], true).unwrap();
 
-        assert_eq!(refusal(checker(2).accept(found(&["a/1"]), true)), "1 keys of a list that has 2 by the server's own count");
+        assert_eq!(error_text(checker(2).accept(key_values(&["a/1"]), true)), "1 keys of a list that has 2 by the server's own count");
         let mut endless = checker(2);
-        endless.accept(found(&["a/1", "a/2"]), false).unwrap();
-        assert_eq!(refusal(endless.accept(found(&["a/3"]), false)), "3 keys of a list that has 2 by the server's own count");
-        assert_eq!(refusal(checker(2).accept(vec![], false)), "an empty page that is not the last of a list");
+        endless.accept(key_values(&["a/1", "a/2"]), false).unwrap();
+        assert_eq!(error_text(endless.accept(key_values(&["a/3"]), false)), "3 keys of a list that has 2 by the server's own count");
+        assert_eq!(error_text(checker(2).accept(vec![], false)), "an empty page that is not the last of a list");
     }
 
     #[test]
-    fn keys_must_be_ordered_and_of_the_range_and_revision() {
+    fn keys_must_be_in_order_in_range_and_not_newer_than_the_list() {
         for keys in [&["b"][..], &["a0"], &["A"], &["a/2", "a/1"], &["a/1", "a/1"]] {
-            let text = refusal(checker(9).accept(found(keys), false));
+            let text = error_text(checker(9).accept(key_values(keys), false));
             assert!(text.ends_with(" is out of order in a list"), "{text}");
         }
-        let mut twice = checker(9);
-        twice.accept(found(&["a/1", "a/2"]), false).unwrap();
-        assert_eq!(refusal(twice.accept(found(&["a/2"]), false)), "\"a/2\" is out of order in a list");
-        ListChecker::new(vec![0], vec![0], Revision(7), 1).accept(found(&["zz"]), true).unwrap();
-        let newer = ListChecker::new(b"a/".to_vec(), b"a0".to_vec(), Revision(6), 1).accept(found(&["a/1"]), true);
-        assert_eq!(refusal(newer), "\"a/1\" of revision 7 in a reply of revision 6");
+        let mut repeated = checker(9);
+        repeated.accept(key_values(&["a/1", "a/2"]), false).unwrap();
+        assert_eq!(error_text(repeated.accept(key_values(&["a/2"]), false)), "\"a/2\" is out of order in a list");
+        ListChecker::new(vec![0], vec![0], Revision(7), 1).accept(key_values(&["zz"]), true).unwrap();
+        let newer = ListChecker::new(b"a/".to_vec(), b"a0".to_vec(), Revision(6), 1).accept(key_values(&["a/1"]), true);
+        assert_eq!(error_text(newer), "\"a/1\" of revision 7 in a reply of revision 6");
     }
 }

@@ -1,5 +1,5 @@
-//! Lists in pages, all as of one revision. Each page is requested, or all but the first come as a
-//! stream if the server supports it (etcd 3.7).
+//! Lists in pages, all as of one revision. The first page is a request. The other pages are
+//! requests too, or parts of a stream if the server supports it (etcd 3.7).
 
 use etcd_client::proto::PbRangeResponse;
 use etcd_client::{GetOptions, GetStreamResponse};
@@ -8,11 +8,11 @@ use super::list_checker::ListChecker;
 use crate::error::printable;
 use crate::{Connection, KeyValue, KvstoreError, Revision, prefix_end};
 
-/// Page size from which halving starts if no limit was set: 16 of Cilium's pages.
-const PAGE_LIMIT_WHERE_UNLIMITED: i64 = 4096;
+/// Page size from which halving starts if there is no page limit: 16 of Cilium's pages.
+const FIRST_HALVED_PAGE_LIMIT: i64 = 4096;
 
-/// Maximum number of changed keys in one reply: 16 of Cilium's pages. Above that, a full list costs
-/// little more.
+/// Maximum number of changed keys in one reply: 16 of Cilium's pages. For more changed keys, a full
+/// list costs little more.
 const CHANGED_KEYS_MAX: i64 = 4096;
 
 /// List in progress. Its pages have ascending keys, and all have the revision of the first page.
@@ -20,23 +20,22 @@ pub struct PagedList {
     connection: Connection,
     start: Vec<u8>,
     end: Vec<u8>,
-    /// Current number of keys per page; smaller than `requested` while values are large. 0 means
-    /// unlimited.
+    /// Current number of keys per page; smaller than `requested_limit` while values are large. 0
+    /// means unlimited.
     limit: i64,
-    /// Requested number of keys per page.
-    requested: i64,
-    /// Whether values are left out.
+    requested_limit: i64,
     keys_only: bool,
-    /// Whether the connected member answers alone. It may be behind the others.
+    /// Whether the connected member answers without a quorum. Its state may be behind the other
+    /// members'.
     serializable: bool,
     /// Revision to read; `None` for the newest.
-    at: Option<Revision>,
-    /// Set by the first page, unless the list has an older revision.
+    at_revision: Option<Revision>,
+    /// Created from the first page. A list of keys with a known count has it from the start.
     checker: Option<ListChecker>,
     /// Stream with the remaining keys, if the server supports it.
     stream: Option<GetStreamResponse>,
     /// Whether the remaining keys must be requested page by page.
-    in_pages: bool,
+    pages_only: bool,
     /// Whether the first page has been requested.
     started: bool,
     done: bool,
@@ -66,9 +65,9 @@ pub struct ChangedKeys {
 }
 
 impl Connection {
-    /// Returns the keys that were put below a prefix after a revision; `None` if they are too many
-    /// for one reply. Needs no history, so it works even after a compaction. etcd reads the whole
-    /// prefix for it, so it is paced like a list.
+    /// Returns the keys that were put below a prefix after a revision; `None` if one reply cannot
+    /// contain them all. Needs no history, so it works even after a compaction. etcd scans the
+    /// whole prefix for it, so the rate limit of lists applies.
     ///
     /// # Errors
     /// [`KvstoreError`].
@@ -88,7 +87,7 @@ impl Connection {
     /// Lists the keys below a prefix, without values, as of the revision of a differential list.
     #[must_use]
     pub fn list_keys(&self, prefix: &[u8], changed: &ChangedKeys) -> PagedList {
-        PagedList::of_keys(self.clone(), prefix, changed)
+        PagedList::new_keys_only(self.clone(), prefix, changed)
     }
 }
 
@@ -102,21 +101,20 @@ impl PagedList {
             start,
             end: prefix_end(prefix),
             limit,
-            requested: limit,
+            requested_limit: limit,
             keys_only: false,
             serializable: false,
-            at: None,
+            at_revision: None,
             checker: None,
             stream: None,
-            in_pages: false,
+            pages_only: false,
             started: false,
             done: false,
         }
     }
 
-    /// Creates a list of keys without values, as of a revision that is known to have this many
-    /// keys.
-    pub(crate) fn of_keys(connection: Connection, prefix: &[u8], changed: &ChangedKeys) -> Self {
+    /// Creates a list of keys without values, as of a revision whose number of keys is known.
+    pub(crate) fn new_keys_only(connection: Connection, prefix: &[u8], changed: &ChangedKeys) -> Self {
         let list = Self::new(connection, prefix);
         let checker = ListChecker::new(list.start.clone(), list.end.clone(), changed.revision, changed.total_count);
         Self { keys_only: true, checker: Some(checker), ..list }
@@ -124,26 +122,28 @@ impl PagedList {
 
     /// Sets the number of keys per page; 0 means all.
     pub(crate) fn with_page_limit(self, limit: i64) -> Self {
-        Self { limit, requested: limit, ..self }
+        Self { limit, requested_limit: limit, ..self }
     }
 
-    /// Sets whether the connected member may answer alone.
+    /// Sets whether the connected member may answer without a quorum.
     pub(crate) fn serializable(self, serializable: bool) -> Self {
         // a stream does not support this option
-        Self { serializable, in_pages: serializable || self.in_pages, ..self }
+        Self { serializable, pages_only: serializable || self.pages_only, ..self }
     }
 
     /// Leaves out values, and reads the keys as of a revision.
-    pub(crate) fn keys_at(self, at: Revision) -> Self {
-        Self { keys_only: true, at: Some(at), ..self }
+    pub(crate) fn keys_at(self, at_revision: Revision) -> Self {
+        Self { keys_only: true, at_revision: Some(at_revision), ..self }
     }
 
-    /// Returns the next page, or `None` after the last one. The first page comes even if it is
-    /// empty. A page that is too large for one message is requested again with half as many keys.
+    /// Returns the next page, or `None` after the last one. The first page is returned even if it
+    /// is empty. A page that is too large for one message is requested again with half as many
+    /// keys.
     ///
     /// # Errors
-    /// [`KvstoreError`]; `Compacted` if the list took longer than etcd keeps history; `TooLarge` if
-    /// a single value is over the limit. The call can be repeated for the same page.
+    /// [`KvstoreError`]; `Compacted` if etcd compacted the list's revision before the list was
+    /// complete; `TooLarge` if a single value is over the limit. After an error, the same page can
+    /// be requested again.
     pub async fn next_page(&mut self) -> Result<Option<Page>, KvstoreError> {
         if self.done {
             return Ok(None);
@@ -151,11 +151,11 @@ impl PagedList {
         if !std::mem::replace(&mut self.started, true) {
             self.connection.pace().await;
         }
-        if let Some(page) = self.next_of_stream().await? {
+        if let Some(page) = self.next_streamed_page().await? {
             return Ok(Some(page));
         }
         loop {
-            let first = self.at.unwrap_or_default().0;
+            let first = self.at_revision.unwrap_or_default().0;
             let (start, revision) = self.checker.as_ref().map_or((&*self.start, first), |checker| (checker.next(), checker.revision().0));
             let mut options = GetOptions::new().with_range(self.end.clone()).with_limit(self.limit).with_revision(revision);
             if self.keys_only {
@@ -167,27 +167,27 @@ impl PagedList {
             match self.connection.range(start, options).await {
                 Ok((reply, newest)) => return self.accept(reply, newest).map(Some),
                 Err(KvstoreError::TooLarge { bytes_max, .. }) if self.limit == 1 => return Err(self.too_large(bytes_max)),
-                Err(KvstoreError::TooLarge { .. }) if self.limit == 0 => self.limit = PAGE_LIMIT_WHERE_UNLIMITED,
+                Err(KvstoreError::TooLarge { .. }) if self.limit == 0 => self.limit = FIRST_HALVED_PAGE_LIMIT,
                 Err(KvstoreError::TooLarge { .. }) => self.limit = (self.limit / 2).max(1),
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Returns the next part of the stream, once the list is known to have more than one page;
-    /// `None` if the part must be requested as a page.
-    async fn next_of_stream(&mut self) -> Result<Option<Page>, KvstoreError> {
-        if self.in_pages || self.checker.is_none() || !self.connection.has_range_stream() {
+    /// Returns the next part of the stream as a page, if the list has more than one page; `None` if
+    /// the page must be requested.
+    async fn next_streamed_page(&mut self) -> Result<Option<Page>, KvstoreError> {
+        if self.pages_only || self.checker.is_none() || !self.connection.has_range_stream() {
             return Ok(None);
         }
         let is_new = self.stream.is_none();
         match self.next_part().await {
             Ok(page) => return Ok(Some(page)),
-            Err(error) if is_new && error.is_about_a_missing_call() => self.connection.lacks_range_stream(),
-            // A part may be larger than a page. For a new stream, the page request reports the
-            // error or renews the token.
-            Err(error) if matches!(error, KvstoreError::TooLarge { .. }) || (is_new && error.is_a_failed_call()) => {
-                self.in_pages = true;
+            Err(error) if is_new && error.is_unimplemented() => self.connection.disable_range_stream(),
+            // A part may be larger than a page. If a new stream fails, the page request that
+            // follows reports the error or renews the token.
+            Err(error) if matches!(error, KvstoreError::TooLarge { .. }) || (is_new && error.is_failed_call()) => {
+                self.pages_only = true;
             }
             Err(error) => {
                 self.stream = None;
@@ -199,8 +199,8 @@ impl PagedList {
     }
 
     async fn next_part(&mut self) -> Result<Page, KvstoreError> {
-        let no_list = || malformed("a part without a page before it");
-        let checker = self.checker.as_mut().ok_or_else(no_list)?;
+        let no_first_page = || malformed("a part before the first page");
+        let checker = self.checker.as_mut().ok_or_else(no_first_page)?;
         let stream = match &mut self.stream {
             Some(stream) => stream,
             None => {
@@ -219,20 +219,20 @@ impl PagedList {
     fn accept(&mut self, reply: PbRangeResponse, newest: Revision) -> Result<Page, KvstoreError> {
         let count = u64::try_from(reply.count).map_err(|_| malformed("a negative count"))?;
         self.done = !reply.more;
-        self.grow(&reply);
-        let revision = self.at.unwrap_or(newest);
+        self.restore_limit(&reply);
+        let revision = self.at_revision.unwrap_or(newest);
         let checker = self.checker.get_or_insert_with(|| ListChecker::new(self.start.clone(), self.end.clone(), revision, count));
         checker.accept(reply.kvs, self.done)
     }
 
-    /// Doubles a halved limit again if twice the last page would fill at most half a message.
-    fn grow(&mut self, reply: &PbRangeResponse) {
-        let requested = self.requested;
-        let halved = self.limit != requested;
+    /// Doubles a halved page limit if a page of twice the size would fill at most half a message.
+    fn restore_limit(&mut self, reply: &PbRangeResponse) {
+        let requested_limit = self.requested_limit;
+        let halved = self.limit != requested_limit;
         let bytes: usize = reply.kvs.iter().map(|key_value| key_value.key.len() + key_value.value.len()).sum();
         if halved && bytes.saturating_mul(4) <= self.connection.options().message_bytes_max {
             let doubled = self.limit.saturating_mul(2);
-            self.limit = if requested == 0 { doubled.min(PAGE_LIMIT_WHERE_UNLIMITED) } else { doubled.min(requested) };
+            self.limit = if requested_limit == 0 { doubled.min(FIRST_HALVED_PAGE_LIMIT) } else { doubled.min(requested_limit) };
         }
     }
 

@@ -1,4 +1,4 @@
-//! Watches: the changes of a key or a range after a revision, in complete revisions.
+//! Watches of a key or a range: changes after a revision, grouped by complete revisions.
 
 #[cfg(feature = "test-util")]
 mod scripted;
@@ -18,33 +18,34 @@ use crate::{Connection, EtcdClusterId, Event, KvstoreError, Revision};
 pub use self::scripted::ScriptedWatch;
 
 /// Maximum size of the changes of one revision plus one fragment, in multiples of the largest
-/// message. When a lease or a range ends, all its keys are deleted in a single revision (1,000,000
-/// deletions of keys of 100 bytes use some 200 MB). Above this limit a list is the better way.
+/// message. When a lease expires or a range is deleted, all its keys are deleted in a single
+/// revision (1,000,000 deletions of keys of 100 bytes use some 200 MB). Above this limit, a list is
+/// the better choice.
 const BATCH_MESSAGES_MAX: usize = 8;
 
 /// Revision of an etcd that has never had a put (`server/storage/mvcc/kvstore.go`).
 const FIRST_REVISION: Revision = Revision(1);
 
-/// Watch in progress. Dropping it also ends it at the server.
+/// Watch in progress. Dropping it also cancels it at the server.
 pub struct Watch {
     subscription: Subscription,
-    /// Revision of the response to the creation, until it is returned.
+    /// Revision of the response that created the watch, until [`Watch::next`] returns it.
     created: Option<Revision>,
     assembler: RevisionAssembler,
 }
 
 /// Combines the responses of one watch into complete revisions. No IO.
 struct RevisionAssembler {
-    expected: EtcdClusterId,
+    etcd_cluster_id: EtcdClusterId,
     what: String,
     message_bytes_max: usize,
     /// Revision of the read before the watch. Events up to and including it are dropped: the watch
     /// starts at it, and older etcds send additional old events (etcd #20221).
-    read: Revision,
-    /// Revision of the newest event that was returned; initially that of the read.
-    returned: Revision,
-    /// Received events of a revision that is not complete yet. Between calls they belong to at most
-    /// one revision.
+    read_revision: Revision,
+    /// Revision of the newest event that was returned; initially `read_revision`.
+    returned_revision: Revision,
+    /// Events of a revision that is not complete yet. Between calls, all of them have the same
+    /// revision.
     pending: Vec<Event>,
 }
 
@@ -74,35 +75,35 @@ impl Connection {
     /// Watches a key, or the range `[key, range_end)`, after a revision that was read, and waits
     /// until the watch is created. If the token has expired, logs in again once.
     ///
-    /// The request starts at the read revision itself, whose events are dropped here. If a watch
-    /// starts one later, and that revision was a delete and is compacted, etcd before 3.4.36 and
-    /// 3.5.18 sends nothing at all (etcd #18089, #19179); this way it reports the compaction. A
-    /// watch that starts exactly at the compacted revision is not refused, so an idle etcd is read
-    /// only once.
+    /// The request starts at the read revision itself, and the events of that revision are dropped
+    /// here. If a watch started one revision later, and that revision was a delete and is
+    /// compacted, etcd before 3.4.36 and 3.5.18 would send nothing at all (etcd #18089, #19179).
+    /// With the earlier start, etcd reports the compaction. etcd accepts a watch that starts
+    /// exactly at the compacted revision, so a compaction of an idle etcd causes no second read.
     ///
     /// # Errors
     /// [`KvstoreError`]. `Compacted` may also be the first error of [`Watch::next`]. `WentBack` if
     /// the revision is in the future.
     pub async fn watch(&self, key: &[u8], range_end: Option<&[u8]>, after: Revision) -> Result<Watch, KvstoreError> {
         self.pace().await;
-        self.watch_at_once(key, range_end, after).await
+        self.watch_unlimited(key, range_end, after).await
     }
 
-    /// Watches only the deletes of a key or range.
+    /// Watches only the deletions of a key or range.
     ///
     /// # Errors
     /// Those of [`Connection::watch`].
     pub(crate) async fn watch_deletes(&self, key: &[u8], range_end: Option<&[u8]>, after: Revision) -> Result<Watch, KvstoreError> {
         self.pace().await;
-        self.begin_watch(key, range_end, after, &[WatchFilterType::NoPut]).await
+        self.watch_with_token_retry(key, range_end, after, &[WatchFilterType::NoPut]).await
     }
 
-    /// Watches a key or range without waiting for the pace, for locks.
-    pub(crate) async fn watch_at_once(&self, key: &[u8], range_end: Option<&[u8]>, after: Revision) -> Result<Watch, KvstoreError> {
-        self.begin_watch(key, range_end, after, &[]).await
+    /// Watches a key or range without waiting for the rate limit. For locks.
+    pub(crate) async fn watch_unlimited(&self, key: &[u8], range_end: Option<&[u8]>, after: Revision) -> Result<Watch, KvstoreError> {
+        self.watch_with_token_retry(key, range_end, after, &[]).await
     }
 
-    async fn begin_watch(
+    async fn watch_with_token_retry(
         &self,
         key: &[u8],
         range_end: Option<&[u8]>,
@@ -111,7 +112,7 @@ impl Connection {
     ) -> Result<Watch, KvstoreError> {
         let started = Instant::now();
         match self.try_watch(key, range_end, after, filters).await {
-            Err(error) if self.has_user() && error.is_about_the_token() => {
+            Err(error) if self.has_user() && error.is_token_error() => {
                 self.renew_token(started).await?;
                 self.try_watch(key, range_end, after, filters).await
             }
@@ -140,7 +141,7 @@ impl Connection {
         let assembler = RevisionAssembler::new(self.etcd_cluster_id(), what.clone(), message_bytes_max, after);
         let mut watch = Watch { subscription, created: None, assembler };
         let first = watch.subscription.next_within(limit).await.map_err(|_| too_long())?;
-        watch.begin(first)?;
+        watch.accept_creation(first)?;
         Ok(watch)
     }
 }
@@ -155,15 +156,15 @@ impl Watch {
             return Ok(WatchMessage::Created { revision });
         }
         loop {
-            let response = self.subscription.next().await.ok_or_else(|| self.ended())?;
+            let response = self.subscription.next().await.ok_or_else(|| self.end_error())?;
             if let Some(message) = self.assembler.accept(response)? {
                 return Ok(message);
             }
         }
     }
 
-    /// Returns how long the stream, which this watch shares with the others of its connection, has
-    /// sent nothing. etcd is asked for progress at each
+    /// Returns the time since the connection's watch stream last sent a response. All watches of a
+    /// connection share this stream. etcd is asked for progress at each
     /// [`ClientOptions::progress_interval`](crate::ClientOptions::progress_interval), so a healthy
     /// stream is never silent for long.
     #[must_use]
@@ -171,104 +172,105 @@ impl Watch {
         self.subscription.silence()
     }
 
-    /// Returns the total time for which that stream has been listened to. Time in which an unread
-    /// watch blocked it does not count. Use it as the clock for timeouts of expected events.
+    /// Returns the total time for which the connection's watch stream has been listened to. Time in
+    /// which an unread watch blocked the stream does not count. Use this as the clock for timeouts
+    /// of expected events.
     #[must_use]
     pub fn listened(&self) -> Duration {
         self.subscription.listened()
     }
 
-    /// Returns how often that stream was blocked for so long that changes may be lost in etcd,
-    /// whatever the cause (etcd #17529).
+    /// Returns how often the connection's watch stream was blocked for so long that etcd may have
+    /// lost changes (etcd #17529). The cause of the block does not matter.
     #[must_use]
     pub fn stalls(&self) -> u64 {
         self.subscription.stalls()
     }
 
-    /// Processes the response to the creation.
-    fn begin(&mut self, first: Option<PbWatchResponse>) -> Result<(), KvstoreError> {
-        let response = first.ok_or_else(|| self.ended())?;
+    /// Processes the response that creates the watch.
+    fn accept_creation(&mut self, first: Option<PbWatchResponse>) -> Result<(), KvstoreError> {
+        let response = first.ok_or_else(|| self.end_error())?;
         let revision = self.assembler.check(&response).inspect_err(|error| {
-            if error.is_about_the_token() {
+            if error.is_token_error() {
                 self.subscription.retire_stream();
             }
         })?;
         if !response.created {
             return Err(KvstoreError::Malformed { reason: "a watch that sends events before it is created".into() });
         }
-        if revision < self.assembler.read {
-            return Err(KvstoreError::WentBack { what: self.assembler.what.clone(), from: self.assembler.read, to: revision });
+        if revision < self.assembler.read_revision {
+            return Err(KvstoreError::WentBack { what: self.assembler.what.clone(), from: self.assembler.read_revision, to: revision });
         }
         self.created = Some(revision);
         Ok(())
     }
 
-    /// Returns why there are no more responses.
-    fn ended(&self) -> KvstoreError {
+    /// Returns the error with which the stream ended.
+    fn end_error(&self) -> KvstoreError {
         let what = self.assembler.what.clone();
         let Some(error) = self.subscription.end() else { return KvstoreError::WatchEnded { what } };
         match KvstoreError::from_call(what, self.assembler.message_bytes_max, error) {
-            // The message was never read, so its watch is unknown. etcd would send it again; a list
-            // avoids it with pages.
+            // tonic did not read the message, so it is unknown which watch it was for. etcd would
+            // send it again; a list avoids this, because it reads in pages.
             KvstoreError::TooLarge { what, bytes_max } => KvstoreError::BatchTooLarge { what, bytes_max },
             error => error,
         }
     }
 }
 
-/// Returns the start revision of the request: the revision that was read, and never 0, which means
-/// from now on.
+/// Returns the start revision of the request: the revision that was read, but at least 1, because 0
+/// means "from now on".
 fn start_revision(after: Revision) -> Revision {
     after.max(FIRST_REVISION)
 }
 
 impl RevisionAssembler {
-    fn new(expected: EtcdClusterId, what: String, message_bytes_max: usize, after: Revision) -> Self {
-        Self { expected, what, message_bytes_max, read: after, returned: after, pending: Vec::new() }
+    fn new(etcd_cluster_id: EtcdClusterId, what: String, message_bytes_max: usize, after: Revision) -> Self {
+        Self { etcd_cluster_id, what, message_bytes_max, read_revision: after, returned_revision: after, pending: Vec::new() }
     }
 
-    /// Processes one response; `None` while it is only a part of a message.
+    /// Processes one response; `None` if the response completes no message.
     fn accept(&mut self, response: PbWatchResponse) -> Result<Option<WatchMessage>, KvstoreError> {
         let header_revision = self.check(&response)?;
         if response.watch_id == WATCH_ID_OF_STREAM {
             return Ok(Some(WatchMessage::Progress));
         }
         let is_progress = response.events.is_empty() && !response.fragment;
-        if is_progress && header_revision < self.returned {
-            return Err(KvstoreError::WentBack { what: self.what.clone(), from: self.returned, to: header_revision });
+        if is_progress && header_revision < self.returned_revision {
+            return Err(KvstoreError::WentBack { what: self.what.clone(), from: self.returned_revision, to: header_revision });
         }
         self.append(response.events, header_revision)?;
         let complete = if response.fragment { self.take_complete_revisions() } else { std::mem::take(&mut self.pending) };
         if let Some(last) = complete.last() {
             let revision = last.mod_revision();
-            self.returned = revision;
+            self.returned_revision = revision;
             return Ok(Some(WatchMessage::Events { revision, events: complete }));
         }
         Ok(is_progress.then_some(WatchMessage::Progress))
     }
 
-    /// Returns all events of a response in fragments except those of its newest revision, which may
-    /// continue in the next fragment.
+    /// Removes the pending events of a fragmented response and returns them, except the events of
+    /// the newest revision, which may continue in the next fragment.
     fn take_complete_revisions(&mut self) -> Vec<Event> {
         let newest = self.pending.last().map(Event::mod_revision);
-        let unfinished = self.pending.iter().position(|event| Some(event.mod_revision()) == newest).unwrap_or(0);
-        let rest = self.pending.split_off(unfinished);
-        std::mem::replace(&mut self.pending, rest)
+        let newest_start = self.pending.iter().position(|event| Some(event.mod_revision()) == newest).unwrap_or(0);
+        let incomplete = self.pending.split_off(newest_start);
+        std::mem::replace(&mut self.pending, incomplete)
     }
 
-    /// Appends events. A header is never older than its own events, and nothing else about it is
-    /// certain: for a watch that is behind, the header revisions go up and down (`moveVictims` in
-    /// etcd's `watchable_store.go`).
+    /// Appends events. The revision of a header is never lower than the revisions of its own
+    /// events. Nothing else about it is certain: for a watch that is behind, the header revisions
+    /// go up and down (`moveVictims` in etcd's `watchable_store.go`).
     fn append(&mut self, events: Vec<PbEvent>, header_revision: Revision) -> Result<(), KvstoreError> {
         let bytes_max = self.message_bytes_max.saturating_mul(BATCH_MESSAGES_MAX);
         let mut bytes: usize = self.pending.iter().map(size).sum();
         for event in events {
             let event = Event::try_from(event)?;
             let revision = event.mod_revision();
-            if revision <= self.read {
+            if revision <= self.read_revision {
                 continue;
             }
-            if revision <= self.returned || self.pending.last().is_some_and(|last| revision < last.mod_revision()) {
+            if revision <= self.returned_revision || self.pending.last().is_some_and(|last| revision < last.mod_revision()) {
                 return Err(KvstoreError::Malformed { reason: format!("{}: an event of revision {revision} out of order", self.what) });
             }
             if revision > header_revision {
@@ -284,10 +286,11 @@ impl RevisionAssembler {
         Ok(())
     }
 
-    /// Checks the origin of a response and whether it ends the watch. Returns the revision of its
-    /// header. etcd gives no reason with a compaction, and no revision with any other end.
+    /// Checks that a response comes from the same etcd, and whether it ends the watch. Returns the
+    /// revision of its header. etcd gives no reason if it ends the watch because of a compaction,
+    /// and no revision if it ends the watch for another reason.
     fn check(&self, response: &PbWatchResponse) -> Result<Revision, KvstoreError> {
-        let (_, revision) = check_header(Some(self.expected), response.header.as_ref())?;
+        let (_, revision) = check_header(Some(self.etcd_cluster_id), response.header.as_ref())?;
         let what = || self.what.clone();
         if response.compact_revision != 0 {
             return Err(KvstoreError::Compacted { what: what(), compact_revision: Some(Revision(response.compact_revision)) });
@@ -318,10 +321,10 @@ mod tests {
     const CLUSTER: u64 = 0xabc;
 
     fn assembler() -> RevisionAssembler {
-        assembly_after(1)
+        assembler_after(1)
     }
 
-    fn assembly_after(revision: i64) -> RevisionAssembler {
+    fn assembler_after(revision: i64) -> RevisionAssembler {
         RevisionAssembler::new(EtcdClusterId(CLUSTER), "watching".into(), 1000, Revision(revision))
     }
 
@@ -353,8 +356,8 @@ mod tests {
         let mut assembler = assembler();
         assert_eq!(assembler.accept(fragment(&[("a", 2), ("b", 3)])).unwrap(), events(&[("a", 2)]));
         assert_eq!(assembler.accept(fragment(&[("c", 3)])).unwrap(), None);
-        let requested = PbWatchResponse { watch_id: WATCH_ID_OF_STREAM, ..response(9, &[]) };
-        assert_eq!(assembler.accept(requested).unwrap(), Some(WatchMessage::Progress));
+        let progress = PbWatchResponse { watch_id: WATCH_ID_OF_STREAM, ..response(9, &[]) };
+        assert_eq!(assembler.accept(progress).unwrap(), Some(WatchMessage::Progress));
         assert_eq!(assembler.accept(response(9, &[("d", 3), ("e", 4)])).unwrap(), events(&[("b", 3), ("c", 3), ("d", 3), ("e", 4)]));
         assert_eq!(assembler.accept(response(9, &[])).unwrap(), Some(WatchMessage::Progress));
     }
@@ -362,8 +365,8 @@ mod tests {
     /// The watch starts at the revision that was read, and etcd before 3.4.38 and 3.5.22 sends old
     /// events to a watch that starts at a future revision.
     #[test]
-    fn events_of_the_read_revision_are_dropped_and_progress_changes_nothing() {
-        let mut assembler = assembly_after(5);
+    fn events_up_to_the_read_revision_are_dropped() {
+        let mut assembler = assembler_after(5);
         assert_eq!(assembler.accept(response(5, &[("a", 5)])).unwrap(), None);
         assert_eq!(assembler.accept(response(9, &[("a", 4), ("b", 5), ("c", 6)])).unwrap(), events(&[("c", 6)]));
         assert_eq!(assembler.accept(response(9, &[("a", 3)])).unwrap(), None);
@@ -377,16 +380,16 @@ mod tests {
     }
 
     #[test]
-    fn every_response_must_be_of_the_same_etcd() {
-        let of = |header| PbWatchResponse { header, ..response(2, &[("a", 2)]) };
+    fn every_response_must_come_from_the_same_etcd() {
+        let with_header = |header| PbWatchResponse { header, ..response(2, &[("a", 2)]) };
         let message = |response| assembler().accept(response).unwrap_err().to_string();
         let other = PbResponseHeader { cluster_id: 0xdef, ..Default::default() };
-        assert_eq!(message(of(Some(other))), "etcd cluster id changed from abc to def");
-        assert_eq!(message(of(None)), "reply without header");
+        assert_eq!(message(with_header(Some(other))), "etcd cluster id changed from abc to def");
+        assert_eq!(message(with_header(None)), "reply without header");
     }
 
     #[test]
-    fn the_end_of_a_watch_has_a_disposition() {
+    fn each_error_of_a_watch_has_a_disposition() {
         let outcome = |response: PbWatchResponse| {
             let error = assembler().accept(response).unwrap_err();
             (error.to_string(), error.disposition())
@@ -395,8 +398,8 @@ mod tests {
         assert_eq!(outcome(compacted), ("watching: the revision is compacted up to 7".into(), Disposition::Resync));
         let expired = PbWatchResponse { canceled: true, cancel_reason: "etcdserver: invalid auth token".into(), ..response(9, &[]) };
         assert_eq!(outcome(expired), ("watching: cancelled by etcd: etcdserver: invalid auth token".into(), Disposition::Retry));
-        let backwards = "etcd sent an invalid answer: watching: an event of revision";
-        assert_eq!(outcome(response(9, &[("a", 3), ("b", 2)])), (format!("{backwards} 2 out of order"), Disposition::Retry));
+        let event_error = "etcd sent an invalid answer: watching: an event of revision";
+        assert_eq!(outcome(response(9, &[("a", 3), ("b", 2)])), (format!("{event_error} 2 out of order"), Disposition::Retry));
         let newer = "etcd sent an invalid answer: watching: an event of revision 10 in a response of revision 9";
         assert_eq!(outcome(response(9, &[("a", 10)])), (newer.into(), Disposition::Retry));
         let (text, disposition) = outcome(response(0, &[]));

@@ -1,6 +1,6 @@
 //! Stream that all watches of a connection share, as in etcd's own client (`clientv3/watch.go`). A
-//! stream costs some 25 KB here (two buffers of tonic's, three tasks) and several goroutines in
-//! etcd, and a mesh has ten watches for each of up to 511 clusters.
+//! stream costs some 25 KB here (two buffers of tonic, three tasks) and several goroutines in etcd,
+//! and a mesh has ten watches for each of up to 511 clusters.
 //!
 //! One task reads the stream. It creates the requested watches, cancels those that were dropped,
 //! passes each response to its watch, and reports to all watches why the stream ended. No response
@@ -18,29 +18,30 @@ use tokio::task::JoinSet;
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
-/// Number of unanswered progress requests from which the stream is reported. Six take a minute.
-/// While watches are behind, etcd answers only once they have caught up.
+/// Number of unanswered progress requests from which the stream is reported. At the default
+/// interval, six requests take a minute. While watches are behind, etcd answers only after they
+/// have caught up.
 const UNANSWERED_MAX: u32 = 6;
 
 /// Watch id of responses that concern no single watch (etcd's `clientv3.InvalidWatchID`): answers
 /// to a progress request, and refusals to create a watch.
 pub(crate) const WATCH_ID_OF_STREAM: i64 = -1;
 
-/// Maximum number of buffered responses per watch: one, while the previous one is processed. Each
-/// may have up to `message_bytes_max` bytes.
+/// Maximum number of buffered responses per watch: the next response waits while the previous one
+/// is processed. Each may have up to `message_bytes_max` bytes.
 const RESPONSES_WAITING_MAX: usize = 1;
 
-/// Id of a stream's first watch. The client chooses the ids, and never 0: an etcd that refuses a
-/// watch without an id (3.5.1) does so with the id 0, and then sends nothing more to the watch that
-/// it gave that id.
+/// Id of a stream's first watch. The client chooses the ids and never uses 0: etcd 3.5.1 refuses
+/// the creation of a watch with the id 0 in the response, and afterwards sends nothing more to a
+/// watch that has this id.
 const FIRST_WATCH_ID: i64 = 1;
 
 /// Minimum delay of a response that counts as a stall. While the stream is not read, etcd fills its
-/// own buffers, and then delays its events for the whole stream. If those are compacted meanwhile,
-/// releases before 3.4.31 and 3.5.13 skip them silently (etcd #17529). Shorter delays fit into the
-/// buffers of etcd and of the connection. The limit was not measured. With a compaction every 5
-/// minutes, the shortest interval in etcd's charts, one in sixty stalls of this length coincides
-/// with one.
+/// own buffers, and then delays events for the whole stream. If etcd compacts the delayed events
+/// meanwhile, releases before 3.4.31 and 3.5.13 skip them silently (etcd #17529). The buffers of
+/// etcd and of the connection absorb shorter delays. This value is an estimate, not a measurement.
+/// With a compaction every 5 minutes, the shortest interval in etcd's charts, one in sixty stalls
+/// of this length coincides with a compaction.
 const STALL_MIN: Duration = Duration::from_secs(5);
 
 /// Sender of the responses of one watch.
@@ -53,25 +54,25 @@ pub(crate) struct CreateRequest {
     pub(crate) options: WatchOptions,
 }
 
-/// One watch stream. It ends, at the server too, when the last watch that holds it is dropped.
+/// One watch stream. It ends, also at the server, when the last watch on it is dropped.
 pub(crate) struct SharedStream {
-    shared: Arc<StreamShared>,
+    shared: Arc<SharedStreamState>,
     /// Task that reads the stream. Dropping this aborts it.
     _reader: JoinSet<()>,
 }
 
-/// One watch's part of a stream. Dropping it ends the watch at the server.
+/// Receiver of one watch's responses on a shared stream. Dropping it ends the watch at the server.
 pub(crate) struct Subscription {
     stream: Arc<SharedStream>,
     responses: mpsc::Receiver<Box<PbWatchResponse>>,
 }
 
-/// State that the watches of a stream and its reader share.
+/// State that the watches of a stream share with the task that reads the stream.
 #[derive(Default)]
-struct StreamShared {
+struct SharedStreamState {
     state: Mutex<StreamState>,
-    /// Notified when the reader has a request or a dropped watch to handle.
-    notice: Notify,
+    /// Wakes the reader for a new request or a dropped watch.
+    reader_wakeup: Notify,
     /// Reason why the stream ended; `None` if etcd gave none.
     end: OnceLock<Option<etcd_client::Error>>,
 }
@@ -81,20 +82,20 @@ struct StreamState {
     /// Whether no more watches are accepted, because the stream or its token has ended.
     closed: bool,
     requests: VecDeque<(CreateRequest, ResponseSender)>,
-    /// Start of the current wait for a response; `None` while one is handed over.
+    /// Start of the current wait for a response; `None` while a response is delivered to its watch.
     listening_since: Option<Instant>,
     /// Total time of the earlier waits.
     listened: Duration,
-    /// Time since which a response waits to be received by its watch.
-    held_up_since: Option<Instant>,
-    /// Number of responses that waited for [`STALL_MIN`] or longer.
+    /// Start of the delivery of a response that its watch has not received yet.
+    delivering_since: Option<Instant>,
+    /// Number of deliveries that took [`STALL_MIN`] or longer.
     stalls: u64,
     /// Number of progress requests since the last answer.
     unanswered: u32,
 }
 
 impl SharedStream {
-    /// Opens a stream with its first watch. etcd sends nothing before a watch is requested.
+    /// Opens a stream with its first watch, because etcd sends nothing before a watch is requested.
     pub(crate) async fn open(
         mut client: WatchClient,
         first: CreateRequest,
@@ -103,7 +104,7 @@ impl SharedStream {
         let stream = client.watch(first.key, Some(first.options.with_watch_id(FIRST_WATCH_ID))).await?;
         let (requests, response_stream) = stream.split();
         let (sender, responses) = mpsc::channel(RESPONSES_WAITING_MAX);
-        let shared = Arc::new(StreamShared::default());
+        let shared = Arc::new(SharedStreamState::default());
         let next_watch_id = FIRST_WATCH_ID + 1;
         let reader = StreamReader { shared: Arc::clone(&shared), requests, creating: Some(sender), next_watch_id, watches: HashMap::new() };
         let mut task = JoinSet::new();
@@ -112,7 +113,7 @@ impl SharedStream {
         Ok((Arc::clone(&stream), Subscription { stream, responses }))
     }
 
-    /// Requests another watch; `None` if the stream accepts no more.
+    /// Requests another watch; `None` if the stream is closed to new watches.
     pub(crate) fn subscribe(self: &Arc<Self>, request: &CreateRequest) -> Option<Subscription> {
         let (sender, responses) = mpsc::channel(RESPONSES_WAITING_MAX);
         let mut state = self.shared.state();
@@ -121,12 +122,12 @@ impl SharedStream {
         }
         state.requests.push_back((request.clone(), sender));
         drop(state);
-        self.shared.notice.notify_one();
+        self.shared.reader_wakeup.notify_one();
         Some(Subscription { stream: Arc::clone(self), responses })
     }
 
-    /// Returns whether many progress requests are unanswered, as behind a proxy that forwards only
-    /// changes.
+    /// Returns whether at least [`UNANSWERED_MAX`] progress requests are unanswered, as behind a
+    /// proxy that forwards only changes.
     pub(crate) fn progress_is_unanswered(&self) -> bool {
         self.shared.state().unanswered >= UNANSWERED_MAX
     }
@@ -143,10 +144,10 @@ impl Subscription {
     pub(crate) async fn next_within(&mut self, limit: Duration) -> Result<Option<PbWatchResponse>, Elapsed> {
         let started = self.listened();
         loop {
-            let left = limit.saturating_sub(self.listened().saturating_sub(started));
-            match timeout(left, self.next()).await {
-                Err(_) if !left.is_zero() => {}
-                done => return done,
+            let remaining = limit.saturating_sub(self.listened().saturating_sub(started));
+            match timeout(remaining, self.next()).await {
+                Err(_) if !remaining.is_zero() => {}
+                result => return result,
             }
         }
     }
@@ -167,8 +168,8 @@ impl Subscription {
         state.listened + state.listening_since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// Returns the number of stalls. After each one events may be missing, so the caller must
-    /// compare what it has read.
+    /// Returns the number of stalls. After each stall events may be missing, so the caller must
+    /// compare its copy with etcd.
     pub(crate) fn stalls(&self) -> u64 {
         self.stream.shared.state().stalls
     }
@@ -182,25 +183,25 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        // the reader looks for closed receivers
+        // close first: the woken reader searches for closed receivers
         self.responses.close();
-        self.stream.shared.notice.notify_one();
+        self.stream.shared.reader_wakeup.notify_one();
     }
 }
 
-impl StreamShared {
+impl SharedStreamState {
     fn state(&self) -> MutexGuard<'_, StreamState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn listens(&self, listens: bool) {
+    fn set_listening(&self, listening: bool) {
         let mut state = self.state();
         let before = state.listening_since.take();
         state.listened += before.map_or(Duration::ZERO, |since| since.elapsed());
-        state.listening_since = listens.then(Instant::now);
-        let held_up = state.held_up_since.take();
-        state.stalls += u64::from(held_up.is_some_and(|since| since.elapsed() >= STALL_MIN));
-        state.held_up_since = (!listens).then(Instant::now);
+        state.listening_since = listening.then(Instant::now);
+        let delivery_start = state.delivering_since.take();
+        state.stalls += u64::from(delivery_start.is_some_and(|since| since.elapsed() >= STALL_MIN));
+        state.delivering_since = (!listening).then(Instant::now);
     }
 
     /// Returns the next requested watch whose receiver still exists.
@@ -210,12 +211,12 @@ impl StreamShared {
     }
 }
 
-/// Task state of the only reader and writer of the stream.
+/// State of the task that reads and writes the stream. No other task does either.
 struct StreamReader {
-    shared: Arc<StreamShared>,
+    shared: Arc<SharedStreamState>,
     requests: WatchRequestSender,
-    /// Receiver of the watch that is being created. The next request is sent after the response to
-    /// this one, because newer etcds refuse a watch without an id.
+    /// Response sender of the watch that is being created. The next request is sent only after the
+    /// response to this one, because newer etcds refuse a watch without its id in the response.
     creating: Option<ResponseSender>,
     next_watch_id: i64,
     watches: HashMap<i64, ResponseSender>,
@@ -233,20 +234,20 @@ impl StreamReader {
     async fn run(mut self, mut responses: WatchResponseStream, progress_interval: Duration) {
         let mut progress = interval_at(Instant::now() + progress_interval, progress_interval);
         progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        self.shared.listens(true);
+        self.shared.set_listening(true);
         let end = loop {
-            // a request fails to be sent only if the stream is ending, which the next read reports
+            // sending a request fails only if the stream is ending, which the next read reports
             tokio::select! {
                 response = responses.message() => match response {
                     Ok(Some(response)) => {
-                        self.shared.listens(false);
+                        self.shared.set_listening(false);
                         self.deliver(response.0).await;
-                        self.shared.listens(true);
+                        self.shared.set_listening(true);
                     }
                     Ok(None) => break None,
                     Err(error) => break Some(error),
                 },
-                () = self.shared.notice.notified() => {}
+                () = self.shared.reader_wakeup.notified() => {}
                 _ = progress.tick() => {
                     drop(self.requests.request_progress().await);
                     let mut state = self.shared.state();
@@ -256,8 +257,8 @@ impl StreamReader {
             self.cancel_dropped().await;
             self.create_next().await;
         };
-        // set before the watches see the end of their channels, which close when this reader is
-        // dropped
+        // must be set before the watches see the end of their channels, which close when this
+        // reader is dropped
         let _ = self.shared.end.set(end);
     }
 
@@ -271,7 +272,7 @@ impl StreamReader {
         } else if response.watch_id == WATCH_ID_OF_STREAM {
             self.shared.state().unanswered = 0;
             for sender in self.watches.values() {
-                // a watch that has not received its last response receives that first
+                // no copy for a watch that has not received its previous response yet
                 let _ = sender.try_send(Box::new(response.clone()));
             }
         } else if let Some(sender) = self.watches.get(&response.watch_id) {
@@ -306,14 +307,14 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_unread_response_is_a_stall_and_silence_is_not() {
-        let shared = StreamShared::default();
-        shared.listens(true);
-        for (held_up, stalls) in [(STALL_MIN / 2, 0), (STALL_MIN / 2, 0), (STALL_MIN, 1), (STALL_MIN / 2, 1), (2 * STALL_MIN, 2)] {
+    async fn a_slow_delivery_is_a_stall_and_silence_is_not() {
+        let shared = SharedStreamState::default();
+        shared.set_listening(true);
+        for (delivery, stalls) in [(STALL_MIN / 2, 0), (STALL_MIN / 2, 0), (STALL_MIN, 1), (STALL_MIN / 2, 1), (2 * STALL_MIN, 2)] {
             tokio::time::advance(10 * STALL_MIN).await;
-            shared.listens(false);
-            tokio::time::advance(held_up).await;
-            shared.listens(true);
+            shared.set_listening(false);
+            tokio::time::advance(delivery).await;
+            shared.set_listening(true);
             assert_eq!(shared.state().stalls, stalls);
         }
     }

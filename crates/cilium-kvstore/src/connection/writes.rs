@@ -1,5 +1,5 @@
-//! Writes over a connection: puts, deletes, transactions, leases, users. Each is one call that is
-//! not repeated on failure.
+//! Writes over a connection: puts, deletes, transactions, leases, users. Each operation is one call
+//! and is not retried.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::error::printable;
 use crate::{Connection, KvstoreError, LeaseId, Revision};
 
 impl Connection {
-    /// Puts a key, with a lease unless that is 0.
+    /// Puts a key. The key gets no lease if `lease` is 0.
     pub(crate) async fn put(&self, key: &[u8], value: &[u8], lease: LeaseId) -> Result<Revision, KvstoreError> {
         let mut kv = self.shared.kv.clone();
         let options = (lease.0 != 0).then(|| PutOptions::new().with_lease(lease.0));
@@ -30,50 +30,53 @@ impl Connection {
         Ok((count, revision))
     }
 
-    /// Runs a transaction.
     pub(crate) async fn transact(&self, what: impl Fn() -> String, txn: Txn) -> Result<(PbTxnResponse, Revision), KvstoreError> {
         let _permit = self.shared.permit().await;
-        self.transact_at_once(what, txn).await
+        self.transact_without_permit(what, txn).await
     }
 
     /// Runs the transaction of a lock, without waiting for a permit.
-    pub(crate) async fn transact_at_once(&self, what: impl Fn() -> String, txn: Txn) -> Result<(PbTxnResponse, Revision), KvstoreError> {
+    pub(crate) async fn transact_without_permit(
+        &self,
+        what: impl Fn() -> String,
+        txn: Txn,
+    ) -> Result<(PbTxnResponse, Revision), KvstoreError> {
         let mut kv = self.shared.kv.clone();
-        let (reply, revision) = self.shared.vital(what, Box::pin(kv.txn(txn)), |reply| reply.0.header.as_ref()).await?;
+        let (reply, revision) = self.shared.call_without_permit(what, Box::pin(kv.txn(txn)), |reply| reply.0.header.as_ref()).await?;
         Ok((reply.0, revision))
     }
 
-    /// Reads for a lock, without waiting for a permit.
-    pub(crate) async fn range_at_once(&self, key: &[u8], options: GetOptions) -> Result<(PbRangeResponse, Revision), KvstoreError> {
+    /// Runs a read of a lock, without waiting for a permit.
+    pub(crate) async fn range_without_permit(&self, key: &[u8], options: GetOptions) -> Result<(PbRangeResponse, Revision), KvstoreError> {
         let mut kv = self.shared.kv.clone();
         let call = Box::pin(kv.get(key, Some(options)));
-        let (reply, revision) = self.shared.vital(|| format!("reading {}", printable(key)), call, |reply| reply.0.header.as_ref()).await?;
+        let (reply, revision) =
+            self.shared.call_without_permit(|| format!("reading {}", printable(key)), call, |reply| reply.0.header.as_ref()).await?;
         Ok((reply.0, revision))
     }
 
     /// Deletes the key of a lock, without waiting for a permit.
-    pub(crate) async fn delete_at_once(&self, key: &[u8]) -> Result<(), KvstoreError> {
+    pub(crate) async fn delete_without_permit(&self, key: &[u8]) -> Result<(), KvstoreError> {
         let mut kv = self.shared.kv.clone();
         let call = Box::pin(kv.delete(key, None));
-        self.shared.vital(|| format!("deleting {}", printable(key)), call, |reply| reply.0.header.as_ref()).await?;
+        self.shared.call_without_permit(|| format!("deleting {}", printable(key)), call, |reply| reply.0.header.as_ref()).await?;
         Ok(())
     }
 
-    /// Grants a lease.
-    pub(crate) async fn grant(&self, life: Duration) -> Result<LeaseId, KvstoreError> {
+    pub(crate) async fn grant(&self, ttl: Duration) -> Result<LeaseId, KvstoreError> {
         let mut leases = self.shared.client.lease_client();
-        let seconds = i64::try_from(life.as_secs()).unwrap_or(i64::MAX).max(1);
+        let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX).max(1);
         let call = Box::pin(leases.grant(seconds, None));
-        let (reply, _) = self.shared.vital(|| "requesting a lease".into(), call, |reply| reply.0.header.as_ref()).await?;
+        let (reply, _) = self.shared.call_without_permit(|| "requesting a lease".into(), call, |reply| reply.0.header.as_ref()).await?;
         match reply.0.id {
             0 => Err(KvstoreError::Malformed { reason: "a lease without an id".into() }),
             id => Ok(LeaseId(id)),
         }
     }
 
-    /// Renews a lease. Returns false if etcd no longer has it. Opens a stream for each renewal: a
-    /// lease is renewed every five minutes, and one stream per lease would keep a thousand streams
-    /// open in between.
+    /// Renews a lease. Returns false if etcd no longer has it. Opens a new stream for each renewal:
+    /// a lease is renewed every five minutes, and with one stream per lease a thousand streams
+    /// would stay open between renewals.
     pub(crate) async fn keep_alive(&self, lease: LeaseId, limit: Duration) -> Result<bool, KvstoreError> {
         let mut leases = self.shared.client.lease_client();
         let what = || format!("renewing lease {:x}", lease.0);
@@ -91,7 +94,7 @@ impl Connection {
     pub(crate) async fn revoke(&self, lease: LeaseId) -> Result<(), KvstoreError> {
         let mut leases = self.shared.client.lease_client();
         let what = || format!("revoking lease {:x}", lease.0);
-        match self.shared.vital(what, Box::pin(leases.revoke(lease.0)), |reply| reply.0.header.as_ref()).await {
+        match self.shared.call_without_permit(what, Box::pin(leases.revoke(lease.0)), |reply| reply.0.header.as_ref()).await {
             Err(KvstoreError::Rpc { code: Code::NotFound, .. }) | Ok(_) => Ok(()),
             Err(error) => Err(error),
         }
@@ -101,43 +104,41 @@ impl Connection {
     pub(crate) async fn member_status(&self) -> Result<PbStatusResponse, KvstoreError> {
         let mut maintenance = self.shared.client.maintenance_client();
         let what = || "reading the member's status".into();
-        let (reply, _) = self.shared.vital(what, Box::pin(maintenance.status()), |reply| reply.0.header.as_ref()).await?;
+        let (reply, _) = self.shared.call_without_permit(what, Box::pin(maintenance.status()), |reply| reply.0.header.as_ref()).await?;
         Ok(reply.0)
     }
 
     /// Adds a user without a password, who authenticates with a certificate. Returns false if the
-    /// name exists.
+    /// user already exists.
     pub(crate) async fn add_user(&self, name: &str) -> Result<bool, KvstoreError> {
         let mut users = self.shared.client.auth_client();
         let call = Box::pin(users.user_add(name, "", Some(UserAddOptions::new().with_no_pwd())));
-        match self.shared.vital(|| format!("adding user {name:?}"), call, |reply| reply.0.header.as_ref()).await {
+        match self.shared.call_without_permit(|| format!("adding user {name:?}"), call, |reply| reply.0.header.as_ref()).await {
             Ok(_) => Ok(true),
             Err(KvstoreError::Rpc { message, .. }) if message.contains("user name already exists") => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// Returns the roles of a user.
     pub(crate) async fn roles_of(&self, name: &str) -> Result<Vec<String>, KvstoreError> {
         let mut users = self.shared.client.auth_client();
         let call = Box::pin(users.user_get(name));
-        let (reply, _) = self.shared.vital(|| format!("reading user {name:?}"), call, |reply| reply.0.header.as_ref()).await?;
+        let (reply, _) =
+            self.shared.call_without_permit(|| format!("reading user {name:?}"), call, |reply| reply.0.header.as_ref()).await?;
         Ok(reply.0.roles)
     }
 
-    /// Grants a role to a user.
     pub(crate) async fn grant_role(&self, name: &str, role: &str) -> Result<(), KvstoreError> {
         let mut users = self.shared.client.auth_client();
         let what = || format!("granting role {role:?} to user {name:?}");
-        self.shared.vital(what, Box::pin(users.user_grant_role(name, role)), |reply| reply.0.header.as_ref()).await?;
+        self.shared.call_without_permit(what, Box::pin(users.user_grant_role(name, role)), |reply| reply.0.header.as_ref()).await?;
         Ok(())
     }
 
-    /// Revokes a role from a user.
     pub(crate) async fn revoke_role(&self, name: &str, role: &str) -> Result<(), KvstoreError> {
         let mut users = self.shared.client.auth_client();
-        let what = || format!("revoking role {role:?} of user {name:?}");
-        self.shared.vital(what, Box::pin(users.user_revoke_role(name, role)), |reply| reply.0.header.as_ref()).await?;
+        let what = || format!("revoking role {role:?} from user {name:?}");
+        self.shared.call_without_permit(what, Box::pin(users.user_revoke_role(name, role)), |reply| reply.0.header.as_ref()).await?;
         Ok(())
     }
 
@@ -145,7 +146,7 @@ impl Connection {
     pub(crate) async fn delete_user(&self, name: &str) -> Result<bool, KvstoreError> {
         let mut users = self.shared.client.auth_client();
         let call = Box::pin(users.user_delete(name));
-        match self.shared.vital(|| format!("deleting user {name:?}"), call, |reply| reply.0.header.as_ref()).await {
+        match self.shared.call_without_permit(|| format!("deleting user {name:?}"), call, |reply| reply.0.header.as_ref()).await {
             Ok(_) => Ok(true),
             Err(KvstoreError::Rpc { message, .. }) if message.contains("user name not found") => Ok(false),
             Err(error) => Err(error),
@@ -153,7 +154,6 @@ impl Connection {
     }
 }
 
-/// Returns the options for deleting one key, or a range up to an end.
 fn delete_options(range_end: Option<&[u8]>) -> Option<DeleteOptions> {
     range_end.map(|end| DeleteOptions::new().with_range(end))
 }

@@ -7,10 +7,11 @@ const INTERVAL_HEALTHY: Duration = Duration::from_secs(30);
 /// Base interval while an endpoint is not healthy.
 const INTERVAL_FAILING: Duration = Duration::from_secs(5);
 
-/// Returns 30 s while every endpoint is healthy, otherwise 5 s. In a cluster of n nodes it is
-/// multiplied by ln(1 + n), so that the load on etcd grows more slowly than the number of nodes.
+/// Returns the interval: 30 s while every endpoint is healthy, otherwise 5 s. In a cluster of n
+/// nodes it is multiplied by ln(1 + n), so that the load on etcd grows more slowly than the number
+/// of nodes.
 ///
-/// | nodes | well | failing |
+/// | nodes | healthy | failing |
 /// |---|---|---|
 /// | 0 (not known) | 30 s | 5 s |
 /// | 1 | 20.8 s | 3.5 s |
@@ -35,7 +36,8 @@ pub fn status_check_interval(nodes: u64, all_healthy: bool) -> Duration {
 mod tests {
     use super::*;
 
-    /// The table above, which equals Cilium's except for rounding.
+    /// The table in the doc comment of [`status_check_interval`] equals Cilium's except for
+    /// rounding.
     #[test]
     fn the_documented_table_is_correct() {
         let tenths = |nodes, healthy| (status_check_interval(nodes, healthy).as_secs_f64() * 10.0).round() / 10.0;

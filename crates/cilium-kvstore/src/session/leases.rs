@@ -1,9 +1,9 @@
-//! Leases: the lease of each key, the remaining life of each lease, and the observers that are
-//! called when a lease is lost (Cilium's `etcd_lease.go`).
+//! Leases: the lease of each key, the time to live of each lease, and the observers that are called
+//! when a lease is lost (Cilium's `etcd_lease.go`).
 //!
-//! A session has two instances: one for keys, and one for locks, whose leases are short. Only
-//! hashes of keys are stored, so that a million keys use some 30 MB. An observer of lost leases
-//! stores its own keys, and asks which of them were affected.
+//! A session has two instances: one for keys, and one for locks, whose leases have a short time to
+//! live. Only hashes of keys are stored, so that a million keys use some 30 MB. An observer
+//! therefore stores its own keys, and checks for each of them whether its lease was lost.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -21,9 +21,9 @@ use crate::{Connection, KvstoreError, LeaseId};
 /// Interval between attempts to renew a lease (etcd's client: `retryConnWait`).
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Maximum concurrent renewals. With 8, a thousand leases (a million keys) are renewed within a
-/// second at a round trip of 8 ms.
-const RENEWALS_AT_ONCE: usize = 8;
+/// Maximum concurrent renewals. With 8 of them and a round trip of 8 ms, a thousand leases (a
+/// million keys) are renewed within a second.
+const CONCURRENT_RENEWALS_MAX: usize = 8;
 
 /// Scope of a key that matches no observer's prefix.
 const NO_SCOPE: u16 = u16::MAX;
@@ -40,7 +40,6 @@ pub struct LostKeys {
 }
 
 impl LostKeys {
-    /// Creates the set of these keys.
     #[cfg(test)]
     pub(crate) fn of<'a>(keys: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let hasher = RandomState::new();
@@ -70,14 +69,14 @@ impl LostKeys {
 
 /// Leases for one purpose: keys or locks.
 pub(super) struct Leases {
-    life: Duration,
+    ttl: Duration,
     keys_per_lease_max: u32,
     hasher: RandomState,
     table: Mutex<LeaseTable>,
-    /// Held while a lease is granted, so that only one is requested at a time. The waiting tasks
-    /// then choose again.
+    /// Locked while a lease is granted, so that only one lease is requested at a time. The waiting
+    /// tasks then choose a lease again.
     granting: tokio::sync::Mutex<()>,
-    /// Notified when a lease was added, or when all must be renewed.
+    /// Notified when a lease was added, or when all leases must be renewed.
     changed: Notify,
 }
 
@@ -110,9 +109,9 @@ struct TrackedLease {
 }
 
 impl Leases {
-    pub(super) fn new(life: Duration, keys_per_lease_max: u32) -> Self {
+    pub(super) fn new(ttl: Duration, keys_per_lease_max: u32) -> Self {
         Self {
-            life,
+            ttl,
             keys_per_lease_max: keys_per_lease_max.max(1),
             hasher: RandomState::new(),
             table: Mutex::default(),
@@ -121,32 +120,32 @@ impl Leases {
         }
     }
 
-    /// Returns the lease for a key: its existing one, otherwise one with capacity, otherwise a new
-    /// one. The key is counted from now on.
+    /// Returns the lease for a key: the lease that it already has, otherwise a lease with capacity,
+    /// otherwise a new lease. The key counts on its lease from now on.
     pub(super) async fn lease_for(&self, connection: &Connection, key: &[u8]) -> Result<LeaseId, KvstoreError> {
         if let Some(lease) = self.choose(key) {
             return Ok(lease);
         }
-        // held across the call on purpose: a waiting task chooses again, and usually gets the lease
-        // that was just granted
+        // stays locked during the call on purpose: a waiting task chooses again, and usually gets
+        // the new lease
         let _granting = self.granting.lock().await;
         if let Some(lease) = self.choose(key) {
             return Ok(lease);
         }
         let requested_at = Instant::now();
-        let id = connection.grant(self.life).await?;
-        tracing::debug!(lease = format!("{:x}", id.0), life = ?self.life, "got a lease");
-        self.table().add(id, requested_at, self.life);
+        let id = connection.grant(self.ttl).await?;
+        tracing::debug!(lease = format!("{:x}", id.0), life = ?self.ttl, "granted a lease");
+        self.table().add(id, requested_at, self.ttl);
         self.changed.notify_one();
         Ok(self.choose(key).unwrap_or(id))
     }
 
-    /// Attaches a key to a lease of another session, which is renewed from now on like our own. The
-    /// first renewal follows at once and shows whether the lease still exists.
+    /// Attaches a key to the lease of another session. This session renews the lease from now on.
+    /// The first renewal follows at once and shows whether the lease still exists.
     pub(super) fn adopt(&self, key: &[u8], lease: LeaseId) {
         let hash = self.hasher.hash_one(key);
-        let life = self.life;
-        if self.table().adopt(hash, key, lease, life) {
+        let ttl = self.ttl;
+        if self.table().adopt(hash, key, lease, ttl) {
             self.changed.notify_one();
         }
     }
@@ -163,13 +162,13 @@ impl Leases {
         table.leases.get(&key_lease.lease).map(|lease| lease.id)
     }
 
-    /// Stops counting a key.
+    /// Stops counting a key on its lease.
     pub(super) fn release(&self, key: &[u8]) {
         let hash = self.hasher.hash_one(key);
         self.table().release(hash);
     }
 
-    /// Returns whether any key is counted.
+    /// Returns whether any key is counted on a lease.
     pub(super) fn is_in_use(&self) -> bool {
         !self.table().keys.is_empty()
     }
@@ -179,7 +178,7 @@ impl Leases {
         self.table().leases.len()
     }
 
-    /// Returns all leases, to be revoked.
+    /// Returns the ids of all leases.
     pub(super) fn ids(&self) -> Vec<LeaseId> {
         self.table().leases.values().map(|lease| lease.id).collect()
     }
@@ -190,17 +189,17 @@ impl Leases {
         self.table().lease(lease).map_or_else(cancelled, |lease| lease.lost_token.clone())
     }
 
-    /// Sets or removes the observer of a prefix. Keys that are counted already keep their
-    /// observer's scope.
+    /// Sets or removes the observer of a prefix. Keys that are already counted stay with the prefix
+    /// that matched when they were counted.
     pub(super) fn set_observer(&self, prefix: &[u8], observer: Option<LeaseObserver>) {
         let mut table = self.table();
-        match table.observers.iter_mut().find(|(known, _)| known == prefix) {
-            Some((_, known)) => *known = observer,
+        match table.observers.iter_mut().find(|(observed, _)| observed == prefix) {
+            Some((_, current)) => *current = observer,
             None => table.observers.push((prefix.to_vec(), observer)),
         }
     }
 
-    /// Handles leases that etcd no longer has. Scans all keys only once for all leases, because a
+    /// Handles leases that etcd no longer has. Scans all keys once for all these leases, because a
     /// wiped etcd loses all of them.
     pub(super) fn lose(&self, leases: &[LeaseId]) {
         let mut table = self.table();
@@ -211,26 +210,26 @@ impl Leases {
         let affected = table.lose(&lost, &self.hasher);
         drop(table);
         let first = leases.first().map(|lease| format!("{:x}", lease.0));
-        tracing::warn!(count = lost.len(), first, "leases were lost: their writers write the keys again");
+        tracing::warn!(count = lost.len(), first, "leases were lost; their keys will be written again");
         for (observer, lost) in affected {
             observer(&lost);
         }
     }
 
     /// Handles a change of the etcd's history: all leases are lost.
-    pub(super) fn lose_all(&self) {
+    pub(super) fn mark_all_lost(&self) {
         self.lose(&self.ids());
     }
 
-    /// Renews all leases at once, because this etcd may no longer have them.
+    /// Renews all leases at once, because the etcd of a new connection may no longer have them.
     pub(super) fn renew_all(&self) {
         let now = Instant::now();
         self.table().leases.values_mut().for_each(|lease| lease.renew_at = now);
         self.changed.notify_one();
     }
 
-    /// Renews the leases for as long as it is polled: each after a third of its life. Failed
-    /// renewals are repeated until the lease has expired.
+    /// Renews leases for as long as the future is polled: each lease after a third of its time to
+    /// live. A failed renewal is repeated until the lease expires.
     pub(super) async fn keep(&self, connection: impl Fn() -> Option<Connection>) {
         loop {
             let next = self.table().leases.values().map(|lease| lease.renew_at.min(lease.lost_at)).min();
@@ -245,8 +244,8 @@ impl Leases {
                 () = self.changed.notified() => continue,
             }
             let now = Instant::now();
-            let over: Vec<LeaseId> = self.table().leases.values().filter(|lease| lease.lost_at <= now).map(|lease| lease.id).collect();
-            self.lose(&over);
+            let expired: Vec<LeaseId> = self.table().leases.values().filter(|lease| lease.lost_at <= now).map(|lease| lease.id).collect();
+            self.lose(&expired);
             self.renew_due(connection(), now).await;
         }
     }
@@ -254,11 +253,11 @@ impl Leases {
     async fn renew_due(&self, connection: Option<Connection>, now: Instant) {
         let due: Vec<LeaseId> = self.table().leases.values().filter(|lease| lease.renew_at <= now).map(|lease| lease.id).collect();
         let Some(connection) = connection else {
-            due.into_iter().for_each(|lease| self.retry(lease));
+            due.into_iter().for_each(|lease| self.retry_later(lease));
             return;
         };
-        // a response that takes longer must not delay the other renewals
-        let limit = (self.life / 3).min(Duration::from_secs(10));
+        // a slow response must not delay the renewal of the other leases
+        let limit = (self.ttl / 3).min(Duration::from_secs(10));
         let calls = due.into_iter().map(|lease| {
             let connection = connection.clone();
             async move {
@@ -266,7 +265,7 @@ impl Leases {
                 (lease, requested_at, connection.keep_alive(lease, limit).await)
             }
         });
-        let mut answers = stream::iter(calls).buffer_unordered(RENEWALS_AT_ONCE);
+        let mut answers = stream::iter(calls).buffer_unordered(CONCURRENT_RENEWALS_MAX);
         let mut lost = Vec::new();
         while let Some((lease, requested_at, answer)) = answers.next().await {
             match answer {
@@ -274,7 +273,7 @@ impl Leases {
                 Ok(false) => lost.push(lease),
                 Err(error) => {
                     tracing::debug!(lease = format!("{:x}", lease.0), %error, "cannot renew a lease");
-                    self.retry(lease);
+                    self.retry_later(lease);
                 }
             }
         }
@@ -283,11 +282,11 @@ impl Leases {
 
     fn set_renewed(&self, lease: LeaseId, requested_at: Instant) {
         if let Some(lease) = self.table().lease(lease) {
-            (lease.renew_at, lease.lost_at) = (requested_at + self.life / 3, requested_at + self.life);
+            (lease.renew_at, lease.lost_at) = (requested_at + self.ttl / 3, requested_at + self.ttl);
         }
     }
 
-    fn retry(&self, lease: LeaseId) {
+    fn retry_later(&self, lease: LeaseId) {
         if let Some(lease) = self.table().lease(lease) {
             lease.renew_at = Instant::now() + RETRY_INTERVAL;
         }
@@ -304,15 +303,15 @@ impl LeaseTable {
         self.leases.get_mut(number)
     }
 
-    fn add(&mut self, id: LeaseId, requested_at: Instant, life: Duration) {
+    fn add(&mut self, id: LeaseId, requested_at: Instant, ttl: Duration) {
         let number = self.next_number;
         self.next_number = self.next_number.wrapping_add(1);
         // a new lease is renewed after a third of its life
         let lease = TrackedLease {
             id,
             keys: 0,
-            renew_at: requested_at + life / 3,
-            lost_at: requested_at + life,
+            renew_at: requested_at + ttl / 3,
+            lost_at: requested_at + ttl,
             lost_token: CancellationToken::new(),
         };
         self.leases.insert(number, lease);
@@ -320,13 +319,13 @@ impl LeaseTable {
         self.current = Some(number);
     }
 
-    /// Attaches a key to a lease. Returns whether the lease is new here.
-    fn adopt(&mut self, hash: u64, key: &[u8], id: LeaseId, life: Duration) -> bool {
+    /// Attaches a key to a lease. Returns whether the lease was unknown before.
+    fn adopt(&mut self, hash: u64, key: &[u8], id: LeaseId, ttl: Duration) -> bool {
         let known = self.numbers.get(&id).copied();
         let number = known.unwrap_or_else(|| {
             let current = self.current;
             let now = Instant::now();
-            self.add(id, now, life);
+            self.add(id, now, ttl);
             let number = self.next_number.wrapping_sub(1);
             if let Some(lease) = self.leases.get_mut(&number) {
                 lease.renew_at = now;
@@ -347,9 +346,9 @@ impl LeaseTable {
         if let Some(lease) = self.keys.get(&hash).and_then(|key_lease| self.leases.get(&key_lease.lease)) {
             return Some(lease.id);
         }
-        let has_room = |number: &u32, table: &Self| table.leases.get(number).is_some_and(|lease| lease.keys < keys_per_lease_max);
-        let number = self.current.filter(|number| has_room(number, self));
-        let number = number.or_else(|| self.leases.keys().copied().find(|number| has_room(number, self)))?;
+        let has_capacity = |number: &u32, table: &Self| table.leases.get(number).is_some_and(|lease| lease.keys < keys_per_lease_max);
+        let number = self.current.filter(|number| has_capacity(number, self));
+        let number = number.or_else(|| self.leases.keys().copied().find(|number| has_capacity(number, self)))?;
         self.current = Some(number);
         let scope = self.scope(key);
         self.keys.insert(hash, KeyLease { lease: number, scope });
@@ -414,21 +413,21 @@ mod tests {
     }
 
     fn grant(leases: &Leases, id: i64) {
-        leases.table().add(LeaseId(id), Instant::now(), leases.life);
+        leases.table().add(LeaseId(id), Instant::now(), leases.ttl);
     }
 
     #[tokio::test]
-    async fn keys_keep_their_lease_and_new_keys_fill_the_current_one() {
+    async fn keys_keep_their_lease_and_new_keys_use_the_current_lease() {
         let leases = Leases::new(Duration::from_secs(60), 2);
-        assert_eq!(choose(&leases, "a"), None, "there is none to be had");
+        assert_eq!(choose(&leases, "a"), None, "no lease has been granted");
         grant(&leases, 1);
         assert_eq!((choose(&leases, "a"), choose(&leases, "b")), (Some(1), Some(1)));
-        assert_eq!(choose(&leases, "c"), None, "full");
+        assert_eq!(choose(&leases, "c"), None, "the lease is full");
         grant(&leases, 2);
         assert_eq!((choose(&leases, "c"), choose(&leases, "a"), choose(&leases, "d")), (Some(2), Some(1), Some(2)));
         leases.release(b"a");
         leases.release(b"a");
-        assert_eq!((choose(&leases, "e"), choose(&leases, "f")), (Some(1), None), "one has room for one");
+        assert_eq!((choose(&leases, "e"), choose(&leases, "f")), (Some(1), None), "one lease has capacity for one key");
         assert_eq!(leases.lease_of(b"e"), Some(LeaseId(1)));
         assert_eq!(leases.lease_of(b"a"), None);
     }
@@ -440,9 +439,9 @@ mod tests {
         let reports: Arc<Mutex<LossReports>> = Arc::default();
         for prefix in ["n/", "n/x/", "s/"] {
             let reports = Arc::clone(&reports);
-            let note =
+            let record_loss =
                 move |lost: &LostKeys| reports.lock().unwrap().push((prefix, lost.len(), lost.contains(b"n/a"), lost.contains(b"n/x/a")));
-            leases.set_observer(prefix.as_bytes(), Some(Arc::new(note)));
+            leases.set_observer(prefix.as_bytes(), Some(Arc::new(record_loss)));
         }
         grant(&leases, 1);
         for key in ["n/a", "n/b", "n/x/a", "elsewhere"] {

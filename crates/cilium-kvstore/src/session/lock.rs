@@ -1,5 +1,5 @@
-//! Locks of paths across all processes: first a lock within this process, then etcd's mutex
-//! (Cilium's `lock.go`).
+//! Locks of paths, across all processes. A lock first locks the path within this process, then with
+//! etcd's mutex (Cilium's `lock.go`).
 //!
 //! A path's key in etcd is always deleted before the path is unlocked in this process, even if the
 //! task that holds or waits for the lock is dropped. Otherwise the next task here would hold the
@@ -20,9 +20,10 @@ use crate::{KvstoreError, LeaseId};
 
 /// Maximum time to wait for a lock (Cilium: 1 min).
 const LOCKING_MAX: Duration = Duration::from_secs(60);
-/// Time after which a lock of this process counts as forgotten (Cilium's `staleLockTimeout`).
+/// Time after which a lock that a task of this process holds counts as forgotten (Cilium's
+/// `staleLockTimeout`).
 const STALE_AFTER: Duration = Duration::from_secs(30);
-/// Interval between attempts to delete a key.
+/// Interval between attempts to delete the keys of dropped locks.
 const CLEANING_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Held lock. Dropping it releases the lock in the background; [`KvLocker::unlock`] reports the
@@ -30,27 +31,27 @@ const CLEANING_INTERVAL: Duration = Duration::from_millis(500);
 pub struct KvLocker {
     held_path: HeldPath,
     lock: LockKey,
-    lease_gone: CancellationToken,
+    lease_lost: CancellationToken,
 }
 
-/// Path that is locked in this process, with its key in etcd if it may exist.
+/// Path that is locked in this process, with its key in etcd if the key may exist.
 struct HeldPath {
     shared: Arc<SessionState>,
     path: Vec<u8>,
     owner: u64,
     key: Option<Vec<u8>>,
-    done: bool,
+    released: bool,
 }
 
-/// Deletes the keys of dropped locks in the background. Has at most one entry per lock.
+/// Keys of dropped locks, which a background task deletes. Has at most one entry per lock.
 #[derive(Default)]
 pub(super) struct LockCleaner {
-    left: Mutex<Vec<AbandonedLock>>,
-    more: Notify,
+    abandoned: Mutex<Vec<AbandonedLock>>,
+    added: Notify,
 }
 
 impl Session {
-    /// Locks a path against other tasks and other processes. The lock is taken away after 30 s.
+    /// Locks a path against other tasks and processes. After 30 s the lock is forcibly released.
     ///
     /// # Errors
     /// [`KvstoreError`]; `Timeout` after a minute.
@@ -65,26 +66,27 @@ impl Session {
     ///
     /// # Errors
     /// [`KvstoreError`].
-    pub async fn lock_path_for_long(&self, path: &[u8]) -> Result<KvLocker, KvstoreError> {
+    pub async fn lock_path_without_limit(&self, path: &[u8]) -> Result<KvLocker, KvstoreError> {
         self.traced("lock", path, self.lock(path, true)).await
     }
 
-    pub(super) async fn lock(&self, path: &[u8], for_long: bool) -> Result<KvLocker, KvstoreError> {
+    pub(super) async fn lock(&self, path: &[u8], without_limit: bool) -> Result<KvLocker, KvstoreError> {
         let shared = &self.shared;
-        let owner = shared.paths.lock(path, for_long).await;
-        let mut held_path = HeldPath { shared: Arc::clone(shared), path: path.to_vec(), owner, key: None, done: false };
+        let owner = shared.paths.lock(path, without_limit).await;
+        let mut held_path = HeldPath { shared: Arc::clone(shared), path: path.to_vec(), owner, key: None, released: false };
         let connection = shared.connection(|| format!("locking {}", printable(path))).await?;
         let lease = shared.locks.lease_for(&connection, path).await?;
         let key = key_of(path, lease);
         shared.paths.set_key(path, owner, &key);
         held_path.key = Some(key);
-        let lock = acquire(&connection, path, lease).await.inspect_err(|error| shared.note_lost_lock_lease(error, lease))?;
+        let lock = acquire(&connection, path, lease).await.inspect_err(|error| shared.forget_lost_lock_lease(error, lease))?;
         shared.paths.set_acquired(path, owner);
-        Ok(KvLocker { held_path, lock, lease_gone: shared.locks.lost_token(lease) })
+        Ok(KvLocker { held_path, lock, lease_lost: shared.locks.lost_token(lease) })
     }
 
-    /// Takes away the locks that this process has held for more than 30 s, because their holders
-    /// forgot them. Returns their number. A session also does this itself every 30 s.
+    /// Forcibly releases the locks that tasks of this process have held for more than 30 s, because
+    /// their holders forgot them. Returns the number of these locks. A session also does this
+    /// itself every 30 s.
     #[must_use = "some locks were not released"]
     pub fn run_locks_gc(&self) -> usize {
         self.shared.release_stale_locks()
@@ -98,40 +100,40 @@ impl KvLocker {
         &self.held_path.path
     }
 
-    /// Returns the key and revision that a transaction compares to be under this lock.
+    /// Returns the key and create revision that a transaction under this lock must compare.
     #[must_use]
     pub fn comparator(&self) -> &LockKey {
         &self.lock
     }
 
-    /// Waits until the lock's lease is lost, and with it the lock. Only operations under the lock
-    /// notice that its key was deleted.
+    /// Waits until the lock's lease is lost, and with it the lock. Does not notice that the lock's
+    /// key was deleted: only operations under the lock do.
     pub async fn lost(&self) {
-        self.lease_gone.cancelled().await;
+        self.lease_lost.cancelled().await;
     }
 
     /// Releases the lock.
     ///
     /// # Errors
-    /// [`KvstoreError`]; the lock is then released in the background. `LockLost` if it had been
-    /// taken away.
+    /// [`KvstoreError`]; the lock is then released in the background. `LockLost` if the lock was
+    /// forcibly released before.
     pub async fn unlock(mut self) -> Result<(), KvstoreError> {
         let (shared, path) = (Arc::clone(&self.held_path.shared), self.held_path.path.clone());
         let what = || format!("unlocking {}", printable(&path));
         if !shared.paths.begin_unlock(&path, self.held_path.owner) {
-            self.held_path.done = true;
+            self.held_path.released = true;
             return Err(KvstoreError::LockLost { what: format!("{}: lock has already been released", what()) });
         }
-        shared.connection(what).await?.delete_at_once(&self.lock.key).await?;
-        self.held_path.finish();
+        shared.connection(what).await?.delete_without_permit(&self.lock.key).await?;
+        self.held_path.unlock();
         Ok(())
     }
 }
 
 impl HeldPath {
-    /// Unlocks the path, because its key was deleted or never existed.
-    fn finish(&mut self) {
-        self.done = true;
+    /// Unlocks the path in this process. Its key was deleted from etcd or never existed.
+    fn unlock(&mut self) {
+        self.released = true;
         self.shared.locks.release(&self.path);
         self.shared.paths.unlock(&self.path, self.owner);
     }
@@ -139,11 +141,11 @@ impl HeldPath {
 
 impl Drop for HeldPath {
     fn drop(&mut self) {
-        if self.done {
+        if self.released {
             return;
         }
         if self.key.is_none() {
-            self.finish();
+            self.unlock();
         } else {
             self.shared.paths.begin_unlock(&self.path, self.owner);
             self.shared.lock_cleaner.add([AbandonedLock { path: self.path.clone(), owner: self.owner, key: self.key.take() }]);
@@ -152,16 +154,16 @@ impl Drop for HeldPath {
 }
 
 impl LockCleaner {
-    fn add(&self, left: impl IntoIterator<Item = AbandonedLock>) {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).extend(left);
-        self.more.notify_one();
+    fn add(&self, abandoned: impl IntoIterator<Item = AbandonedLock>) {
+        self.abandoned.lock().unwrap_or_else(PoisonError::into_inner).extend(abandoned);
+        self.added.notify_one();
     }
 }
 
 impl SessionState {
     /// Forgets the lease of a lock if etcd no longer has it.
-    fn note_lost_lock_lease(&self, error: &KvstoreError, lease: LeaseId) {
-        if error.is_about_a_lost_lease() {
+    fn forget_lost_lock_lease(&self, error: &KvstoreError, lease: LeaseId) {
+        if error.is_lease_not_found() {
             self.locks.lose(&[lease]);
         }
     }
@@ -169,14 +171,14 @@ impl SessionState {
     fn release_stale_locks(&self) -> usize {
         let stale = self.paths.abandon_stale(STALE_AFTER);
         let count = stale.len();
-        for left in &stale {
-            tracing::error!(path = printable(&left.path), "a lock was held for more than 30 s: releasing it");
+        for lock in &stale {
+            tracing::error!(path = printable(&lock.path), "a lock was held for more than 30 s: releasing it");
         }
         self.lock_cleaner.add(stale);
         count
     }
 
-    /// Takes away forgotten locks for as long as the session lives.
+    /// Forcibly releases forgotten locks while the session exists.
     pub(super) async fn sweep_stale_locks(&self) {
         loop {
             tokio::time::sleep(STALE_AFTER).await;
@@ -184,34 +186,34 @@ impl SessionState {
         }
     }
 
-    /// Deletes the keys of dropped locks for as long as the session lives. Their lease is renewed
-    /// until then, so no other process could get the lock.
+    /// Deletes the keys of dropped locks while the session exists. Their lease is renewed, so
+    /// without this no other process could get such a lock.
     pub(super) async fn delete_abandoned_locks(&self) {
         loop {
-            let Some(connection) = self.connection_at_last().await else { return };
-            let left = std::mem::take(&mut *self.lock_cleaner.left.lock().unwrap_or_else(PoisonError::into_inner));
-            let mut kept = Vec::new();
-            for left in left {
-                let deleted = match &left.key {
-                    Some(key) => connection.delete_at_once(key).await,
+            let Some(connection) = self.wait_for_connection().await else { return };
+            let abandoned = std::mem::take(&mut *self.lock_cleaner.abandoned.lock().unwrap_or_else(PoisonError::into_inner));
+            let mut failed = Vec::new();
+            for lock in abandoned {
+                let deleted = match &lock.key {
+                    Some(key) => connection.delete_without_permit(key).await,
                     None => Ok(()),
                 };
                 match deleted {
                     // a user who may not delete the key could not have written it
                     Ok(()) | Err(KvstoreError::PermissionDenied { .. }) => {
-                        self.locks.release(&left.path);
-                        self.paths.unlock(&left.path, left.owner);
+                        self.locks.release(&lock.path);
+                        self.paths.unlock(&lock.path, lock.owner);
                     }
                     Err(error) => {
-                        tracing::debug!(path = printable(&left.path), %error, "cannot delete the key of a lock; trying again");
-                        kept.push(left);
+                        tracing::debug!(path = printable(&lock.path), %error, "cannot delete the key of a lock; trying again");
+                        failed.push(lock);
                     }
                 }
             }
-            if kept.is_empty() {
-                self.lock_cleaner.more.notified().await;
+            if failed.is_empty() {
+                self.lock_cleaner.added.notified().await;
             } else {
-                self.lock_cleaner.left.lock().unwrap_or_else(PoisonError::into_inner).extend(kept);
+                self.lock_cleaner.abandoned.lock().unwrap_or_else(PoisonError::into_inner).extend(failed);
                 tokio::time::sleep(CLEANING_INTERVAL).await;
             }
         }

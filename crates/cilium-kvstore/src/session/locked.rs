@@ -27,7 +27,7 @@ impl Session {
         self.traced("get_prefix_if_locked", prefix, async { Ok(self.read_locked(prefix, options, lock).await?.into_iter().next()) }).await
     }
 
-    /// [`Session::list_prefix`] under a lock. Always in one message.
+    /// [`Session::list_prefix`] under a lock. The keys always come in one message, without pages.
     ///
     /// # Errors
     /// [`KvstoreError`]; `LockLost` if the lock is not held.
@@ -51,7 +51,7 @@ impl Session {
     pub async fn update_if_different_if_locked(&self, key: &[u8], value: &[u8], life: Life, lock: &KvLocker) -> Result<bool, KvstoreError> {
         let updating = async {
             match self.read_locked(key, GetOptions::new(), lock).await {
-                Ok(found) if self.is_up_to_date(found.first(), value, life) => return Ok(false),
+                Ok(key_values) if self.is_up_to_date(key_values.first(), value, life) => return Ok(false),
                 Err(error @ KvstoreError::LockLost { .. }) => return Err(error),
                 Ok(_) | Err(_) => {}
             }
@@ -73,12 +73,12 @@ impl Session {
             let put = [put_op(key, value, lease)];
             let txn = Txn::new().when([absent(key), lock.comparator().comparison()]).and_then(put).or_else([TxnOp::get(key, None)]);
             let result = connection.transact(what, txn).await;
-            let (reply, _) = self.shared.note_lost_lease(result, lease)?;
+            let (reply, _) = self.shared.forget_lost_lease(result, lease)?;
             if reply.succeeded {
                 return Ok(true);
             }
             self.shared.release_unwritten(key, life);
-            if range(&reply, 0)?.kvs.is_empty() { Err(lost(&what())) } else { Ok(false) }
+            if range(&reply, 0)?.kvs.is_empty() { Err(lock_lost(&what())) } else { Ok(false) }
         };
         self.traced("create_only_if_locked", key, creating).await
     }
@@ -89,15 +89,15 @@ impl Session {
     /// [`KvstoreError`]; `LockLost` if the lock is not held.
     pub async fn delete_if_locked(&self, key: &[u8], lock: &KvLocker) -> Result<bool, KvstoreError> {
         let deleting = async {
-            let (reply, _) = self.locked(|| format!("deleting {}", printable(key)), lock, TxnOp::delete(key, None)).await?;
+            let (reply, _) = self.transact_if_locked(|| format!("deleting {}", printable(key)), lock, TxnOp::delete(key, None)).await?;
             self.shared.keys.release(key);
-            Ok(deleted(&reply)? > 0)
+            Ok(deleted_count(&reply)? > 0)
         };
         self.traced("delete_if_locked", key, deleting).await
     }
 
     async fn read_locked(&self, key: &[u8], options: GetOptions, lock: &KvLocker) -> Result<Vec<KeyValue>, KvstoreError> {
-        let (reply, _) = self.locked(|| format!("reading {}", printable(key)), lock, TxnOp::get(key, Some(options))).await?;
+        let (reply, _) = self.transact_if_locked(|| format!("reading {}", printable(key)), lock, TxnOp::get(key, Some(options))).await?;
         Ok(range(&reply, 0)?.kvs.iter().cloned().map(KeyValue::from).collect())
     }
 
@@ -105,11 +105,11 @@ impl Session {
         let what = || format!("writing {}", printable(key));
         let (connection, lease) = self.shared.connection_and_lease(key, life, what).await?;
         let txn = Txn::new().when([lock.comparator().comparison()]).and_then([put_op(key, value, lease)]);
-        let (reply, revision) = self.shared.note_lost_lease(connection.transact(what, txn).await, lease)?;
-        if reply.succeeded { Ok(revision) } else { Err(lost(&what())) }
+        let (reply, revision) = self.shared.forget_lost_lease(connection.transact(what, txn).await, lease)?;
+        if reply.succeeded { Ok(revision) } else { Err(lock_lost(&what())) }
     }
 
-    async fn locked(
+    async fn transact_if_locked(
         &self,
         what: impl Fn() -> String,
         lock: &KvLocker,
@@ -117,19 +117,19 @@ impl Session {
     ) -> Result<(PbTxnResponse, Revision), KvstoreError> {
         let connection = self.shared.paced_connection(&what).await?;
         let txn = Txn::new().when([lock.comparator().comparison()]).and_then([operation]);
-        let (reply, revision) = self.shared.note_lost_lease(connection.transact(&what, txn).await, LeaseId(0))?;
-        if reply.succeeded { Ok((reply, revision)) } else { Err(lost(&what())) }
+        let (reply, revision) = self.shared.forget_lost_lease(connection.transact(&what, txn).await, LeaseId(0))?;
+        if reply.succeeded { Ok((reply, revision)) } else { Err(lock_lost(&what())) }
     }
 }
 
 /// Returns the number of keys that the first operation of a transaction deleted.
-fn deleted(reply: &PbTxnResponse) -> Result<u64, KvstoreError> {
+fn deleted_count(reply: &PbTxnResponse) -> Result<u64, KvstoreError> {
     match reply.responses.first().and_then(|response| response.response.as_ref()) {
         Some(PbTxnOpResponse::ResponseDeleteRange(range)) => Ok(u64::try_from(range.deleted).unwrap_or(0)),
         _ => Err(KvstoreError::Malformed { reason: "a delete in a transaction got the answer of another request".into() }),
     }
 }
 
-fn lost(what: &str) -> KvstoreError {
+fn lock_lost(what: &str) -> KvstoreError {
     KvstoreError::LockLost { what: what.to_owned() }
 }

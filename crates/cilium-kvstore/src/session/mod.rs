@@ -1,12 +1,12 @@
-//! Sessions: long-lived access to one etcd over connections that end.
+//! Sessions: long-lived access to one etcd over a series of connections.
 //!
 //! A [`Connection`] belongs to one etcd process and ends with it. A session then opens the next
-//! one, trying the endpoints in turn, and keeps the state that outlives a connection: leases and
-//! their observers, locks, watches, and the result of the quorum checks.
+//! connection, trying the endpoints in turn. It keeps the state that is independent of a
+//! connection: leases and their observers, locks, watches, and the result of the quorum checks.
 //!
 //! If the etcd's history changes (another cluster id, an older revision), all leases count as lost,
-//! regardless of what that etcd reports. Operations are not retried, because the caller knows best
-//! what to do.
+//! regardless of what that etcd reports. Operations are not retried, because only the caller knows
+//! how to react.
 
 mod deletes;
 mod interval;
@@ -53,32 +53,33 @@ pub type ClusterSize = Arc<dyn Fn() -> u64 + Send + Sync>;
 /// `pkg/kvstore/config.go`).
 #[derive(Clone)]
 pub struct SessionOptions {
-    /// Limits of each connection: pace, calls in flight, page size, timeouts.
+    /// Limits of each connection: request rate, calls in flight, page size, timeouts.
     pub client: ClientOptions,
     /// Lifetime of keys after the session ends. Cilium (`--kvstore-lease-ttl`): 15 min, from 25 s
     /// to 24 h.
     pub lease_ttl: Duration,
     /// Lifetime of locks after the session ends. Cilium: 25 s.
     pub lock_ttl: Duration,
-    /// Maximum number of keys per lease: etcd deletes all keys of an expired lease at once. Cilium:
-    /// 1,000.
+    /// Maximum number of keys per lease. Limited because etcd deletes all keys of an expired lease
+    /// at once. Cilium: 1,000.
     pub keys_per_lease_max: u32,
-    /// Whether [`Session::close`] revokes the leases and thereby deletes their keys (old releases).
-    /// By default they expire, as in current Cilium, so that readers do not notice a restart.
+    /// Whether [`Session::close`] revokes the leases and thereby deletes their keys, as old
+    /// releases of Cilium did. By default the leases expire, as in current Cilium, so that readers
+    /// do not notice a restart.
     pub revoke_on_close: bool,
     /// Whether each status check locks a path for a moment, to check that etcd has a quorum.
     pub quorum_check: bool,
-    /// Whether each status check requests the status of every endpoint, and drops the connection if
-    /// none answers.
+    /// Whether each status check requests the status of every endpoint. If no endpoint answers, the
+    /// connection is dropped.
     pub endpoint_check: bool,
     /// Maximum consecutive failures of the quorum check before the connection counts as broken.
     /// Cilium (`--kvstore-max-consecutive-quorum-errors`): 2.
     pub quorum_errors_max: u32,
-    /// Whether the connected member answers single reads and lists alone. The answers may be stale,
-    /// but need no quorum.
+    /// Whether the connected member may answer single reads and lists without a quorum. The answers
+    /// may be stale.
     pub serializable_reads: bool,
-    /// Number of nodes, which spreads out the status checks. `None`: no spreading, as in
-    /// KVStoreMesh.
+    /// Number of nodes, which scales the interval of the status checks. `None` keeps the base
+    /// interval, as in KVStoreMesh.
     pub cluster_size: Option<ClusterSize>,
 }
 
@@ -105,8 +106,8 @@ impl fmt::Debug for SessionOptions {
     }
 }
 
-/// Session with one etcd, for reads and writes. Clones share it. [`Session::close`] or its
-/// cancellation token end it.
+/// Session with one etcd, for reads and writes. Clones share the session. [`Session::close`] or the
+/// cancellation of its token ends it.
 #[derive(Clone)]
 pub struct Session {
     shared: Arc<SessionState>,
@@ -160,11 +161,11 @@ impl Session {
         Self { shared }
     }
 
-    /// Waits until there is a connection, with its heartbeat's range listed and, unless the quorum
-    /// check is off, a lease for locks.
+    /// Waits until the session has a connection, has listed the heartbeat's range and, unless the
+    /// quorum check is off, has a lease for locks.
     ///
     /// # Errors
-    /// `Closed` if the session ends before.
+    /// `Closed` if the session is closed first.
     pub async fn connected(&self) -> Result<(), KvstoreError> {
         let mut current = self.shared.current.subscribe();
         tokio::select! {
@@ -204,8 +205,8 @@ impl Session {
         status
     }
 
-    /// Ends the bootstrap phase: requests of this and later connections are paced as usual from now
-    /// on.
+    /// Ends the bootstrap phase: from now on, the requests of this and later connections use the
+    /// normal rate limit.
     pub fn caught_up(&self) {
         self.shared.caught_up.store(true, Ordering::Relaxed);
         if let Some(connection) = &self.shared.current.borrow().connection {
@@ -214,14 +215,14 @@ impl Session {
     }
 
     /// Sets the observer that is called when keys with this prefix lose their lease, and replaces
-    /// the prefix's previous observer. It must be fast, because no lease is renewed meanwhile. If
-    /// several prefixes match a key, the longest counts.
+    /// the prefix's previous observer. The observer must be fast, because no lease is renewed while
+    /// it runs. If several prefixes match a key, the observer of the longest prefix is called.
     pub fn on_lease_lost(&self, prefix: &[u8], observer: impl Fn(&LostKeys) + Send + Sync + 'static) {
         self.shared.keys.set_observer(prefix, Some(Arc::new(observer)));
     }
 
     /// Removes the observer of a prefix.
-    pub fn forget_lease_observer(&self, prefix: &[u8]) {
+    pub fn remove_lease_observer(&self, prefix: &[u8]) {
         self.shared.keys.set_observer(prefix, None);
     }
 
@@ -257,7 +258,8 @@ impl Session {
     }
 
     /// Closes the session: watches end and operations fail. Its keys stay until their leases
-    /// expire, unless the options ask to revoke the leases, which is attempted once.
+    /// expire, unless [`SessionOptions::revoke_on_close`] is set; then each lease is revoked with a
+    /// single attempt.
     pub async fn close(&self) {
         let connection = self.shared.current.borrow().connection.clone();
         self.shared.cancel.cancel();
@@ -273,7 +275,7 @@ impl Session {
 }
 
 impl SessionState {
-    /// Waits for the connection, at most for the request timeout.
+    /// Waits for the connection, at most as long as the request timeout.
     async fn connection(&self, what: impl Fn() -> String) -> Result<Connection, KvstoreError> {
         let limit = self.options.client.request_timeout;
         let mut current = self.current.subscribe();
@@ -281,7 +283,7 @@ impl SessionState {
         tokio::select! {
             biased;
             () = self.cancel.cancelled() => Err(KvstoreError::Closed { what: what() }),
-            found = tokio::time::timeout(limit, waiting) => match found {
+            result = tokio::time::timeout(limit, waiting) => match result {
                 Ok(Some(connection)) => Ok(connection),
                 Ok(None) | Err(_) => Err(KvstoreError::NotConnected { what: what(), cause: self.current.borrow().cause.clone() }),
             },
@@ -289,12 +291,12 @@ impl SessionState {
     }
 
     /// Waits for the connection without a time limit; `None` once the session is closed.
-    async fn connection_at_last(&self) -> Option<Connection> {
+    async fn wait_for_connection(&self) -> Option<Connection> {
         let mut current = self.current.subscribe();
         tokio::select! {
             biased;
             () = self.cancel.cancelled() => None,
-            found = current.wait_for(|current| current.ready) => found.ok().and_then(|current| current.connection.clone()),
+            state = current.wait_for(|current| current.ready) => state.ok().and_then(|current| current.connection.clone()),
         }
     }
 }

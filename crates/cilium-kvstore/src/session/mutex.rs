@@ -1,5 +1,5 @@
-//! Etcd's own mutex (`client/v3/concurrency/mutex.go`): the session that created the oldest key
-//! below a path has the lock.
+//! Etcd's own mutex (`client/v3/concurrency/mutex.go`): the session whose key below a path is the
+//! oldest has the lock.
 
 use etcd_client::proto::{PbKeyValue, PbRangeResponse, PbTxnOpResponse, PbTxnResponse};
 use etcd_client::{Compare, CompareOp, GetOptions, SortOrder, SortTarget, Txn, TxnOp};
@@ -23,47 +23,47 @@ impl LockKey {
     }
 }
 
-/// Returns the key with which a lease holds a path.
+/// Returns the key of a lease that locks a path.
 pub(super) fn key_of(path: &[u8], lease: LeaseId) -> Vec<u8> {
     [path, format!("/{:x}", lease.0).as_bytes()].concat()
 }
 
-/// Waits for the lock. A caller that stops waiting, or gets an error, must delete the key.
+/// Waits for the lock. If the caller stops waiting or gets an error, it must delete the key.
 pub(super) async fn acquire(connection: &Connection, path: &[u8], lease: LeaseId) -> Result<LockKey, KvstoreError> {
     let key = key_of(path, lease);
     let prefix = [path, b"/"].concat();
     let what = || format!("locking {}", printable(path));
-    let first = TxnOp::get(&*prefix, Some(below(&prefix).with_sort(SortTarget::Create, SortOrder::Ascend).with_limit(1)));
+    let oldest_key = TxnOp::get(&*prefix, Some(prefix_options(&prefix).with_sort(SortTarget::Create, SortOrder::Ascend).with_limit(1)));
     let put = TxnOp::put(&*key, "", Some(etcd_client::PutOptions::new().with_lease(lease.0)));
     let txn = Txn::new()
         .when([Compare::create_revision(&*key, CompareOp::Equal, 0)])
-        .and_then([put, first.clone()])
-        .or_else([TxnOp::get(&*key, None), first]);
-    let (reply, revision) = connection.transact_at_once(what, txn).await?;
-    let create_revision = if reply.succeeded { revision } else { created(&own_key(&reply)?)? };
+        .and_then([put, oldest_key.clone()])
+        .or_else([TxnOp::get(&*key, None), oldest_key]);
+    let (reply, revision) = connection.transact_without_permit(what, txn).await?;
+    let create_revision = if reply.succeeded { revision } else { create_revision_of(&own_key(&reply)?)? };
     let owner = range(&reply, 1)?.kvs.first().map(|owner| owner.create_revision);
     if owner.is_none_or(|owner| owner == create_revision.0) {
         return Ok(LockKey { key, create_revision });
     }
     wait_for_older_keys(connection, &prefix, create_revision).await?;
-    // the lease may have expired while we waited for others
-    let (found, _) = connection.range_at_once(&key, GetOptions::new()).await?;
-    match found.kvs.first() {
-        Some(found) if found.create_revision == create_revision.0 => Ok(LockKey { key, create_revision }),
+    // the lease may have expired during the wait
+    let (reread, _) = connection.range_without_permit(&key, GetOptions::new()).await?;
+    match reread.kvs.first() {
+        Some(key_value) if key_value.create_revision == create_revision.0 => Ok(LockKey { key, create_revision }),
         _ => Err(KvstoreError::LockLost { what: format!("{}: session is expired", what()) }),
     }
 }
 
-/// Waits until no key below the prefix is older than ours: for the deletion of the youngest older
-/// key, then of the next.
-async fn wait_for_older_keys(connection: &Connection, prefix: &[u8], own: Revision) -> Result<(), KvstoreError> {
-    let before = below(prefix).with_sort(SortTarget::Create, SortOrder::Descend).with_limit(1);
-    let before = before.with_max_create_revision(own.previous().0);
+/// Waits until no key below the prefix is older than ours. Waits for the deletion of the youngest
+/// older key, then looks for the next one.
+async fn wait_for_older_keys(connection: &Connection, prefix: &[u8], own_revision: Revision) -> Result<(), KvstoreError> {
+    let older_keys = prefix_options(prefix).with_sort(SortTarget::Create, SortOrder::Descend).with_limit(1);
+    let older_keys = older_keys.with_max_create_revision(own_revision.previous().0);
     loop {
-        let (found, revision) = connection.range_at_once(prefix, before.clone()).await?;
-        let Some(holder) = found.kvs.first() else { return Ok(()) };
+        let (reply, revision) = connection.range_without_permit(prefix, older_keys.clone()).await?;
+        let Some(holder) = reply.kvs.first() else { return Ok(()) };
         match wait_for_delete(connection, &holder.key, revision).await {
-            // compacted meanwhile: read again
+            // compacted during the wait: read again
             Err(error) if error.disposition() == Disposition::Resync => {}
             result => result?,
         }
@@ -71,7 +71,7 @@ async fn wait_for_older_keys(connection: &Connection, prefix: &[u8], own: Revisi
 }
 
 async fn wait_for_delete(connection: &Connection, key: &[u8], after: Revision) -> Result<(), KvstoreError> {
-    let mut watch = connection.watch_at_once(key, None, after).await?;
+    let mut watch = connection.watch_unlimited(key, None, after).await?;
     loop {
         if let WatchMessage::Events { events, .. } = watch.next().await?
             && events.iter().any(|event| matches!(event, Event::Delete { .. }))
@@ -81,22 +81,22 @@ async fn wait_for_delete(connection: &Connection, key: &[u8], after: Revision) -
     }
 }
 
-fn below(prefix: &[u8]) -> GetOptions {
+fn prefix_options(prefix: &[u8]) -> GetOptions {
     GetOptions::new().with_range(prefix_end(prefix))
 }
 
-/// Returns our own key from the transaction's reply.
+/// Returns our own key from the reply to the lock transaction.
 fn own_key(reply: &PbTxnResponse) -> Result<PbKeyValue, KvstoreError> {
-    range(reply, 0)?.kvs.first().cloned().ok_or_else(|| malformed("the key of a lock that both exists and does not exist"))
+    range(reply, 0)?.kvs.first().cloned().ok_or_else(|| malformed("a lock key that exists, but is not in the reply"))
 }
 
-fn created(key_value: &PbKeyValue) -> Result<Revision, KvstoreError> {
+fn create_revision_of(key_value: &PbKeyValue) -> Result<Revision, KvstoreError> {
     if key_value.create_revision > 0 { Ok(Revision(key_value.create_revision)) } else { Err(malformed("a key that was never created")) }
 }
 
-/// Returns the reply to the read at index `place` of a transaction.
-pub(super) fn range(reply: &PbTxnResponse, place: usize) -> Result<&PbRangeResponse, KvstoreError> {
-    match reply.responses.get(place).and_then(|response| response.response.as_ref()) {
+/// Returns the reply to the read at this index of a transaction.
+pub(super) fn range(reply: &PbTxnResponse, index: usize) -> Result<&PbRangeResponse, KvstoreError> {
+    match reply.responses.get(index).and_then(|response| response.response.as_ref()) {
         Some(PbTxnOpResponse::ResponseRange(range)) => Ok(range),
         _ => Err(malformed("a read in a transaction got the answer of another request")),
     }

@@ -1,4 +1,5 @@
-//! Operations on an etcd. Each is one call (or two), is paced, and is not repeated on failure.
+//! Operations on an etcd. Each makes one or two calls, waits for the rate limit, and is not
+//! retried.
 
 use std::future::Future;
 
@@ -12,9 +13,9 @@ use crate::{Connection, KeyValue, KvstoreError, LeaseId, PagedList, Revision, ke
 /// Lifetime of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Life {
-    /// The key stays until it is deleted.
-    Lasting,
-    /// The key stays until its lease expires, one TTL after the session ends.
+    /// The key exists until it is deleted.
+    Permanent,
+    /// The key exists until its lease expires, one TTL after the session ends.
     Leased,
 }
 
@@ -43,17 +44,18 @@ impl Session {
     /// [`KvstoreError`].
     pub async fn list_prefix(&self, prefix: &[u8]) -> Result<Vec<KeyValue>, KvstoreError> {
         let listing = async {
-            let mut list = self.shared.list_whole(prefix).await?;
-            let mut found = Vec::new();
+            let mut list = self.shared.list_without_page_limit(prefix).await?;
+            let mut key_values = Vec::new();
             while let Some(page) = list.next_page().await? {
-                found.extend(page.key_values);
+                key_values.extend(page.key_values);
             }
-            Ok(found)
+            Ok(key_values)
         };
         self.traced("list_prefix", prefix, listing).await
     }
 
-    /// Lists the keys below a prefix page by page, as of one revision. Paced like one call.
+    /// Lists the keys below a prefix page by page, as of one revision. Only the first page waits
+    /// for the rate limit.
     ///
     /// # Errors
     /// [`KvstoreError`].
@@ -76,8 +78,8 @@ impl Session {
     /// [`KvstoreError`].
     pub async fn update_if_different(&self, key: &[u8], value: &[u8], life: Life) -> Result<bool, KvstoreError> {
         let updating = async {
-            if let Ok(found) = self.read(key, GetOptions::new()).await
-                && self.is_up_to_date(found.first(), value, life)
+            if let Ok(key_values) = self.read(key, GetOptions::new()).await
+                && self.is_up_to_date(key_values.first(), value, life)
             {
                 return Ok(false);
             }
@@ -97,7 +99,7 @@ impl Session {
             let (connection, lease) = self.shared.connection_and_lease(key, life, what).await?;
             let txn = Txn::new().when([absent(key)]).and_then([put_op(key, value, lease)]);
             let result = connection.transact(what, txn).await;
-            let (reply, _) = self.shared.note_lost_lease(result, lease)?;
+            let (reply, _) = self.shared.forget_lost_lease(result, lease)?;
             if !reply.succeeded {
                 self.shared.release_unwritten(key, life);
             }
@@ -134,7 +136,7 @@ impl Session {
         self.traced("delete_prefix", prefix, deleting).await
     }
 
-    /// Reads without tracing.
+    /// Reads a key or a range, without tracing.
     pub(super) async fn read(&self, key: &[u8], options: GetOptions) -> Result<Vec<KeyValue>, KvstoreError> {
         let connection = self.shared.paced_connection(|| format!("reading {}", printable(key))).await?;
         let (reply, _) = connection.range(key, options).await?;
@@ -144,16 +146,16 @@ impl Session {
     async fn put(&self, key: &[u8], value: &[u8], life: Life) -> Result<Revision, KvstoreError> {
         let (connection, lease) = self.shared.connection_and_lease(key, life, || format!("writing {}", printable(key))).await?;
         let result = connection.put(key, value, lease).await;
-        self.shared.note_lost_lease(result, lease)
+        self.shared.forget_lost_lease(result, lease)
     }
 
-    /// Returns whether no write is needed: the key has the value and, if it needs a lease, our
-    /// lease. (Cilium mistakes a key without a lease, if it does not know the key, for one with its
-    /// own lease: 0 equals 0.)
-    pub(super) fn is_up_to_date(&self, found: Option<&KeyValue>, value: &[u8], life: Life) -> bool {
-        found.is_some_and(|found| {
-            let leased = life == Life::Lasting || self.shared.keys.lease_of(&found.key) == Some(found.lease);
-            leased && *found.value == *value
+    /// Returns whether no write is needed: the key has the value and, if `life` is
+    /// [`Life::Leased`], our lease. (If Cilium does not know a key without a lease, it treats it as
+    /// a key with its own lease: 0 equals 0.)
+    pub(super) fn is_up_to_date(&self, key_value: Option<&KeyValue>, value: &[u8], life: Life) -> bool {
+        key_value.is_some_and(|key_value| {
+            let leased = life == Life::Permanent || self.shared.keys.lease_of(&key_value.key) == Some(key_value.lease);
+            leased && *key_value.value == *value
         })
     }
 
@@ -176,7 +178,7 @@ impl Session {
 }
 
 impl SessionState {
-    /// Returns the connection when the pace allows one more call.
+    /// Returns the connection once the rate limit permits one more call.
     pub(super) async fn paced_connection(&self, what: impl Fn() -> String) -> Result<Connection, KvstoreError> {
         let connection = self.connection(what).await?;
         connection.pace().await;
@@ -184,7 +186,7 @@ impl SessionState {
     }
 
     /// Returns the connection and the lease for a write. Chooses the lease before it waits for the
-    /// pace.
+    /// rate limit.
     pub(super) async fn connection_and_lease(
         &self,
         key: &[u8],
@@ -193,24 +195,24 @@ impl SessionState {
     ) -> Result<(Connection, LeaseId), KvstoreError> {
         let connection = self.connection(what).await?;
         let lease = match life {
-            Life::Lasting => LeaseId(0),
+            Life::Permanent => LeaseId(0),
             Life::Leased => self.keys.lease_for(&connection, key).await?,
         };
         connection.pace().await;
         Ok((connection, lease))
     }
 
-    /// Forgets a lease that etcd no longer has. The operation failed; the next one gets another
-    /// lease.
-    pub(super) fn note_lost_lease<T>(&self, result: Result<T, KvstoreError>, lease: LeaseId) -> Result<T, KvstoreError> {
+    /// Forgets a lease that etcd no longer has. The failed operation is not repeated; the next
+    /// operation gets another lease.
+    pub(super) fn forget_lost_lease<T>(&self, result: Result<T, KvstoreError>, lease: LeaseId) -> Result<T, KvstoreError> {
         result.inspect_err(|error| {
-            if error.is_about_a_lost_lease() {
+            if error.is_lease_not_found() {
                 self.keys.lose(&[lease]);
             }
         })
     }
 
-    /// Stops counting a leased key that another process has.
+    /// Stops counting a leased key that was not written, because another process has created it.
     pub(super) fn release_unwritten(&self, key: &[u8], life: Life) {
         if life == Life::Leased {
             self.keys.release(key);
@@ -223,7 +225,7 @@ impl SessionState {
         if self.options.serializable_reads { options.with_serializable() } else { options }
     }
 
-    async fn list_whole(&self, prefix: &[u8]) -> Result<PagedList, KvstoreError> {
+    async fn list_without_page_limit(&self, prefix: &[u8]) -> Result<PagedList, KvstoreError> {
         let connection = self.connection(|| format!("listing {}", printable(prefix))).await?;
         Ok(connection.list(prefix).with_page_limit(0).serializable(self.options.serializable_reads))
     }
@@ -231,13 +233,13 @@ impl SessionState {
     /// Stops counting the keys of a deleted prefix on their leases. Only hashes of keys are stored,
     /// so the names are read from the history. If that is compacted, the counts stay slightly too
     /// high until the leases end.
-    pub(super) async fn release_deleted(&self, connection: &Connection, prefix: &[u8], count: u64, at: Revision) {
+    pub(super) async fn release_deleted(&self, connection: &Connection, prefix: &[u8], count: u64, deleted_at: Revision) {
         if count == 0 || !self.keys.is_in_use() {
             return;
         }
-        let mut list = connection.list(prefix).keys_at(at.previous());
+        let mut list = connection.list(prefix).keys_at(deleted_at.previous());
         while let Ok(Some(page)) = list.next_page().await {
-            page.key_values.iter().for_each(|found| self.keys.release(&found.key));
+            page.key_values.iter().for_each(|key_value| self.keys.release(&key_value.key));
         }
     }
 }

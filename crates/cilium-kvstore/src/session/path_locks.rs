@@ -1,5 +1,5 @@
-//! Locks of paths within this process. etcd's mutex belongs to a lease, and all tasks of a session
-//! share one.
+//! Locks of paths within this process. They are needed because etcd's mutex belongs to a lease, and
+//! all tasks of a session share one lease.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,14 +23,14 @@ struct PathTable {
 
 struct PathLock {
     owner: u64,
-    /// Time when the lock was acquired; `None` while the owner waits in etcd, which has its own
-    /// time limit.
-    since: Option<Instant>,
+    /// Time when the lock was acquired in etcd; `None` while the owner still waits in etcd. That
+    /// wait has its own time limit.
+    acquired_at: Option<Instant>,
     /// Key in etcd, from the moment when it may exist.
     key: Option<Vec<u8>>,
     /// Whether the owner may hold the lock without a time limit.
-    for_long: bool,
-    /// Whether the owner, or the call that takes the lock away, is releasing it.
+    without_limit: bool,
+    /// Whether the lock is being released, by its owner or by force.
     releasing: bool,
 }
 
@@ -42,25 +42,25 @@ pub(super) struct AbandonedLock {
 }
 
 impl PathLocks {
-    /// Waits for a path. Returns the owner's number.
-    pub(super) async fn lock(&self, path: &[u8], for_long: bool) -> u64 {
+    /// Waits until the path is unlocked, and locks it. Returns a number that identifies the owner.
+    pub(super) async fn lock(&self, path: &[u8], without_limit: bool) -> u64 {
         loop {
             let unlocked = self.unlocked.notified();
-            if let Some(owner) = self.try_lock(path, for_long) {
+            if let Some(owner) = self.try_lock(path, without_limit) {
                 return owner;
             }
             unlocked.await;
         }
     }
 
-    fn try_lock(&self, path: &[u8], for_long: bool) -> Option<u64> {
+    fn try_lock(&self, path: &[u8], without_limit: bool) -> Option<u64> {
         let mut table = self.table();
         if table.by_path.contains_key(path) {
             return None;
         }
         table.last_owner += 1;
         let owner = table.last_owner;
-        table.by_path.insert(path.to_vec(), PathLock { owner, since: None, key: None, for_long, releasing: false });
+        table.by_path.insert(path.to_vec(), PathLock { owner, acquired_at: None, key: None, without_limit, releasing: false });
         Some(owner)
     }
 
@@ -72,14 +72,15 @@ impl PathLocks {
         }
     }
 
-    /// Records that the owner holds the lock, because no earlier key exists.
+    /// Records that the owner holds the lock in etcd.
     pub(super) fn set_acquired(&self, path: &[u8], owner: u64) {
         if let Some(path_lock) = self.table().by_path.get_mut(path).filter(|path_lock| path_lock.owner == owner) {
-            path_lock.since = Some(Instant::now());
+            path_lock.acquired_at = Some(Instant::now());
         }
     }
 
-    /// Starts the release by the owner. Returns false if the lock was taken away.
+    /// Starts the release by the owner. Returns false if the lock is already being released by
+    /// force.
     pub(super) fn begin_unlock(&self, path: &[u8], owner: u64) -> bool {
         match self.table().by_path.get_mut(path) {
             Some(path_lock) if path_lock.owner == owner && !path_lock.releasing => {
@@ -90,7 +91,7 @@ impl PathLocks {
         }
     }
 
-    /// Unlocks a path for the next task.
+    /// Unlocks a path, so that the next task can lock it.
     pub(super) fn unlock(&self, path: &[u8], owner: u64) {
         let mut table = self.table();
         if table.by_path.get(path).is_some_and(|path_lock| path_lock.owner == owner) {
@@ -100,12 +101,14 @@ impl PathLocks {
         }
     }
 
-    /// Takes away the locks that have been held for longer than `longer_than`.
+    /// Marks the locks that have been held for longer than `longer_than` as being released, and
+    /// returns them.
     pub(super) fn abandon_stale(&self, longer_than: Duration) -> Vec<AbandonedLock> {
         let now = Instant::now();
         let mut table = self.table();
-        let is_old = |path_lock: &PathLock| path_lock.since.is_some_and(|since| now - since > longer_than);
-        let stale = table.by_path.iter_mut().filter(|(_, path_lock)| !path_lock.for_long && !path_lock.releasing && is_old(path_lock));
+        let is_stale = |path_lock: &PathLock| path_lock.acquired_at.is_some_and(|acquired_at| now - acquired_at > longer_than);
+        let stale =
+            table.by_path.iter_mut().filter(|(_, path_lock)| !path_lock.without_limit && !path_lock.releasing && is_stale(path_lock));
         let abandoned = stale.map(|(path, path_lock)| {
             path_lock.releasing = true;
             AbandonedLock { path: path.clone(), owner: path_lock.owner, key: path_lock.key.clone() }
@@ -125,28 +128,28 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_path_has_one_owner_and_stale_owners_lose_it() {
+    async fn a_path_has_one_owner_and_stale_locks_are_abandoned() {
         let locks = Arc::new(PathLocks::default());
         let first = locks.lock(b"a", false).await;
         locks.set_key(b"a", first, b"a/1f");
         tokio::time::advance(Duration::from_secs(59)).await;
-        assert!(locks.abandon_stale(Duration::from_secs(30)).is_empty(), "who waits for others holds nothing");
+        assert!(locks.abandon_stale(Duration::from_secs(30)).is_empty(), "an owner that still waits in etcd does not hold the lock");
         locks.set_acquired(b"a", first);
         let other = locks.lock(b"b", true).await;
         locks.set_acquired(b"b", other);
         assert!(tokio::time::timeout(Duration::from_secs(1), locks.lock(b"a", false)).await.is_err());
         tokio::time::advance(Duration::from_secs(31)).await;
         let abandoned = locks.abandon_stale(Duration::from_secs(30));
-        let names: Vec<_> = abandoned.iter().map(|left| (left.path.as_slice(), left.owner, left.key.as_deref())).collect();
-        assert_eq!(names, [(&b"a"[..], first, Some(&b"a/1f"[..]))], "b may be held for long");
-        assert!(locks.abandon_stale(Duration::from_secs(30)).is_empty(), "once");
-        assert!(!locks.begin_unlock(b"a", first), "it was taken away");
+        let names: Vec<_> = abandoned.iter().map(|lock| (lock.path.as_slice(), lock.owner, lock.key.as_deref())).collect();
+        assert_eq!(names, [(&b"a"[..], first, Some(&b"a/1f"[..]))], "b may be held without a time limit");
+        assert!(locks.abandon_stale(Duration::from_secs(30)).is_empty(), "each lock is returned once");
+        assert!(!locks.begin_unlock(b"a", first), "the lock is being released by force");
         assert!(locks.begin_unlock(b"b", other));
         let waiting = locks.lock(b"a", false);
         tokio::pin!(waiting);
         assert!(futures_util::poll!(&mut waiting).is_pending());
         locks.unlock(b"a", first + 100);
-        assert!(futures_util::poll!(&mut waiting).is_pending(), "only its owner's number frees it");
+        assert!(futures_util::poll!(&mut waiting).is_pending(), "another owner's number does not unlock the path");
         locks.unlock(b"a", first);
         assert_ne!(waiting.await, first);
     }

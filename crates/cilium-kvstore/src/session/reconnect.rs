@@ -12,17 +12,17 @@ use super::{CurrentConnection, EndpointStatus, Session, SessionState, SessionSta
 use crate::keys::{HEARTBEAT_PATH, INIT_LOCK_PATH};
 use crate::{Backoff, Connection, Endpoint, EtcdClusterId, Event, FollowedRange, KvstoreError, Revision, prefix_end};
 
-/// Wait after the first failed attempt. Same as Cilium's for its lists.
+/// Wait after the first failed attempt to connect. Same as Cilium's wait after a failed list.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
-/// Longest wait: an etcd that recovers is used again within it.
+/// Longest wait between attempts: the session uses a recovered etcd again within this time.
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// Maximum time of one part of a status check (Cilium's `statusCheckTimeout`).
 const CHECK_MAX: Duration = Duration::from_secs(10);
 /// A connection that lasted this long resets the backoff.
 const STABLE_CONNECTION: Duration = Duration::from_secs(10);
 
-/// Etcd of the last connection. Leases are valid only if the next connection leads to the same
-/// etcd.
+/// Etcd of the last connection, and its newest revision. Leases remain valid only if the next
+/// connection reaches the same history.
 #[derive(Default)]
 struct EtcdHistory {
     id: Option<EtcdClusterId>,
@@ -31,12 +31,12 @@ struct EtcdHistory {
 
 /// Keeps the session connected until it is closed.
 pub(super) async fn run(shared: Arc<SessionState>) {
-    let keys = shared.keys.keep(|| shared.current.borrow().connection.clone());
-    let locks = shared.locks.keep(|| shared.current.borrow().connection.clone());
+    let renew_keys = shared.keys.keep(|| shared.current.borrow().connection.clone());
+    let renew_locks = shared.locks.keep(|| shared.current.borrow().connection.clone());
     tokio::select! {
         () = shared.cancel.cancelled() => {}
-        () = keys => {}
-        () = locks => {}
+        () = renew_keys => {}
+        () = renew_locks => {}
         () = reconnect_forever(&shared) => {}
         () = shared.sweep_stale_locks() => {}
         () = shared.delete_abandoned_locks() => {}
@@ -62,16 +62,16 @@ async fn reconnect_forever(shared: &Arc<SessionState>) {
     }
 }
 
-/// Runs one connection from its opening to its end. Returns the error that ended it.
+/// Opens one connection and uses it until it ends. Returns the error that ended it.
 async fn connect_once(shared: &Arc<SessionState>, endpoint: &Endpoint, history: &mut EtcdHistory) -> KvstoreError {
     match open(shared, endpoint, history).await {
-        Ok((connection, follow)) => {
-            let ended = tokio::select! {
-                error = heartbeats(shared, follow, history) => error,
+        Ok((connection, heartbeat)) => {
+            let error = tokio::select! {
+                error = follow_heartbeat(shared, heartbeat, history) => error,
                 error = status_checks(shared, &connection, endpoint) => error,
             };
             history.revision = history.revision.max(connection.newest_revision());
-            ended
+            error
         }
         Err(error) => error,
     }
@@ -84,38 +84,38 @@ async fn open(shared: &SessionState, endpoint: &Endpoint, history: &mut EtcdHist
     }
     history.compare(shared, &connection);
     let key = HEARTBEAT_PATH.as_bytes();
-    let (found, follow) = connection.follow(key, Some(&prefix_end(key))).await?;
-    if !found.is_empty() {
+    let (key_values, heartbeat) = connection.follow(key, Some(&prefix_end(key))).await?;
+    if !key_values.is_empty() {
         record_heartbeat(shared);
     }
     if shared.options.quorum_check {
         shared.locks.lease_for(&connection, INIT_LOCK_PATH.as_bytes()).await?;
     }
     shared.current.send_replace(CurrentConnection { connection: Some(connection.clone()), ready: true, cause: None });
-    // an etcd that was wiped has none of them, and reports this at once
+    // a wiped etcd has none of the leases, and reports this in the first renewal
     shared.keys.renew_all();
     shared.locks.renew_all();
-    Ok((connection, follow))
+    Ok((connection, heartbeat))
 }
 
 impl EtcdHistory {
-    /// Checks whether this connection leads to the history of the last one. If not, all leases are
-    /// lost.
+    /// Checks whether this connection has the history of the last connection. If not, all leases
+    /// are lost.
     fn compare(&mut self, shared: &SessionState, connection: &Connection) {
         let (id, revision) = (connection.etcd_cluster_id(), connection.newest_revision());
-        if self.id.is_some_and(|known| known != id) || revision < self.revision {
+        if self.id.is_some_and(|last_id| last_id != id) || revision < self.revision {
             tracing::warn!(%id, %revision, before = %self.revision, "this etcd has another history: all leases are lost");
-            shared.keys.lose_all();
-            shared.locks.lose_all();
+            shared.keys.mark_all_lost();
+            shared.locks.mark_all_lost();
         }
         (self.id, self.revision) = (Some(id), revision);
     }
 }
 
-/// Follows the heartbeat, whose watch also reports a broken connection at once.
-async fn heartbeats(shared: &SessionState, mut follow: FollowedRange, history: &mut EtcdHistory) -> KvstoreError {
+/// Follows the heartbeat. Its watch also reports a broken connection at once.
+async fn follow_heartbeat(shared: &SessionState, mut heartbeat: FollowedRange, history: &mut EtcdHistory) -> KvstoreError {
     loop {
-        match follow.next().await {
+        match heartbeat.next().await {
             Ok(events) => {
                 for event in &events {
                     history.revision = history.revision.max(event.mod_revision());
@@ -130,20 +130,21 @@ async fn heartbeats(shared: &SessionState, mut follow: FollowedRange, history: &
 }
 
 fn record_heartbeat(shared: &SessionState) {
-    update(shared, |status| status.heartbeat_at = Some(SystemTime::now()));
+    update_status(shared, |status| status.heartbeat_at = Some(SystemTime::now()));
 }
 
 /// Repeats the status checks. Returns when the connection is unusable.
-async fn status_checks(shared: &Arc<SessionState>, connection: &Connection, own: &Endpoint) -> KvstoreError {
+async fn status_checks(shared: &Arc<SessionState>, connection: &Connection, connected_endpoint: &Endpoint) -> KvstoreError {
     let mut quorum_errors = 0;
     loop {
-        let endpoints = if shared.options.endpoint_check { check_endpoints(shared, connection, own).await } else { Vec::new() };
+        let endpoints =
+            if shared.options.endpoint_check { check_endpoints(shared, connection, connected_endpoint).await } else { Vec::new() };
         let healthy = endpoints.iter().filter(|endpoint| endpoint.version.is_ok()).count();
         let all_healthy = healthy == endpoints.len();
         let quorum = if shared.options.quorum_check { check_quorum(shared).await } else { Ok(()) };
         quorum_errors = if quorum.is_ok() { 0 } else { quorum_errors + 1 };
         let quorum_error = quorum.err();
-        update(shared, |status| {
+        update_status(shared, |status| {
             status.endpoints.clone_from(&endpoints);
             status.quorum_errors = quorum_errors;
             status.quorum_error.clone_from(&quorum_error);
@@ -160,28 +161,28 @@ async fn status_checks(shared: &Arc<SessionState>, connection: &Connection, own:
     }
 }
 
-/// Requests the status of each endpoint: over the existing connection if it leads there, otherwise
+/// Requests the status of each endpoint, over the existing connection or, for the other endpoints,
 /// over a temporary one.
-async fn check_endpoints(shared: &SessionState, connection: &Connection, own: &Endpoint) -> Vec<EndpointStatus> {
-    let mut all = Vec::new();
+async fn check_endpoints(shared: &SessionState, connection: &Connection, connected_endpoint: &Endpoint) -> Vec<EndpointStatus> {
+    let mut statuses = Vec::new();
     for endpoint in shared.file.endpoints() {
-        let asking = async {
-            if endpoint == own {
+        let request = async {
+            if endpoint == connected_endpoint {
                 return connection.member_status().await;
             }
             Connection::open(&shared.file, endpoint, &shared.options.client).await?.member_status().await
         };
-        let answer = timeout(CHECK_MAX, asking).await;
+        let answer = timeout(CHECK_MAX, request).await;
         let answer = answer.unwrap_or_else(|_| Err(KvstoreError::Timeout { what: "reading the member's status".into(), limit: CHECK_MAX }));
         let endpoint = endpoint.to_string();
-        all.push(match answer {
+        statuses.push(match answer {
             Ok(status) => EndpointStatus {
                 endpoint,
                 is_leader: status.header.as_ref().is_some_and(|header| header.member_id == status.leader),
                 database_bytes: u64::try_from(status.db_size).unwrap_or(0),
                 version: Ok(status.version),
             },
-            // a role that may write keys may lack the right to request the status; the refusal
+            // a role that may write keys may not be allowed to request the status; the refusal
             // still proves that the endpoint answers
             Err(KvstoreError::PermissionDenied { .. }) => {
                 EndpointStatus { endpoint, version: Ok("unknown (permission denied)".into()), is_leader: false, database_bytes: 0 }
@@ -189,23 +190,23 @@ async fn check_endpoints(shared: &SessionState, connection: &Connection, own: &E
             Err(error) => EndpointStatus { endpoint, version: Err(error.to_string()), is_leader: false, database_bytes: 0 },
         });
     }
-    all
+    statuses
 }
 
-/// Locks an unused path and releases the lock, which needs a quorum. If that is interrupted, the
-/// lock's key is deleted like that of any lock.
+/// Locks an unused path and unlocks it, which needs a quorum. If this is interrupted, the lock's
+/// key is deleted like that of any dropped lock.
 async fn check_quorum(shared: &Arc<SessionState>) -> Result<(), String> {
     let path = format!("{INIT_LOCK_PATH}/{:x}", rand::rng().random::<u64>());
     let session = Session { shared: Arc::clone(shared) };
     match timeout(CHECK_MAX, async { session.lock(path.as_bytes(), false).await?.unlock().await }).await {
         Ok(Ok(())) => Ok(()),
-        // a role without a right on this key: etcd answers, and more cannot be known
+        // the role does not permit this key: etcd answers, but the quorum cannot be checked
         Ok(Err(KvstoreError::PermissionDenied { .. })) => Ok(()),
         Ok(Err(error)) => Err(format!("unable to acquire lock: {error}")),
         Err(_) => Err("lock timeout".into()),
     }
 }
 
-fn update(shared: &SessionState, change: impl FnOnce(&mut SessionStatus)) {
+fn update_status(shared: &SessionState, change: impl FnOnce(&mut SessionStatus)) {
     change(&mut shared.status.lock().unwrap_or_else(PoisonError::into_inner));
 }

@@ -10,7 +10,7 @@ pub struct SessionStatus {
     pub connected: bool,
     /// Reason why there is no connection.
     pub cause: Option<String>,
-    /// Status of each endpoint at the last check; at most as many as the client file has.
+    /// Status of each endpoint at the last check. Has at most one entry per configured endpoint.
     pub endpoints: Vec<EndpointStatus>,
     /// Number of consecutive failures of the quorum check.
     pub quorum_errors: u32,
@@ -38,8 +38,8 @@ pub struct EndpointStatus {
 }
 
 impl fmt::Display for SessionStatus {
-    /// Writes `etcd: 1/1 connected, leases=3, lock leases=1, has quorum: https://… - 3.5.1
-    /// (leader)`, as cilium-dbg does.
+    /// Formats the status as cilium-dbg does: `etcd: 1/1 connected, leases=3, lock leases=1, has
+    /// quorum: https://… - 3.5.1 (leader)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let healthy = self.endpoints.iter().filter(|endpoint| endpoint.version.is_ok()).count();
         write!(f, "etcd: {healthy}/{} connected", self.endpoints.len())?;
@@ -51,10 +51,10 @@ impl fmt::Display for SessionStatus {
             None => write!(f, "has quorum")?,
             Some(error) => write!(f, "quorum not known: {error} ({} in a row)", self.quorum_errors)?,
         }
-        for (place, endpoint) in self.endpoints.iter().enumerate() {
+        for (index, endpoint) in self.endpoints.iter().enumerate() {
             let leader = if endpoint.is_leader { " (leader)" } else { "" };
             let version = endpoint.version.as_ref().map_or_else(|error| format!("failed: {error}"), Clone::clone);
-            write!(f, "{} {} - {version}{leader}", if place == 0 { ":" } else { ";" }, endpoint.endpoint)?;
+            write!(f, "{} {} - {version}{leader}", if index == 0 { ":" } else { ";" }, endpoint.endpoint)?;
         }
         Ok(())
     }

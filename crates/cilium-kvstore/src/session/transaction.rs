@@ -1,4 +1,5 @@
-//! Transactions with several conditions and several writes, for tasks beyond Cilium's operations.
+//! Transactions with several conditions and several writes, for uses that Cilium's own operations
+//! do not cover.
 
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 
@@ -12,14 +13,14 @@ use crate::{KvstoreError, LeaseId, Revision, prefix_end};
 pub enum Condition<'a> {
     /// The key does not exist.
     Absent(&'a [u8]),
-    /// The key exists with this value.
+    /// The key exists and has this value.
     Holds(&'a [u8], &'a [u8]),
     /// The key was last written at this revision.
     WrittenAt(&'a [u8], Revision),
     /// No key has this prefix.
-    NoneBelow(&'a [u8]),
-    /// At least one key has this prefix, and all of them have values other than this one.
-    OthersBelow(&'a [u8], &'a [u8]),
+    NoKeysBelow(&'a [u8]),
+    /// At least one key has this prefix, and none of them has this value.
+    OnlyOtherValuesBelow(&'a [u8], &'a [u8]),
     /// The lock is held.
     Locked(&'a KvLocker),
 }
@@ -47,17 +48,20 @@ impl Condition<'_> {
             Self::Absent(key) => absent(key),
             Self::Holds(key, value) => Compare::value(*key, CompareOp::Equal, *value),
             Self::WrittenAt(key, revision) => Compare::mod_revision(*key, CompareOp::Equal, revision.0),
-            // a range without keys is compared as one key that does not exist, so a value
-            // comparison would never succeed
-            Self::NoneBelow(prefix) => Compare::create_revision(*prefix, CompareOp::Equal, 0).with_range(prefix_end(prefix)),
-            Self::OthersBelow(prefix, value) => Compare::value(*prefix, CompareOp::NotEqual, *value).with_range(prefix_end(prefix)),
+            // etcd compares a range without keys like one missing key, so a comparison of values
+            // would never succeed
+            Self::NoKeysBelow(prefix) => Compare::create_revision(*prefix, CompareOp::Equal, 0).with_range(prefix_end(prefix)),
+            Self::OnlyOtherValuesBelow(prefix, value) => {
+                Compare::value(*prefix, CompareOp::NotEqual, *value).with_range(prefix_end(prefix))
+            }
             Self::Locked(lock) => lock.comparator().comparison(),
         }
     }
 }
 
 impl Session {
-    /// Writes everything if all conditions hold, and otherwise nothing. Returns whether it wrote.
+    /// Executes all writes if all conditions are true, and otherwise none of them. Returns whether
+    /// it wrote.
     ///
     /// # Errors
     /// [`KvstoreError`].
@@ -71,7 +75,7 @@ impl Session {
                 operations.push(match write {
                     Write::Put(key, value, life) => {
                         let lease = match life {
-                            Life::Lasting => LeaseId(0),
+                            Life::Permanent => LeaseId(0),
                             Life::Leased => self.shared.keys.lease_for(&connection, key).await?,
                         };
                         leases.push(lease);
@@ -83,9 +87,9 @@ impl Session {
             connection.pace().await;
             let txn = Txn::new().when(conditions.iter().map(Condition::comparison).collect::<Vec<_>>()).and_then(operations);
             let result = connection.transact(what, txn).await;
-            // usually one lease is lost; etcd does not say which one
+            // usually only one lease is used; etcd does not report which lease is lost
             let result =
-                leases.into_iter().filter(|lease| lease.0 != 0).fold(result, |result, lease| self.shared.note_lost_lease(result, lease));
+                leases.into_iter().filter(|lease| lease.0 != 0).fold(result, |result, lease| self.shared.forget_lost_lease(result, lease));
             let (reply, _) = result?;
             for write in writes {
                 match write {

@@ -7,8 +7,8 @@ use super::Session;
 use crate::KvstoreError;
 
 impl Session {
-    /// Makes sure that a user exists with exactly these roles. A role that does not exist is an
-    /// error, and the user stays.
+    /// Makes sure that a user exists with exactly these roles. A missing role is an error; the user
+    /// then exists without it.
     ///
     /// # Errors
     /// [`KvstoreError`].
@@ -16,11 +16,11 @@ impl Session {
         let enforcing = async {
             let connection = self.shared.connection(|| format!("adding user {name:?}")).await?;
             let wanted: BTreeSet<&String> = roles.iter().collect();
-            let has = if connection.add_user(name).await? { Vec::new() } else { connection.roles_of(name).await? };
-            for surplus in has.iter().filter(|role| !wanted.contains(role)) {
+            let current_roles = if connection.add_user(name).await? { Vec::new() } else { connection.roles_of(name).await? };
+            for surplus in current_roles.iter().filter(|role| !wanted.contains(role)) {
                 connection.revoke_role(name, surplus).await?;
             }
-            for missing in wanted.into_iter().filter(|role| !has.contains(role)) {
+            for missing in wanted.into_iter().filter(|role| !current_roles.contains(role)) {
                 connection.grant_role(name, missing).await?;
             }
             Ok(())

@@ -1,7 +1,7 @@
-//! List and watch: all keys with a prefix, then every change, for as long as the session lives.
+//! List and watch: all keys with a prefix, then every change, until the session is closed.
 //!
-//! After any watch ends, the watcher lists again and reports keys that the list lacks as deleted.
-//! Its events therefore always lead to the current state.
+//! After a watch ends, the watcher lists again and reports keys that are missing from the new list
+//! as deleted. Its events therefore always lead to the current state.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -18,7 +18,7 @@ use crate::{Backoff, Connection, Event, KvstoreError, Revision, WatchMessage, pr
 
 /// Wait after the first failed list (Cilium's `etcd.go`).
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
-/// Longest wait.
+/// Longest wait between failed lists.
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// A watch that lasted this long resets the backoff. An etcd that answers lists but refuses watches
 /// ends each of them at once.
@@ -53,8 +53,8 @@ pub struct KeyValueEvent {
     pub key: Vec<u8>,
     /// Value of the key; empty if it was deleted.
     pub value: Arc<[u8]>,
-    /// Revision of the change. For keys that a new list lacks, and for the end of a list, the
-    /// revision of the list.
+    /// Revision of the change. For keys that are missing from a new list, and for the end of a
+    /// list, the revision of the list.
     pub mod_revision: Revision,
 }
 
@@ -76,7 +76,7 @@ impl Session {
             shared: Arc::clone(&self.shared),
             prefix: prefix.to_vec(),
             sender,
-            known: HashMap::new(),
+            known_keys: HashMap::new(),
             generation: 0,
             is_listed: false,
         };
@@ -96,15 +96,14 @@ struct WatcherTask {
     shared: Arc<SessionState>,
     prefix: Vec<u8>,
     sender: mpsc::Sender<KeyValueEvent>,
-    /// Known keys, each with the list that saw it last.
-    known: HashMap<Vec<u8>, u64>,
-    /// Number of the current list.
+    /// Known keys, each with the generation in which it was last seen.
+    known_keys: HashMap<Vec<u8>, u64>,
+    /// Number of the current list. Each list increments it.
     generation: u64,
     /// Whether the end of the first list was reported.
     is_listed: bool,
 }
 
-/// The receiver was dropped.
 struct ReceiverDropped;
 
 enum WatchEnd {
@@ -137,7 +136,7 @@ impl WatcherTask {
     async fn run(mut self) {
         let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
         loop {
-            let Some(connection) = self.shared.connection_at_last().await else { return };
+            let Some(connection) = self.shared.wait_for_connection().await else { return };
             let (watched, error) = match self.list_then_watch(&connection).await {
                 (_, WatchEnd::ReceiverDropped) => return,
                 (watched, WatchEnd::Failed(error)) => (watched, error),
@@ -152,11 +151,11 @@ impl WatcherTask {
     async fn list_then_watch(&mut self, connection: &Connection) -> (Duration, WatchEnd) {
         let revision = match self.list(connection).await {
             Ok(revision) => revision,
-            Err(ended) => return (Duration::ZERO, ended),
+            Err(end) => return (Duration::ZERO, end),
         };
-        let listed = Instant::now();
-        let Err(ended) = self.watch(connection, revision).await;
-        (listed.elapsed(), ended)
+        let watch_started = Instant::now();
+        let Err(end) = self.watch(connection, revision).await;
+        (watch_started.elapsed(), end)
     }
 
     fn log_failure(&self, failures: u32, error: &KvstoreError) {
@@ -177,16 +176,16 @@ impl WatcherTask {
         let mut revision = Revision(0);
         while let Some(page) = list.next_page().await? {
             revision = page.revision;
-            for found in page.key_values {
-                let known = self.known.insert(found.key.clone(), self.generation).is_some();
-                let kind = if known { EventKind::Modify } else { EventKind::Create };
-                self.send(KeyValueEvent { kind, key: found.key, value: found.value, mod_revision: found.mod_revision }).await?;
+            for key_value in page.key_values {
+                let is_known = self.known_keys.insert(key_value.key.clone(), self.generation).is_some();
+                let kind = if is_known { EventKind::Modify } else { EventKind::Create };
+                self.send(KeyValueEvent { kind, key: key_value.key, value: key_value.value, mod_revision: key_value.mod_revision }).await?;
             }
         }
         let generation = self.generation;
-        let vanished: Vec<Vec<u8>> = self.known.iter().filter(|(_, seen)| **seen != generation).map(|(key, _)| key.clone()).collect();
+        let vanished: Vec<Vec<u8>> = self.known_keys.iter().filter(|(_, seen)| **seen != generation).map(|(key, _)| key.clone()).collect();
         for key in vanished {
-            self.known.remove(&key);
+            self.known_keys.remove(&key);
             self.send(delete_event(key, revision)).await?;
         }
         let kind = if self.is_listed { EventKind::Relisted } else { EventKind::ListDone };
@@ -195,8 +194,8 @@ impl WatcherTask {
         Ok(revision)
     }
 
-    /// Follows the changes after a list. The watch starts at the list's own revision: a watch that
-    /// starts one later receives nothing if that revision was a delete and is compacted
+    /// Forwards the changes after a list. The watch starts at the list's own revision: a watch from
+    /// the next revision would receive nothing if that revision was a delete and is compacted
     /// (`Connection::watch`).
     async fn watch(&mut self, connection: &Connection, after: Revision) -> Result<Infallible, WatchEnd> {
         let mut watch = connection.watch(&self.prefix, Some(&prefix_end(&self.prefix)), after).await?;
@@ -216,11 +215,11 @@ impl WatcherTask {
         match event {
             Event::Put(put) => {
                 let kind = if put.create_revision == put.mod_revision { EventKind::Create } else { EventKind::Modify };
-                self.known.insert(put.key.clone(), self.generation);
+                self.known_keys.insert(put.key.clone(), self.generation);
                 self.send(KeyValueEvent { kind, key: put.key, value: put.value, mod_revision: put.mod_revision }).await
             }
             Event::Delete { key, mod_revision } => {
-                self.known.remove(&key);
+                self.known_keys.remove(&key);
                 self.send(delete_event(key, mod_revision)).await
             }
         }

@@ -1,12 +1,12 @@
 //! Stores that keep a prefix of the kvstore in sync (Cilium's `pkg/kvstore/store`).
 //!
 //! - A [`SyncStore`] writes a set of values, and a canary once all of them are written.
-//! - A [`WatchStore`] follows a prefix, even over one session after another.
-//! - A [`SharedStore`] belongs to several processes. Each owns some keys and knows all of them.
-//! - A [`SyncQueue`] writes the keys of a [`Wanted`] set to etcd. [`SyncStore`] uses one.
+//! - A [`WatchStore`] follows a prefix, also across several successive sessions.
+//! - A [`SharedStore`] is shared by several processes. Each process owns some keys and sees all.
+//! - A [`SyncQueue`] writes the keys of a [`DesiredState`] set to etcd. [`SyncStore`] uses one.
 //!
-//! Values are bytes. A caller that knows their format passes a [`Validate`], which rejects bad
-//! values.
+//! Values are bytes. A caller that knows their format passes a [`Validate`] function, which rejects
+//! invalid values.
 //!
 //! ```
 //! # mod etcd { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/etcd/mod.rs")); }
@@ -59,13 +59,13 @@ mod watched;
 
 use std::sync::Arc;
 
-pub use queue::{QueueCounts, SyncQueue, Wanted};
+pub use queue::{DesiredState, QueueCounts, SyncQueue};
 pub use shared::{SharedStore, SharedStoreOptions};
 pub use sync::{SyncStore, SyncStoreOptions};
 pub use watched::WatchStore;
 
-/// Receives the changes of a store. Its methods must be fast, because nothing else is read
-/// meanwhile.
+/// Receives the changes of a store. Its methods must be fast, because the store reads no further
+/// changes while they run.
 pub trait Observer: Send + Sync + 'static {
     /// A key, named below the store's prefix, has this value. The value may be unchanged.
     fn on_update(&self, name: &[u8], value: &Arc<[u8]>);
@@ -73,8 +73,8 @@ pub trait Observer: Send + Sync + 'static {
     fn on_delete(&self, name: &[u8], value: &Arc<[u8]>);
 }
 
-/// Check of a value, given its name below the prefix. Returns why the value is invalid; an invalid
-/// value changes nothing.
+/// Checks a value, given its name below the prefix. Returns the reason why the value is invalid.
+/// The store ignores invalid values.
 pub type Validate = Arc<dyn Fn(&[u8], &[u8]) -> Result<(), String> + Send + Sync>;
 
 /// Returns the name of a key below a prefix.

@@ -1,8 +1,10 @@
-//! Queue of keys to write: holds each key once, and retries it until the write succeeds.
+//! Queue of keys to write to etcd. It contains each key once, and retries a write until it
+//! succeeds.
 //!
-//! The queue stores only keys. It asks for a key's value when it writes the key, so a key that
-//! changes several times meanwhile is written once. Its size is limited: [`SyncQueue::add`] waits
-//! while the queue is full, and the keys of lost leases are searched in batches as capacity allows.
+//! The queue stores only keys. It looks up a key's value when it writes the key, so a key that
+//! changes several times before that is written once. The queue has a limited size:
+//! [`SyncQueue::add`] waits while it is full, and the search for keys of lost leases runs in
+//! batches as capacity allows.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
@@ -17,19 +19,20 @@ use tokio::time::Instant;
 use crate::error::printable;
 use crate::{Backoff, KvstoreError, Life, LostKeys, Session};
 
-/// Maximum number of waiting keys: 256 for each of 64 calls in flight, some 2 MB of names.
+/// Maximum number of keys in the queue: 256 for each of 64 calls in flight, some 2 MB of keys.
 const WAITING_MAX: usize = 16_384;
-/// Number of keys per batch of the search for keys of lost leases: a millisecond or less.
-const LOOKED_AT_ONCE: usize = 1024;
+/// Number of keys per batch of the search for keys of lost leases. A batch takes a millisecond or
+/// less.
+const LOST_KEY_BATCH: usize = 1024;
 /// Wait after the first failed write of a key (client-go's `DefaultControllerRateLimiter`).
 const RETRY_MIN: Duration = Duration::from_millis(5);
-/// Longest wait: the target is complete within a minute after it accepts writes again. (Cilium's
-/// queue waits up to 1,000 s.)
+/// Longest wait between writes of a key: all keys are written within a minute after etcd accepts
+/// writes again. (Cilium's queue waits up to 1,000 s.)
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// Desired content of etcd.
-pub trait Wanted: Send + Sync + 'static {
-    /// Key in the form in which the caller finds the value.
+pub trait DesiredState: Send + Sync + 'static {
+    /// Key in the caller's own form.
     type Key: Clone + Ord + Hash + Send + Sync;
 
     /// Returns the key in etcd.
@@ -38,10 +41,10 @@ pub trait Wanted: Send + Sync + 'static {
     /// Returns the desired value of a key; `None` if the key must not exist.
     fn value(&self, key: &Self::Key) -> Option<Arc<[u8]>>;
 
-    /// Returns at most `count` keys that may have a lease, for the search for keys of a lost one.
-    /// The keys follow `last` in a stable order; without `last` they are the first ones. An empty
-    /// result means that there are no more.
-    fn keys_behind(&self, last: Option<&Self::Key>, count: usize) -> Vec<Self::Key>;
+    /// Returns at most `count` keys that may have a lease, for the search for keys of a lost lease.
+    /// The keys follow `last` in a stable order; without `last`, the order's first keys are
+    /// returned. An empty result means that there are no more keys.
+    fn keys_after(&self, last: Option<&Self::Key>, count: usize) -> Vec<Self::Key>;
 }
 
 /// Counts of a queue.
@@ -49,7 +52,7 @@ pub trait Wanted: Send + Sync + 'static {
 pub struct QueueCounts {
     /// Number of keys that wait or are being written.
     pub waiting: usize,
-    /// Waiting time of the oldest of them.
+    /// Time since the oldest of these keys was added.
     pub longest_wait: Duration,
     /// Number of successful puts.
     pub written: u64,
@@ -57,33 +60,33 @@ pub struct QueueCounts {
     pub deleted: u64,
     /// Number of failed attempts.
     pub failed: u64,
-    /// Reason of the failure, while keys are failing.
+    /// Error of the last failed write, as long as the last write of any key failed.
     pub failing: Option<String>,
-    /// Newest failure and its time, even if writes succeed again.
+    /// Last failed write and its time, even if writes succeed again.
     pub last_failure: Option<(String, SystemTime)>,
 }
 
 /// Queue of keys to write, in groups that can be awaited separately. Clones share it.
-pub struct SyncQueue<W: Wanted> {
+pub struct SyncQueue<W: DesiredState> {
     shared: Arc<QueueShared<W>>,
 }
 
-impl<W: Wanted> Clone for SyncQueue<W> {
+impl<W: DesiredState> Clone for SyncQueue<W> {
     fn clone(&self) -> Self {
         Self { shared: Arc::clone(&self.shared) }
     }
 }
 
-struct QueueShared<W: Wanted> {
+struct QueueShared<W: DesiredState> {
     session: Session,
     wanted: Arc<W>,
     life: Life,
     workers: usize,
     state: Mutex<QueueState<W::Key>>,
-    /// Notified when there is a key to write.
-    more: Notify,
-    /// Notified when a key was written.
-    less: Notify,
+    /// Notified when a key to write or lost leases to search for were added.
+    work_added: Notify,
+    /// Notified when a write of a key ended, and when the queue or a search is empty.
+    key_finished: Notify,
 }
 
 struct QueueState<K> {
@@ -92,9 +95,9 @@ struct QueueState<K> {
     later: BTreeSet<(Instant, K)>,
     /// Number of unwritten keys in each group.
     groups: HashMap<u32, usize>,
-    /// Lost leases whose keys have not been searched yet.
+    /// Lost leases whose keys have not been searched for yet.
     lost: Vec<LostKeys>,
-    looking: Option<LostKeyScan<K>>,
+    scan: Option<LostKeyScan<K>>,
     /// Number of keys whose last attempt failed.
     failing: usize,
     last_failure: Option<(String, SystemTime)>,
@@ -111,7 +114,7 @@ impl<K> Default for QueueState<K> {
             later: BTreeSet::new(),
             groups: HashMap::new(),
             lost: Vec::new(),
-            looking: None,
+            scan: None,
             failing: 0,
             last_failure: None,
             written: 0,
@@ -121,7 +124,7 @@ impl<K> Default for QueueState<K> {
     }
 }
 
-/// Scan over all keys for those of lost leases.
+/// Scan of all keys for the keys of lost leases.
 #[derive(Clone)]
 struct LostKeyScan<K> {
     lost: Arc<[LostKeys]>,
@@ -135,7 +138,7 @@ struct Item {
     backoff: Backoff,
     running: bool,
     /// Whether the key changed while it was being written.
-    again: bool,
+    changed_meanwhile: bool,
 }
 
 enum Outcome {
@@ -143,20 +146,30 @@ enum Outcome {
     Deleted,
 }
 
-impl<W: Wanted> SyncQueue<W> {
+impl<W: DesiredState> SyncQueue<W> {
     /// Group of the keys that lost their lease.
     pub const LOST: u32 = u32::MAX;
 
     /// Creates a queue that writes nothing until [`SyncQueue::run`].
     #[must_use]
     pub fn new(session: Session, wanted: Arc<W>, life: Life, workers: usize) -> Self {
-        let (more, less) = (Notify::new(), Notify::new());
-        Self { shared: Arc::new(QueueShared { session, wanted, life, workers: workers.max(1), state: Mutex::default(), more, less }) }
+        let (work_added, key_finished) = (Notify::new(), Notify::new());
+        Self {
+            shared: Arc::new(QueueShared {
+                session,
+                wanted,
+                life,
+                workers: workers.max(1),
+                state: Mutex::default(),
+                work_added,
+                key_finished,
+            }),
+        }
     }
 
     /// Sets the observer that is called when keys with this prefix lose their lease
-    /// ([`Session::on_lease_lost`]). The session keeps the observer for its whole life, but only a
-    /// weak reference to this queue with its keys and values.
+    /// ([`Session::on_lease_lost`]). The session keeps the observer until the session ends, but
+    /// keeps only a weak reference to this queue with its keys and values.
     pub fn on_lease_lost(&self, prefix: &[u8], observer: impl Fn(&Self, &LostKeys) + Send + Sync + 'static) {
         let queue = Arc::downgrade(&self.shared);
         self.shared.session.on_lease_lost(prefix, move |lost| {
@@ -174,11 +187,11 @@ impl<W: Wanted> SyncQueue<W> {
     /// Adds a key to write. Waits while the queue is full.
     pub async fn add(&self, key: W::Key, group: u32) {
         loop {
-            let less = self.shared.less.notified();
+            let key_finished = self.shared.key_finished.notified();
             if self.shared.state().items.len() < WAITING_MAX {
                 break;
             }
-            less.await;
+            key_finished.await;
         }
         self.add_now(key, group);
     }
@@ -186,34 +199,34 @@ impl<W: Wanted> SyncQueue<W> {
     /// Adds a key without waiting, for callers with their own limit.
     pub fn add_now(&self, key: W::Key, group: u32) {
         if self.shared.state().add(key, group) {
-            self.shared.more.notify_one();
+            self.shared.work_added.notify_one();
         }
     }
 
     /// Schedules a search for the keys that lost their lease, to write them again.
-    pub fn add_lost(&self, lost: &LostKeys) {
+    pub fn add_lost_keys(&self, lost: &LostKeys) {
         self.shared.state().lost.push(lost.clone());
-        self.shared.more.notify_one();
+        self.shared.work_added.notify_one();
     }
 
     /// Waits until all added keys of a group are written.
     pub async fn settled(&self, group: u32) {
         loop {
-            let less = self.shared.less.notified();
+            let key_finished = self.shared.key_finished.notified();
             if self.pending(group) == 0 {
                 return;
             }
-            less.await;
+            key_finished.await;
         }
     }
 
     /// Returns the number of unwritten keys in a group. For [`SyncQueue::LOST`] it is at least one
-    /// until all affected keys were found.
+    /// until the search for the keys of lost leases is complete.
     #[must_use]
     pub fn pending(&self, group: u32) -> usize {
         let state = self.shared.state();
-        let unfound = group == Self::LOST && (state.looking.is_some() || !state.lost.is_empty());
-        state.groups.get(&group).copied().unwrap_or_default() + usize::from(unfound)
+        let is_scanning = group == Self::LOST && (state.scan.is_some() || !state.lost.is_empty());
+        state.groups.get(&group).copied().unwrap_or_default() + usize::from(is_scanning)
     }
 
     /// Returns whether keys of lost leases must still be written again.
@@ -237,46 +250,46 @@ impl<W: Wanted> SyncQueue<W> {
         }
     }
 
-    /// Removes all keys, including those that were being written. The caller must have dropped the
-    /// future of [`SyncQueue::run`] before.
+    /// Removes all keys, including keys that were being written. The caller must drop the future of
+    /// [`SyncQueue::run`] first.
     pub fn clear(&self) {
         let mut state = self.shared.state();
         state.items.clear();
         state.ready.clear();
         state.later.clear();
         state.lost.clear();
-        state.looking = None;
+        state.scan = None;
         state.groups.clear();
         state.failing = 0;
         drop(state);
-        self.shared.less.notify_waiters();
+        self.shared.key_finished.notify_waiters();
     }
 
-    /// Writes keys for as long as it is polled, up to the number of workers at a time. Keys whose
-    /// write was interrupted when an earlier run was dropped are written again.
+    /// Writes keys for as long as the future is polled, in parallel up to the number of workers.
+    /// Writes that were interrupted when an earlier run was dropped are repeated.
     pub async fn run(&self) {
-        self.shared.state().begin();
+        self.shared.state().requeue_running();
         let mut writing = FuturesUnordered::new();
         loop {
-            let looking = self.look_for_lost();
+            let scan_continues = self.scan_for_lost_keys();
             while writing.len() < self.shared.workers
                 && let Some(key) = self.shared.state().take(Instant::now())
             {
                 writing.push(self.write(key));
             }
-            let next = self.shared.state().later.first().map(|(time, _)| *time);
+            let next_retry = self.shared.state().later.first().map(|(time, _)| *time);
             let due = async {
-                match next {
+                match next_retry {
                     Some(time) => tokio::time::sleep_until(time).await,
                     None => std::future::pending().await,
                 }
             };
             let idle = writing.is_empty();
             tokio::select! {
-                Some((key, result)) = writing.next(), if !idle => self.done(&key, result),
-                () = self.shared.more.notified() => {}
+                Some((key, result)) = writing.next(), if !idle => self.record_result(&key, result),
+                () = self.shared.work_added.notified() => {}
                 () = due, if writing.len() < self.shared.workers => {}
-                () = tokio::task::yield_now(), if looking => {}
+                () = tokio::task::yield_now(), if scan_continues => {}
             }
         }
     }
@@ -291,7 +304,7 @@ impl<W: Wanted> SyncQueue<W> {
         (key, result)
     }
 
-    fn done(&self, key: &W::Key, result: Result<Outcome, KvstoreError>) {
+    fn record_result(&self, key: &W::Key, result: Result<Outcome, KvstoreError>) {
         let mut state = self.shared.state();
         let failed_before = state.failing > 0;
         match result {
@@ -307,7 +320,7 @@ impl<W: Wanted> SyncQueue<W> {
             }
             Err(error) => {
                 state.failed += 1;
-                state.put_off(key, Instant::now());
+                state.reschedule(key, Instant::now());
                 let text = error.to_string();
                 if !failed_before {
                     tracing::warn!(error = text, hint = error.hint(), "cannot write to etcd: trying again until it succeeds");
@@ -316,15 +329,15 @@ impl<W: Wanted> SyncQueue<W> {
             }
         }
         drop(state);
-        self.shared.less.notify_waiters();
+        self.shared.key_finished.notify_waiters();
     }
 
-    /// Scans one batch of keys for those of lost leases, if the queue has capacity. Returns whether
-    /// more can be scanned now. The keys get a group of their own, so that waiters of other groups
-    /// do not wait for them.
-    fn look_for_lost(&self) -> bool {
-        let Some(LostKeyScan { lost, last }) = self.shared.state().next_look() else { return false };
-        let keys = self.shared.wanted.keys_behind(last.as_ref(), LOOKED_AT_ONCE);
+    /// Scans one batch of keys for the keys of lost leases, if the queue has capacity. Returns
+    /// whether another batch can be scanned now. The keys that it adds get their own group, so that
+    /// waiters of other groups do not wait for them.
+    fn scan_for_lost_keys(&self) -> bool {
+        let Some(LostKeyScan { lost, last }) = self.shared.state().next_scan() else { return false };
+        let keys = self.shared.wanted.keys_after(last.as_ref(), LOST_KEY_BATCH);
         let mut state = self.shared.state();
         for key in &keys {
             let etcd_key = self.shared.wanted.etcd_key(key);
@@ -332,52 +345,52 @@ impl<W: Wanted> SyncQueue<W> {
                 state.add(key.clone(), Self::LOST);
             }
         }
-        state.looking = keys.into_iter().next_back().map(|last| LostKeyScan { lost, last: Some(last) });
-        let more = state.looking.is_some() || !state.lost.is_empty();
+        state.scan = keys.into_iter().next_back().map(|last| LostKeyScan { lost, last: Some(last) });
+        let continues = state.scan.is_some() || !state.lost.is_empty();
         drop(state);
-        if !more {
-            self.shared.less.notify_waiters();
+        if !continues {
+            self.shared.key_finished.notify_waiters();
         }
-        more
+        continues
     }
 }
 
-impl<W: Wanted> QueueShared<W> {
+impl<W: DesiredState> QueueShared<W> {
     fn state(&self) -> MutexGuard<'_, QueueState<W::Key>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<K: Clone + Ord + Hash> QueueState<K> {
-    /// Reschedules the keys that an earlier run was writing.
-    fn begin(&mut self) {
+    /// Makes the keys ready again that an earlier run was writing.
+    fn requeue_running(&mut self) {
         for (key, item) in self.items.iter_mut().filter(|(_, item)| item.running) {
-            (item.running, item.again) = (false, false);
+            (item.running, item.changed_meanwhile) = (false, false);
             self.ready.push_back(key.clone());
         }
     }
 
-    /// Returns the lost leases to search for and the last scanned key; `None` if there are none, or
-    /// if the queue is full.
-    fn next_look(&mut self) -> Option<LostKeyScan<K>> {
+    /// Returns the scan to continue; `None` if there are no lost leases to search for, or if the
+    /// queue is full.
+    fn next_scan(&mut self) -> Option<LostKeyScan<K>> {
         if self.items.len() >= WAITING_MAX {
             return None;
         }
-        if self.looking.is_none() && !self.lost.is_empty() {
-            self.looking = Some(LostKeyScan { lost: std::mem::take(&mut self.lost).into(), last: None });
+        if self.scan.is_none() && !self.lost.is_empty() {
+            self.scan = Some(LostKeyScan { lost: std::mem::take(&mut self.lost).into(), last: None });
         }
-        self.looking.clone()
+        self.scan.clone()
     }
 
-    /// Adds a key. Returns whether there is something new to write.
+    /// Adds a key. Returns whether the key is new in the queue.
     fn add(&mut self, key: K, group: u32) -> bool {
         if let Some(item) = self.items.get_mut(&key) {
-            item.again |= item.running;
+            item.changed_meanwhile |= item.running;
             return false;
         }
         self.items.insert(
             key.clone(),
-            Item { group, since: Instant::now(), backoff: Backoff::new(RETRY_MIN, RETRY_MAX), running: false, again: false },
+            Item { group, since: Instant::now(), backoff: Backoff::new(RETRY_MIN, RETRY_MAX), running: false, changed_meanwhile: false },
         );
         self.ready.push_back(key);
         *self.groups.entry(group).or_default() += 1;
@@ -391,7 +404,7 @@ impl<K: Clone + Ord + Hash> QueueState<K> {
             None => return None,
         };
         if let Some(item) = self.items.get_mut(&key) {
-            (item.running, item.again) = (true, false);
+            (item.running, item.changed_meanwhile) = (true, false);
         }
         Some(key)
     }
@@ -399,9 +412,9 @@ impl<K: Clone + Ord + Hash> QueueState<K> {
     fn succeeded(&mut self, key: &K) {
         let Some(item) = self.items.get_mut(key) else { return };
         self.failing -= usize::from(item.backoff.failures() > 0);
-        if item.again {
+        if item.changed_meanwhile {
             item.backoff.reset();
-            (item.running, item.again, item.since) = (false, false, Instant::now());
+            (item.running, item.changed_meanwhile, item.since) = (false, false, Instant::now());
             self.ready.push_back(key.clone());
         } else if let Some(item) = self.items.remove(key)
             && let Some(count) = self.groups.get_mut(&item.group)
@@ -413,7 +426,7 @@ impl<K: Clone + Ord + Hash> QueueState<K> {
         }
     }
 
-    fn put_off(&mut self, key: &K, now: Instant) {
+    fn reschedule(&mut self, key: &K, now: Instant) {
         let Some(item) = self.items.get_mut(key) else { return };
         self.failing += usize::from(item.backoff.failures() == 0);
         let wait = item.backoff.next_wait();

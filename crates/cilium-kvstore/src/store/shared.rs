@@ -1,5 +1,5 @@
-//! Store that several processes join: each owns some keys, maintains them, and sees the keys of all
-//! (Cilium's `SharedStore`).
+//! Store that several processes join. Each process owns some keys, keeps them in etcd, and sees the
+//! keys of all processes (Cilium's `SharedStore`).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,8 +22,8 @@ const EVENTS_MAX: usize = 100;
 pub struct SharedStoreOptions {
     /// Prefix of all keys, which identifies the store.
     pub prefix: Vec<u8>,
-    /// Interval at which own keys are compared with etcd. A minute (early releases of Cilium; 30
-    /// since).
+    /// Interval at which own keys are compared with etcd. Default 1 min, as in early releases of
+    /// Cilium (30 min in later ones).
     pub sync_interval: Duration,
     /// Maximum time of the first list: 3 min in Cilium.
     pub list_max: Duration,
@@ -39,7 +39,7 @@ impl SharedStoreOptions {
     }
 }
 
-/// Joined store. Dropping it leaves own keys to expire with their leases, as
+/// Membership in a shared store. Dropping it leaves own keys to expire with their leases, as
 /// [`SharedStore::release`] does; [`SharedStore::close`] deletes them.
 pub struct SharedStore {
     inner: Arc<SharedStoreState>,
@@ -64,7 +64,8 @@ impl SharedStore {
     /// Joins a store, and waits until all its keys have been reported.
     ///
     /// # Errors
-    /// `Timeout` if that takes longer than `list_max`; `Closed` if the session ends before.
+    /// `Timeout` if the first list takes longer than `list_max`; `Closed` if the session ends
+    /// first.
     pub async fn join(session: &Session, options: SharedStoreOptions, observer: Arc<dyn Observer>) -> Result<Self, KvstoreError> {
         let (limit, what) = (options.list_max, format!("listing {}", printable(&options.prefix)));
         let inner =
@@ -86,22 +87,23 @@ impl SharedStore {
         Ok(store)
     }
 
-    /// Owns a key from now on. It is written at the next comparison of own keys.
+    /// Makes a key an own key. It is written at the next comparison of own keys.
     pub fn update_local_key(&self, name: &[u8], value: impl Into<Arc<[u8]>>) {
         self.inner.keys().local.insert(name.to_vec(), value.into());
     }
 
-    /// Writes a key, and owns it after success.
+    /// Writes a key, and makes it an own key if that succeeds.
     ///
     /// # Errors
-    /// [`KvstoreError`]; the key is then not owned.
+    /// [`KvstoreError`]; the key then keeps its previous value, or is not an own key if it was not
+    /// before.
     pub async fn update_local_key_sync(&self, name: &[u8], value: impl Into<Arc<[u8]>>) -> Result<(), KvstoreError> {
         let value = value.into();
-        let before = self.inner.keys().local.insert(name.to_vec(), Arc::clone(&value));
+        let previous = self.inner.keys().local.insert(name.to_vec(), Arc::clone(&value));
         self.inner.sync_key(name, &value).await.map(drop).inspect_err(|_| {
             let mut keys = self.inner.keys();
-            match before {
-                Some(before) => keys.local.insert(name.to_vec(), before),
+            match previous {
+                Some(previous) => keys.local.insert(name.to_vec(), previous),
                 None => keys.local.remove(name),
             };
         })
@@ -179,25 +181,25 @@ impl SharedStoreState {
                 if let Some(value) = local {
                     tracing::warn!(key = printable(&event.key), "another client deleted an own key: writing it again");
                     if let Err(error) = self.sync_key(&name, &value).await {
-                        tracing::warn!(key = printable(&event.key), %error, "the queue is full: the next comparison of the own keys writes it");
+                        tracing::warn!(key = printable(&event.key), %error, "cannot write the key: the next comparison of own keys writes it");
                     }
                     return;
                 }
-                let gone = self.keys().shared.remove(&name);
-                if let Some(value) = gone {
+                let removed = self.keys().shared.remove(&name);
+                if let Some(value) = removed {
                     self.observer.on_delete(&name, &value);
                 }
             }
         }
     }
 
-    /// Compares own keys with etcd at the interval, and writes those that differ.
+    /// Compares own keys with etcd at the interval, and writes the keys that differ.
     async fn sync_periodically(&self) {
         loop {
             tokio::time::sleep(self.options.sync_interval).await;
             let local = self.keys().local.clone();
             for (name, value) in local {
-                // the key may have been given up or changed meanwhile
+                // the key may have been deleted or changed since the copy was made
                 if self.keys().local.get(&name) != Some(&value) {
                     continue;
                 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{QueueCounts, SyncQueue, Wanted};
+use super::{DesiredState, QueueCounts, SyncQueue};
 use crate::keys::{SYNCED_PREFIX, join};
 use crate::{Life, Session};
 
@@ -39,7 +39,7 @@ pub struct SyncStore {
     options: SyncStoreOptions,
     values: Arc<Values>,
     queue: SyncQueue<Values>,
-    asked_for_canary: AtomicBool,
+    canary_requested: AtomicBool,
     synced: watch::Receiver<bool>,
     canary: CanaryWriter,
     _stop: DropGuard,
@@ -57,7 +57,7 @@ struct Values {
     by_key: Mutex<BTreeMap<Vec<u8>, Arc<[u8]>>>,
 }
 
-impl Wanted for Values {
+impl DesiredState for Values {
     type Key = Vec<u8>;
 
     fn etcd_key(&self, key: &Vec<u8>) -> Vec<u8> {
@@ -68,7 +68,7 @@ impl Wanted for Values {
         self.by_key().get(key).cloned()
     }
 
-    fn keys_behind(&self, last: Option<&Vec<u8>>, count: usize) -> Vec<Vec<u8>> {
+    fn keys_after(&self, last: Option<&Vec<u8>>, count: usize) -> Vec<Vec<u8>> {
         let begin = last.map_or(Bound::Unbounded, Bound::Excluded);
         let by_key = self.by_key();
         let keys = by_key.range::<Vec<u8>, _>((begin, Bound::Unbounded)).map(|(key, _)| key);
@@ -90,13 +90,13 @@ impl SyncStore {
         let queue = SyncQueue::new(session.clone(), Arc::clone(&values), options.life, options.workers);
         let canary = canary_key(&options);
         let stop = CancellationToken::new();
-        queue.on_lease_lost(&options.prefix, SyncQueue::add_lost);
-        // a canary states that all keys exist, so it waits for the keys that were lost together
-        // with it
-        let (canary_key, ended) = (canary.clone(), stop.clone());
+        queue.on_lease_lost(&options.prefix, SyncQueue::add_lost_keys);
+        // a canary states that all keys exist, so it waits until the keys that were lost with it
+        // are written
+        let (canary_key, stopped) = (canary.clone(), stop.clone());
         queue.on_lease_lost(&canary, move |queue, _| {
             let (after, canary_key) = (queue.clone(), canary_key.clone());
-            queue.session().spawn(ended.clone(), async move {
+            queue.session().spawn(stopped.clone(), async move {
                 after.settled(SyncQueue::<Values>::LOST).await;
                 after.add_now(canary_key, LATER);
             });
@@ -105,7 +105,7 @@ impl SyncStore {
         session.spawn(stop.clone(), async move { running.run().await });
         let (sender, synced) = watch::channel(false);
         let canary = CanaryWriter { session: session.clone(), stop: stop.clone(), synced: sender };
-        Self { options, values, queue, asked_for_canary: AtomicBool::new(false), synced, canary, _stop: stop.drop_guard() }
+        Self { options, values, queue, canary_requested: AtomicBool::new(false), synced, canary, _stop: stop.drop_guard() }
     }
 
     /// Sets the desired value of a key below the prefix. Setting an equal value has no effect.
@@ -116,7 +116,7 @@ impl SyncStore {
             return;
         }
         drop(values);
-        let group = if self.asked_for_canary.load(Ordering::SeqCst) { LATER } else { INITIAL };
+        let group = if self.canary_requested.load(Ordering::SeqCst) { LATER } else { INITIAL };
         self.queue.add_now(key, group);
     }
 
@@ -128,10 +128,10 @@ impl SyncStore {
         }
     }
 
-    /// Declares the initial set complete: the canary is written once all its keys are. Only the
-    /// first call counts.
+    /// Declares the initial set complete. The canary is written once all keys of the set are
+    /// written. Only the first call has an effect.
     pub fn synced(&self, value: impl Into<Arc<[u8]>>) {
-        if self.asked_for_canary.swap(true, Ordering::SeqCst) {
+        if self.canary_requested.swap(true, Ordering::SeqCst) {
             return;
         }
         let (values, queue, key, value) = (Arc::clone(&self.values), self.queue.clone(), canary_key(&self.options), value.into());
@@ -164,6 +164,6 @@ impl SyncStore {
 }
 
 fn canary_key(options: &SyncStoreOptions) -> Vec<u8> {
-    let of = options.synced_key.as_ref().unwrap_or(&options.prefix);
-    join(&[SYNCED_PREFIX.as_bytes(), options.cluster.as_bytes(), of])
+    let synced_prefix = options.synced_key.as_ref().unwrap_or(&options.prefix);
+    join(&[SYNCED_PREFIX.as_bytes(), options.cluster.as_bytes(), synced_prefix])
 }

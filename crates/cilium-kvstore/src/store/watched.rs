@@ -1,5 +1,5 @@
-//! Store that follows a prefix over one session after another (Cilium's `watchstore.go`). Known
-//! entries stay until a new list is complete; entries that the list lacks are then reported as
+//! Store that follows a prefix across successive sessions (Cilium's `watchstore.go`). Known entries
+//! stay until a new list is complete. Entries that are missing from the list are then reported as
 //! deleted.
 
 use std::collections::BTreeMap;
@@ -38,8 +38,9 @@ impl WatchStore {
         Self { observer, validate, entries, synced: watch::Sender::new(false), watching }
     }
 
-    /// Follows `<prefix>/` until the session ends. The future may be dropped at any time and called
-    /// again, with the same or another session. A concurrent second call waits.
+    /// Follows `<prefix>/` until the session ends. The caller may drop the future at any time and
+    /// call this again, with the same or another session. A second concurrent call waits for the
+    /// first one.
     pub async fn watch(&self, session: &Session, prefix: &[u8]) {
         let _watching = self.watching.lock().await;
         let _unsynced = UnsyncedOnDrop(&self.synced);
@@ -60,7 +61,7 @@ impl WatchStore {
         }
     }
 
-    /// Reports all entries as deleted. Waits for a running watch to end.
+    /// Reports all entries as deleted and removes them. Waits for a running watch to end.
     pub async fn drain(&self) {
         let _watching = self.watching.lock().await;
         let all = std::mem::take(&mut *self.entries());
@@ -93,8 +94,8 @@ impl WatchStore {
         self.entries().is_empty()
     }
 
-    /// Applies a put. An invalid value changes nothing: the old value stays, but is removed as
-    /// stale if it belongs to an earlier list.
+    /// Applies a put. An invalid value changes nothing. An old value then stays, but if it is from
+    /// an earlier list, the end of the current list removes it as stale.
     fn update(&self, name: &[u8], value: Arc<[u8]>) {
         if let Some(reason) = self.validate.as_ref().and_then(|validate| validate(name, &value).err()) {
             tracing::warn!(name = printable(name), reason, "a value cannot be used");
@@ -115,9 +116,9 @@ impl WatchStore {
     fn prune(&self) {
         let mut entries = self.entries();
         let stale: Vec<Vec<u8>> = entries.iter().filter(|(_, entry)| entry.stale).map(|(name, _)| name.clone()).collect();
-        let gone: Vec<(Vec<u8>, StoreEntry)> = stale.into_iter().filter_map(|name| entries.remove_entry(&name)).collect();
+        let removed: Vec<(Vec<u8>, StoreEntry)> = stale.into_iter().filter_map(|name| entries.remove_entry(&name)).collect();
         drop(entries);
-        for (name, entry) in gone {
+        for (name, entry) in removed {
             self.observer.on_delete(&name, &entry.value);
         }
     }

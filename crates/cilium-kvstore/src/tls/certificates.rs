@@ -1,4 +1,4 @@
-//! Human-readable content of certificates, for people who look for a wrong one.
+//! Human-readable facts about certificates, for people who search for a wrong certificate.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use x509_parser::extensions::{GeneralName, ParsedExtension};
 use super::read_certificates;
 use crate::EtcdConfig;
 
-/// Fields of a certificate that people compare.
+/// Fields of a certificate that help to identify it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFacts {
     /// Subject of the certificate.
@@ -31,7 +31,7 @@ pub struct CertificateFacts {
 }
 
 impl CertificateFacts {
-    /// Parses a certificate; `None` if it is not one.
+    /// Parses a certificate; `None` if the bytes are not a certificate.
     pub(crate) fn of(der: &CertificateDer<'_>) -> Option<Self> {
         let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
         Some(Self {
@@ -50,7 +50,7 @@ impl CertificateFacts {
 /// Returns the host names and addresses of a certificate.
 pub(super) fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
     let names = certificate.subject_alternative_name().ok().flatten();
-    names.iter().flat_map(|extension| &extension.value.general_names).filter_map(shown).collect()
+    names.iter().flat_map(|extension| &extension.value.general_names).filter_map(comparable_name).collect()
 }
 
 /// Returns the identifier of a certificate's key.
@@ -75,7 +75,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
 }
 
 /// Returns a name of a certificate that can be compared with a server's name or address.
-fn shown(name: &GeneralName<'_>) -> Option<String> {
+fn comparable_name(name: &GeneralName<'_>) -> Option<String> {
     match name {
         GeneralName::DNSName(name) => Some((*name).to_owned()),
         GeneralName::IPAddress(bytes) => match **bytes {
@@ -86,7 +86,7 @@ fn shown(name: &GeneralName<'_>) -> Option<String> {
     }
 }
 
-/// Certificates of one file that the client file names.
+/// Certificates of one file to which the client file refers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFile {
     /// Path of the file.
@@ -96,18 +96,21 @@ pub struct CertificateFile {
 }
 
 impl EtcdConfig {
-    /// Returns the certificates that a connection uses: those of the authorities and of the client.
-    /// Blocks on files.
+    /// Returns the certificates that a connection uses: the trusted CA certificates and the
+    /// client's. Blocks while it reads the files.
     #[must_use]
     pub fn certificate_files(&self) -> Vec<CertificateFile> {
         if self.insecure_transport {
             return Vec::new();
         }
-        let own = self.client_certificate.as_ref().map(|pair| &pair.certificate_file);
+        let client_file = self.client_certificate.as_ref().map(|pair| &pair.certificate_file);
         let facts = |path: &PathBuf| {
-            let found = read_certificates(path).map_err(|error| error.to_string());
-            CertificateFile { path: path.clone(), certificates: found.map(|found| found.iter().filter_map(CertificateFacts::of).collect()) }
+            let certificates = read_certificates(path).map_err(|error| error.to_string());
+            CertificateFile {
+                path: path.clone(),
+                certificates: certificates.map(|ders| ders.iter().filter_map(CertificateFacts::of).collect()),
+            }
         };
-        self.trusted_ca_file.iter().chain(own).map(facts).collect()
+        self.trusted_ca_file.iter().chain(client_file).map(facts).collect()
     }
 }

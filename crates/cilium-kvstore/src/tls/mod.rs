@@ -31,8 +31,8 @@ pub(crate) use verifier::ServerVerifier;
 /// on one line (rustls-pki-types, `pem::Error::IllegalSectionStart`).
 const NOT_PEM: &str = "not in PEM form, or incomplete";
 
-/// TLS part of a client file: the configuration of one connection, and the state that explains a
-/// failure.
+/// TLS part of a client configuration: the configuration of one connection, and the state that
+/// explains a failed handshake.
 pub(crate) struct ClientTls {
     pub(crate) config: ClientConfig,
     pub(crate) verifier: Arc<ServerVerifier>,
@@ -41,14 +41,14 @@ pub(crate) struct ClientTls {
 }
 
 impl ClientTls {
-    /// Reads the files. Blocks on them.
-    pub(crate) fn read(file: &EtcdConfig) -> Result<Self, KvstoreError> {
-        let verifier = Arc::new(ServerVerifier::new(file)?);
+    /// Reads the configured files. Blocks while it reads them.
+    pub(crate) fn read(config: &EtcdConfig) -> Result<Self, KvstoreError> {
+        let verifier = Arc::new(ServerVerifier::new(config)?);
         let builder = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .expect("must hold: aws-lc supports TLS 1.2 and 1.3");
         let builder = builder.dangerous().with_custom_certificate_verifier(Arc::<ServerVerifier>::clone(&verifier));
-        let (mut config, client) = match &file.client_certificate {
+        let (mut tls_config, client) = match &config.client_certificate {
             None => (builder.with_no_client_auth(), None),
             Some(pair) => {
                 let key = certified_key(pair)?;
@@ -56,22 +56,22 @@ impl ClientTls {
                 (builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(key))), Some(client))
             }
         };
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(Self { config, verifier, client })
+        tls_config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(Self { config: tls_config, verifier, client })
     }
 
     /// Returns why a handshake failed, or why the server ended the connection after it.
     pub(crate) fn refusal(&self, error: &io::Error) -> TlsRefusal {
-        let was_refused_here = matches!(refusal::tls_error(error), Some(rustls::Error::InvalidCertificate(_)));
-        let refusal = if was_refused_here { self.verifier.refusal() } else { None };
-        refusal.unwrap_or_else(|| TlsRefusal::of_handshake(error, self.client.as_deref()))
+        let refused_by_verifier = matches!(refusal::tls_error(error), Some(rustls::Error::InvalidCertificate(_)));
+        let refusal = if refused_by_verifier { self.verifier.refusal() } else { None };
+        refusal.unwrap_or_else(|| TlsRefusal::from_handshake_error(error, self.client.as_deref()))
     }
 }
 
 impl EtcdConfig {
     /// Checks whether the client's certificate is signed by the authorities that the client itself
-    /// trusts, as it is if Cilium's Helm chart created both. Returns `None` if either is missing. A
-    /// server may trust other authorities. Blocks on files.
+    /// trusts. This is the case if Cilium's Helm chart created both. Returns `None` if either is
+    /// missing. A server may trust other authorities. Blocks while it reads the files.
     #[must_use]
     pub fn client_certificate_is_trusted(&self) -> Option<Result<(), TlsRefusal>> {
         let (Some(authorities), Some(ClientCertificate { certificate_file: certificate, .. }), false) =
@@ -82,15 +82,16 @@ impl EtcdConfig {
         // files that cannot be read are reported by `certificate_files`
         let trusted = TrustedCertificates::read(Some(authorities)).ok()?;
         let chain = read_certificates(certificate).ok()?;
-        let (own, between) = chain.split_first()?;
+        let (end_entity, intermediates) = chain.split_first()?;
         let algorithms = provider().signature_verification_algorithms;
-        let verified = trusted.verify_chain(algorithms.all, own, between, UnixTime::now(), CertificateUse::Client);
-        Some(verified.map_err(|error| TlsRefusal::of_certificate(CertificateSide::Client, own, between, &trusted, None, &error)))
+        let verified = trusted.verify_chain(algorithms.all, end_entity, intermediates, UnixTime::now(), CertificateUse::Client);
+        Some(verified.map_err(|error| {
+            TlsRefusal::from_certificate_error(CertificateSide::Client, end_entity, intermediates, &trusted, None, &error)
+        }))
     }
 }
 
-/// Returns the program's only implementation of cryptography, which has the same curves and hashes
-/// as Go's.
+/// Returns the only crypto provider of the program. It supports the same curves and hashes as Go.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
@@ -100,17 +101,17 @@ fn certified_key(pair: &ClientCertificate) -> Result<CertifiedKey, KvstoreError>
     let ClientCertificate { certificate_file: certificate, key_file: key } = pair;
     let chain = read_certificates(certificate)?;
     let pem = read(key)?;
-    let der = PrivateKeyDer::from_pem_slice(&pem).map_err(|_| unusable(key, no_key_in(&pem)))?;
+    let der = PrivateKeyDer::from_pem_slice(&pem).map_err(|_| unusable(key, missing_key_reason(&pem)))?;
     let signing = provider().key_provider.load_private_key(der).map_err(|_| {
         unusable(key, "TLS cannot use this key: it must be RSA of at least 2048 bits, ECDSA over P-256, P-384 or P-521, or Ed25519")
     })?;
-    let own = &chain[0];
+    let end_entity = &chain[0];
     let (_, parsed) =
-        x509_parser::parse_x509_certificate(own).map_err(|_| unusable(certificate, "the first certificate in it is damaged"))?;
+        x509_parser::parse_x509_certificate(end_entity).map_err(|_| unusable(certificate, "the first certificate in it is damaged"))?;
     if signing.public_key().is_some_and(|public| public.as_ref() != parsed.public_key().raw) {
         let reason = format!(
             "it is not the key of {} of {}; use a key and a certificate that belong together",
-            refusal::described(own),
+            refusal::described(end_entity),
             certificate.display()
         );
         return Err(unusable(key, reason));
@@ -119,7 +120,7 @@ fn certified_key(pair: &ClientCertificate) -> Result<CertifiedKey, KvstoreError>
 }
 
 /// Returns why no private key was found.
-fn no_key_in(pem: &[u8]) -> &'static str {
+fn missing_key_reason(pem: &[u8]) -> &'static str {
     let is_encrypted = |line: &[u8]| line.starts_with(b"-----BEGIN ENCRYPTED") || line.starts_with(b"Proc-Type: 4,ENCRYPTED");
     if pem.split(|byte| *byte == b'\n').any(is_encrypted) {
         return "the key in it is encrypted; decrypt it with openssl pkey (etcd's client does not support passphrases either)";

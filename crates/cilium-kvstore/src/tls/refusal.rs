@@ -1,4 +1,4 @@
-//! Readable errors of TLS with an etcd: the certificate, what is wrong with it, and what to do. The
+//! Readable errors of TLS with an etcd: which certificate is refused, why, and what to change. The
 //! libraries' own errors are codes and lists of bytes.
 
 mod chain;
@@ -15,7 +15,7 @@ use super::certificates::names;
 use super::trust::TrustedCertificates;
 use chain::CertificateChain;
 
-/// Maximum characters of a name in a message. Real certificates have some 60.
+/// Maximum number of characters of a name in a message. Names in real certificates have some 60.
 const NAME_CHARS_MAX: usize = 200;
 
 /// Maximum number of host names in a message.
@@ -24,10 +24,10 @@ const NAMES_MAX: usize = 8;
 /// Minimum length of an accepted RSA key, in bits (aws-lc's `RSA_PKCS1_2048_8192`).
 const RSA_BITS_MIN: usize = 2048;
 
-/// Reason why either side refused a TLS connection, and advice.
+/// Reason why the client or the server refused a TLS connection, and advice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsRefusal {
-    /// Certificate or message, and what is wrong with it.
+    /// Certificate or alert that is the reason, and what is wrong with it.
     pub reason: String,
     /// Change that would solve the problem.
     pub cure: String,
@@ -52,15 +52,15 @@ impl TlsRefusal {
     }
 
     /// Describes a certificate that is not trusted, or not valid for this name.
-    pub(super) fn of_certificate(
+    pub(super) fn from_certificate_error(
         owner: CertificateSide,
-        own: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
         trusted: &TrustedCertificates,
         name: Option<&ServerName<'_>>,
         error: &webpki::Error,
     ) -> Self {
-        match CertificateChain::read(owner, own, between, trusted) {
+        match CertificateChain::read(owner, end_entity, intermediates, trusted) {
             Some(chain) => chain.refusal(name, error),
             None => {
                 let reason = format!("the {}'s certificate is damaged", owner.noun());
@@ -70,62 +70,66 @@ impl TlsRefusal {
     }
 
     /// Describes a server that cannot prove that it has the key of its certificate.
-    pub(super) fn of_handshake_signature(certificate: &CertificateDer<'_>) -> Self {
-        let shown = format!("the server's certificate {}", described(certificate));
+    pub(super) fn from_handshake_signature(certificate: &CertificateDer<'_>) -> Self {
+        let description = format!("the server's certificate {}", described(certificate));
         if let Some(bits) = parsed(certificate).as_ref().and_then(short_rsa_bits) {
-            return Self::short_key(&shown, bits);
+            return Self::short_key(&description, bits);
         }
         Self::new(
-            format!("the server does not have the key of {}", shown.trim_start_matches("the server's ")),
+            format!("the server does not have the key of {}", description.trim_start_matches("the server's ")),
             "etcd's --key-file must be the key of its --cert-file; if it is, another server answers at this address",
         )
     }
 
-    fn short_key(shown: &str, bits: usize) -> Self {
-        let reason = format!("{shown} has an RSA key of {bits} bits, and {RSA_BITS_MIN} is the minimum");
+    fn short_key(description: &str, bits: usize) -> Self {
+        let reason = format!("{description} has an RSA key of {bits} bits, and {RSA_BITS_MIN} is the minimum");
         Self::new(reason, "issue a new one with a longer RSA key or an ECDSA key")
     }
 
     /// Describes a handshake that failed, or an alert after it. `client` describes the client's
     /// certificate.
-    pub(super) fn of_handshake(error: &io::Error, client: Option<&str>) -> Self {
-        const NO_TLS: &str = "check that this is the port of an etcd with TLS; for one without TLS use http:// or insecure-transport: true";
+    pub(super) fn from_handshake_error(error: &io::Error, client: Option<&str>) -> Self {
+        const NO_TLS_ADVICE: &str =
+            "check that this is the port of an etcd with TLS; for one without TLS use http:// or insecure-transport: true";
         let Some(tls) = tls_error(error) else {
             return match error.kind() {
                 io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Self::new(
                     "the server closed the connection during the handshake",
-                    format!("{NO_TLS}; a proxy or firewall in between may also do this"),
+                    format!("{NO_TLS_ADVICE}; a proxy or firewall in between may also do this"),
                 ),
-                _ => Self::new(error.to_string(), NO_TLS),
+                _ => Self::new(error.to_string(), NO_TLS_ADVICE),
             };
         };
         match tls {
-            rustls::Error::AlertReceived(alert) => Self::of_alert(*alert, client),
+            rustls::Error::AlertReceived(alert) => Self::from_alert(*alert, client),
             rustls::Error::InvalidMessage(_) | rustls::Error::InappropriateMessage { .. } | rustls::Error::PeerSentOversizedRecord => {
-                Self::new("the server does not use TLS", NO_TLS)
+                Self::new("the server does not use TLS", NO_TLS_ADVICE)
             }
-            rustls::Error::PeerIncompatible(what) => Self::new(
-                format!("the server and this client have no TLS version, cipher suite or curve in common ({})", words(what)),
-                COMMON,
+            rustls::Error::PeerIncompatible(incompatibility) => Self::new(
+                format!("the server and this client have no TLS version, cipher suite or curve in common ({})", words(incompatibility)),
+                PROTOCOL_ADVICE,
             ),
             rustls::Error::NoCertificatesPresented => Self::new("the server sends no certificate", "give etcd --cert-file and --key-file"),
-            other => Self::new(format!("the handshake failed: {other}"), NO_TLS),
+            other => Self::new(format!("the handshake failed: {other}"), NO_TLS_ADVICE),
         }
     }
 
     /// Describes the server's alert. For a client certificate etcd (Go's `crypto/tls`) sends `bad
     /// certificate`, `unknown certificate authority`, `expired certificate`, and in TLS 1.3
     /// `certificate required`, which is `bad certificate` in TLS 1.2.
-    fn of_alert(alert: AlertDescription, client: Option<&str>) -> Self {
-        const AUTHORITY: &str = "use one that an authority in etcd's --trusted-ca-file signed";
-        let said = words(alert);
+    fn from_alert(alert: AlertDescription, client: Option<&str>) -> Self {
+        const CLIENT_AUTHORITY_ADVICE: &str = "use one that an authority in etcd's --trusted-ca-file signed";
+        let alert_name = words(alert);
         match (alert, client) {
             (AlertDescription::InternalError, _) => Self::new(
                 "the server failed during the handshake (internal error)",
                 "check its log: its --cert-file or --key-file may be unreadable, or not belong together",
             ),
             (AlertDescription::ProtocolVersion | AlertDescription::HandshakeFailure | AlertDescription::InsufficientSecurity, _) => {
-                Self::new(format!("the server and this client have no TLS version, cipher suite or curve in common ({said})"), COMMON)
+                Self::new(
+                    format!("the server and this client have no TLS version, cipher suite or curve in common ({alert_name})"),
+                    PROTOCOL_ADVICE,
+                )
             }
             (AlertDescription::UnrecognisedName, _) => Self::new(
                 "the server has no certificate for this host name",
@@ -138,25 +142,26 @@ impl TlsRefusal {
                 format!("the server considers the client's certificate {client} expired"),
                 "renew it; if it has not expired, the server's clock is ahead",
             ),
-            (AlertDescription::UnknownCA, Some(client)) => {
-                Self::new(format!("the server does not trust the authority that signed the client's certificate {client}"), AUTHORITY)
-            }
+            (AlertDescription::UnknownCA, Some(client)) => Self::new(
+                format!("the server does not trust the authority that signed the client's certificate {client}"),
+                CLIENT_AUTHORITY_ADVICE,
+            ),
             (alert, Some(client)) if is_about_certificates(alert) => Self::new(
-                format!("the server rejects the client's certificate {client} ({said})"),
-                format!("{AUTHORITY} for use by clients"),
+                format!("the server rejects the client's certificate {client} ({alert_name})"),
+                format!("{CLIENT_AUTHORITY_ADVICE} for use by clients"),
             ),
             (alert, None) if is_about_certificates(alert) => Self::new(
-                format!("the server requires a client certificate, and the client file has none ({said})"),
+                format!("the server requires a client certificate, and the client file has none ({alert_name})"),
                 "set cert-file and key-file",
             ),
-            _ => Self::new(format!("the server aborted the handshake ({said})"), "check the server's log"),
+            _ => Self::new(format!("the server aborted the handshake ({alert_name})"), "check the server's log"),
         }
     }
 }
 
 /// Advice if the two sides have no protocol or cipher suite in common.
-const COMMON: &str = "the server must offer TLS 1.2 or 1.3, with AES-GCM or ChaCha20-Poly1305 over ECDHE (see etcd's --cipher-suites and \
-                      --tls-min-version)";
+const PROTOCOL_ADVICE: &str = "the server must offer TLS 1.2 or 1.3, with AES-GCM or ChaCha20-Poly1305 over ECDHE \
+                      (see etcd's --cipher-suites and --tls-min-version)";
 
 fn is_about_certificates(alert: AlertDescription) -> bool {
     matches!(
@@ -183,7 +188,7 @@ impl CertificateSide {
     }
 }
 
-/// Finds the TLS error in a connection's error, below its wrappers.
+/// Returns the TLS error that an IO error wraps, if there is one.
 pub(crate) fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
     let mut cause = error.get_ref()? as &(dyn Error + 'static);
     loop {
@@ -210,21 +215,21 @@ pub(super) fn described(certificate: &CertificateDer<'_>) -> String {
 fn describe(certificate: &X509Certificate<'_>) -> String {
     let subject = clip(&certificate.subject().to_string());
     let names = names(certificate);
-    let who = match (subject.is_empty(), names.is_empty()) {
+    let subject_or_names = match (subject.is_empty(), names.is_empty()) {
         (false, _) => subject,
         (true, false) => format!("for {}", list(&names)),
         (true, true) => "without a name".to_owned(),
     };
-    format!("{who} (serial {})", clip(&certificate.raw_serial_as_string()))
+    format!("{subject_or_names} (serial {})", clip(&certificate.raw_serial_as_string()))
 }
 
-/// Joins names with commas. Of many names only the first few are listed.
+/// Joins names with commas. Lists only the first [`NAMES_MAX`] names and the number of the others.
 fn list(names: &[String]) -> String {
-    let mut shown: Vec<String> = names.iter().take(NAMES_MAX).map(|name| clip(name)).collect();
+    let mut listed: Vec<String> = names.iter().take(NAMES_MAX).map(|name| clip(name)).collect();
     if names.len() > NAMES_MAX {
-        shown.push(format!("{} more", names.len() - NAMES_MAX));
+        listed.push(format!("{} more", names.len() - NAMES_MAX));
     }
-    shown.join(", ")
+    listed.join(", ")
 }
 
 fn clip(text: &str) -> String {
@@ -242,7 +247,7 @@ fn short_rsa_bits(certificate: &X509Certificate<'_>) -> Option<usize> {
     }
 }
 
-/// Converts a library's name of an error to words: `BadCertificate` to `bad certificate`.
+/// Converts the name of an error code to words: `BadCertificate` to `bad certificate`.
 fn words(code: impl fmt::Debug) -> String {
     let code = format!("{code:?}");
     let name = code.split([' ', '(', '{']).next().unwrap_or_default();
@@ -262,15 +267,15 @@ fn words(code: impl fmt::Debug) -> String {
 mod tests {
     use super::*;
 
-    fn of(error: rustls::Error, client: Option<&str>) -> String {
-        TlsRefusal::of_handshake(&io::Error::new(io::ErrorKind::InvalidData, error), client).to_string()
+    fn message(error: rustls::Error, client: Option<&str>) -> String {
+        TlsRefusal::from_handshake_error(&io::Error::new(io::ErrorKind::InvalidData, error), client).to_string()
     }
 
     #[test]
     fn alerts_name_the_client_certificate_or_its_absence() {
-        let alert = |alert, client| of(rustls::Error::AlertReceived(alert), client);
+        let alert = |alert, client| message(rustls::Error::AlertReceived(alert), client);
         let client = Some("CN=meshkeep (serial 0a) of /c.crt");
-        for (what, client, expected) in [
+        for (description, client, expected) in [
             (
                 AlertDescription::CertificateRequired,
                 None,
@@ -301,18 +306,18 @@ mod tests {
             ),
             (AlertDescription::UserCanceled, client, "the server aborted the handshake (user canceled); check the server's log"),
         ] {
-            assert_eq!(alert(what, client), expected);
+            assert_eq!(alert(description, client), expected);
         }
         assert!(alert(AlertDescription::InternalError, client).contains("check its log: its --cert-file"));
         assert!(alert(AlertDescription::HandshakeFailure, client).contains("(handshake failure); the server must offer TLS 1.2 or 1.3"));
     }
 
     #[test]
-    fn a_missing_tls_or_a_closed_connection_differs_from_a_refusal() {
-        let text = of(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType), None);
+    fn servers_without_tls_and_closed_connections_are_recognized() {
+        let text = message(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType), None);
         assert!(text.starts_with("the server does not use TLS; check that this is the port"), "{text}");
-        let ended = io::Error::new(io::ErrorKind::UnexpectedEof, "tls handshake eof");
-        let text = TlsRefusal::of_handshake(&ended, None).to_string();
+        let closed = io::Error::new(io::ErrorKind::UnexpectedEof, "tls handshake eof");
+        let text = TlsRefusal::from_handshake_error(&closed, None).to_string();
         assert!(text.starts_with("the server closed the connection during the handshake; "), "{text}");
     }
 

@@ -1,8 +1,9 @@
 //! Certificates that a client file trusts, and the verification of chains to them.
 //!
 //! The rules are those of Go's `crypto/x509`, which etcd's own client uses. They differ from
-//! webpki's: a trusted certificate may be the peer's own, a signing one must be an authority's and
-//! must not have expired, and `anyExtendedKeyUsage` permits every use.
+//! webpki's rules: the peer's own certificate may be a trusted certificate, a certificate that
+//! signs others must belong to an authority and must not have expired, and `anyExtendedKeyUsage`
+//! permits every use.
 
 use std::path::{Path, PathBuf};
 
@@ -43,7 +44,7 @@ impl ExtendedKeyUsageValidator for CertificateUse {
             }
             present.push(id.to_decoded_oid());
         }
-        // a certificate without purposes is valid for every one
+        // a certificate without purposes is valid for all of them
         if present.is_empty() {
             return Ok(());
         }
@@ -56,25 +57,25 @@ impl ExtendedKeyUsageValidator for CertificateUse {
 pub(super) struct TrustedCertificates {
     file: Option<PathBuf>,
     certificates: Vec<CertificateDer<'static>>,
-    /// Certificates that can sign others, in the same order.
+    /// Trust anchor of each certificate, in the same order.
     anchors: Vec<TrustAnchor<'static>>,
 }
 
 impl TrustedCertificates {
     /// Reads the file, or the system's certificates if there is none. Blocks on files.
     pub(super) fn read(file: Option<&Path>) -> Result<Self, KvstoreError> {
-        let Some(path) = file else { return Self::of_system() };
+        let Some(path) = file else { return Self::read_system() };
         let certificates = read_certificates(path)?;
         let mut anchors = Vec::with_capacity(certificates.len());
-        for (at, certificate) in certificates.iter().enumerate() {
+        for (index, certificate) in certificates.iter().enumerate() {
             // etcd's own client also refuses the whole file
-            let anchor = anchor(certificate).ok_or_else(|| unusable(path, format!("certificate {} in it is damaged", at + 1)))?;
+            let anchor = anchor(certificate).ok_or_else(|| unusable(path, format!("certificate {} in it is damaged", index + 1)))?;
             anchors.push(anchor);
         }
         Ok(Self { file: Some(path.to_owned()), certificates, anchors })
     }
 
-    fn of_system() -> Result<Self, KvstoreError> {
+    fn read_system() -> Result<Self, KvstoreError> {
         let found = rustls_native_certs::load_native_certs();
         let usable = found.certs.into_iter().filter_map(|certificate| anchor(&certificate).map(|anchor| (certificate, anchor)));
         let (certificates, anchors): (Vec<_>, Vec<_>) = usable.unzip();
@@ -94,35 +95,35 @@ impl TrustedCertificates {
         &self.certificates
     }
 
-    /// Verifies that a certificate is one of the trusted ones, or that a chain of signatures leads
-    /// from it to one of them.
+    /// Verifies that a certificate is a trusted certificate, or that a chain of signatures leads
+    /// from it to a trusted certificate.
     pub(super) fn verify_chain(
         &self,
         algorithms: &[&dyn SignatureVerificationAlgorithm],
-        own: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
         now: UnixTime,
         purpose: CertificateUse,
     ) -> Result<(), webpki::Error> {
-        let certificate = EndEntityCert::try_from(own)?;
-        if self.certificates.iter().any(|trusted| trusted.as_ref() == own.as_ref()) {
-            return verify_itself(own, now, purpose);
+        let certificate = EndEntityCert::try_from(end_entity)?;
+        if self.certificates.iter().any(|trusted| trusted.as_ref() == end_entity.as_ref()) {
+            return verify_trusted_end_entity(end_entity, now, purpose);
         }
         let anchor_is_valid = |path: &VerifiedPath<'_>| self.verify_anchor(path.anchor(), now);
-        certificate.verify_for_usage(algorithms, &self.anchors, between, now, purpose, None, Some(&anchor_is_valid)).map(|_| ())
+        certificate.verify_for_usage(algorithms, &self.anchors, intermediates, now, purpose, None, Some(&anchor_is_valid)).map(|_| ())
     }
 
-    /// Checks what webpki does not: at least one trusted certificate with this name and key must be
-    /// an authority's and within its validity. There are several if an authority was renewed with
-    /// its old key.
+    /// Makes the checks that webpki does not make: at least one trusted certificate with this name
+    /// and key must belong to an authority and be within its validity. There are several if an
+    /// authority was renewed with its old key.
     fn verify_anchor(&self, anchor: &TrustAnchor<'_>, now: UnixTime) -> Result<(), webpki::Error> {
-        let same = self
+        let candidates = self
             .anchors
             .iter()
             .zip(&self.certificates)
             .filter(|(other, _)| other.subject == anchor.subject && other.subject_public_key_info == anchor.subject_public_key_info);
         let mut result = Ok(());
-        for (_, certificate) in same {
+        for (_, certificate) in candidates {
             result = verify_dates(certificate, now).and_then(|()| verify_authority(certificate));
             if result.is_ok() {
                 break;
@@ -137,10 +138,10 @@ fn anchor(certificate: &CertificateDer<'_>) -> Option<TrustAnchor<'static>> {
 }
 
 /// Verifies a certificate that is itself trusted. Go's `Certificate.Verify` first searches the
-/// trusted certificates, and does not check whether the match is an authority's.
-fn verify_itself(own: &CertificateDer<'_>, now: UnixTime, purpose: CertificateUse) -> Result<(), webpki::Error> {
-    verify_dates(own, now)?;
-    let (_, certificate) = x509_parser::parse_x509_certificate(own).map_err(|_| webpki::Error::BadDer)?;
+/// trusted certificates, and does not check whether the match belongs to an authority.
+fn verify_trusted_end_entity(end_entity: &CertificateDer<'_>, now: UnixTime, purpose: CertificateUse) -> Result<(), webpki::Error> {
+    verify_dates(end_entity, now)?;
+    let (_, certificate) = x509_parser::parse_x509_certificate(end_entity).map_err(|_| webpki::Error::BadDer)?;
     let usage = certificate.extended_key_usage().map_err(|_| webpki::Error::BadDer)?;
     let Some(usage) = usage.map(|extension| extension.value) else { return Ok(()) };
     let (is_permitted, required) = match purpose {
@@ -153,8 +154,8 @@ fn verify_itself(own: &CertificateDer<'_>, now: UnixTime, purpose: CertificateUs
     Err(webpki::Error::RequiredEkuNotFoundContext(webpki::RequiredEkuNotFoundContext { required, present: Vec::new() }))
 }
 
-/// Checks that a certificate may sign others: one that is trusted only as a server's must not.
-/// Certificates of version 1 cannot say whether they may.
+/// Checks that a certificate may sign others. A server certificate that is trusted itself may not.
+/// Certificates of version 1 cannot state whether they may.
 fn verify_authority(certificate: &CertificateDer<'_>) -> Result<(), webpki::Error> {
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate).map_err(|_| webpki::Error::BadDer)?;
     if certificate.version() == X509Version::V3 && !certificate.is_ca() {
@@ -165,7 +166,7 @@ fn verify_authority(certificate: &CertificateDer<'_>) -> Result<(), webpki::Erro
 
 fn verify_dates(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), webpki::Error> {
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate).map_err(|_| webpki::Error::BadDer)?;
-    // dates before 1970 can be treated as 1970 here
+    // dates before 1970 count as 1970
     let time = |seconds: i64| UnixTime::since_unix_epoch(std::time::Duration::from_secs(u64::try_from(seconds).unwrap_or_default()));
     let validity = certificate.validity();
     let (not_before, not_after) = (time(validity.not_before.timestamp()), time(validity.not_after.timestamp()));

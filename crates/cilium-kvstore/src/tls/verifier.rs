@@ -1,5 +1,5 @@
-//! Verifier of server certificates that keeps the reason of a refusal: rustls passes on only a
-//! short code.
+//! Verifier of server certificates that records the reason of a refusal, because rustls returns
+//! only a short code.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,9 +24,10 @@ pub(crate) struct ServerVerifier {
 }
 
 impl ServerVerifier {
-    /// Creates the verifier that a client file asks for. Blocks on files.
-    pub(super) fn new(file: &EtcdConfig) -> Result<Self, KvstoreError> {
-        let trusted = if file.insecure_skip_tls_verify { None } else { Some(TrustedCertificates::read(file.trusted_ca_file.as_deref())?) };
+    /// Creates the verifier for a configuration. Blocks while it reads files.
+    pub(super) fn new(config: &EtcdConfig) -> Result<Self, KvstoreError> {
+        let trusted =
+            if config.insecure_skip_tls_verify { None } else { Some(TrustedCertificates::read(config.trusted_ca_file.as_deref())?) };
         Ok(Self { trusted, algorithms: provider().signature_verification_algorithms, refusal: Mutex::default() })
     }
 
@@ -39,10 +40,10 @@ impl ServerVerifier {
         *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
     }
 
-    /// Records a signature that was not made with the key of the certificate.
+    /// Records a refusal if the signature was not made with the certificate's key.
     fn check_signature<T>(&self, certificate: &CertificateDer<'_>, result: Result<T, rustls::Error>) -> Result<T, rustls::Error> {
         if matches!(result, Err(rustls::Error::InvalidCertificate(_))) {
-            self.refuse(TlsRefusal::of_handshake_signature(certificate));
+            self.refuse(TlsRefusal::from_handshake_signature(certificate));
         }
         result
     }
@@ -51,17 +52,24 @@ impl ServerVerifier {
 impl ServerCertVerifier for ServerVerifier {
     fn verify_server_cert(
         &self,
-        own: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
         name: &ServerName<'_>,
         _: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         let Some(trusted) = &self.trusted else { return Ok(ServerCertVerified::assertion()) };
-        let verify_name = || webpki::EndEntityCert::try_from(own)?.verify_is_valid_for_subject_name(name);
-        let chain = trusted.verify_chain(self.algorithms.all, own, between, now, CertificateUse::Server);
+        let verify_name = || webpki::EndEntityCert::try_from(end_entity)?.verify_is_valid_for_subject_name(name);
+        let chain = trusted.verify_chain(self.algorithms.all, end_entity, intermediates, now, CertificateUse::Server);
         chain.and_then(|()| verify_name()).map(|()| ServerCertVerified::assertion()).map_err(|error| {
-            self.refuse(TlsRefusal::of_certificate(CertificateSide::Server, own, between, trusted, Some(name), &error));
+            self.refuse(TlsRefusal::from_certificate_error(
+                CertificateSide::Server,
+                end_entity,
+                intermediates,
+                trusted,
+                Some(name),
+                &error,
+            ));
             as_rustls_error(error)
         })
     }
@@ -98,7 +106,7 @@ impl ServerCertVerifier for ServerVerifier {
     }
 }
 
-/// Converts an error to one of rustls, which chooses the alert for the server.
+/// Converts an error to the rustls error that selects the alert for the server.
 fn as_rustls_error(error: webpki::Error) -> rustls::Error {
     let error = match error {
         webpki::Error::UnknownIssuer => CertificateError::UnknownIssuer,

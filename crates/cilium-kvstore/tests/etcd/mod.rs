@@ -16,10 +16,10 @@ pub struct Etcd {
 impl Etcd {
     /// Starts a server and waits until it accepts clients.
     pub fn start() -> Result<Self, Box<dyn Error>> {
-        // both stay bound until their numbers are known, so that they differ
-        let free = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
-        let [url, peers] = [format!("http://{}", free[0].local_addr()?), format!("http://{}", free[1].local_addr()?)];
-        drop(free);
+        // both listeners stay open until both ports are known, so that the ports differ
+        let listeners = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
+        let [url, peers] = [format!("http://{}", listeners[0].local_addr()?), format!("http://{}", listeners[1].local_addr()?)];
+        drop(listeners);
         let data = tempfile::tempdir()?;
         let program = std::env::var_os("ETCD_BIN").unwrap_or_else(|| "etcd".into());
         let mut server = Command::new(&program)
@@ -35,7 +35,7 @@ impl Etcd {
         let etcd = Self { server, url, _data: data };
         let mut lines = BufReader::new(log).lines();
         while !lines.next().ok_or("etcd ended before it accepted clients")??.contains("ready to serve") {}
-        // the server must not wait for somebody to read the rest of its log
+        // drain the log, so that the server does not block on a full pipe
         std::thread::spawn(move || lines.for_each(drop));
         Ok(etcd)
     }

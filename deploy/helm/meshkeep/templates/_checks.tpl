@@ -1,8 +1,8 @@
-{{/* Checks of combinations of values. The binary refuses most of them too, but only in the pod. */}}
+{{/* Rejects wrong combinations of values. The binary rejects most of them too, but only in the pod. */}}
 {{- define "meshkeep.checks" -}}
 {{- $tls := include "meshkeep.tlsSecretName" . -}}
-{{- $who := or .Values.auth.tokenSecretName .Values.auth.clientCASecretName -}}
-{{- if and .Values.service.enabled (not (and $tls $who)) (not .Values.auth.insecure) -}}
+{{- $clientAuth := or .Values.auth.tokenSecretName .Values.auth.clientCASecretName -}}
+{{- if and .Values.service.enabled (not (and $tls $clientAuth)) (not .Values.auth.insecure) -}}
 {{- fail "service.enabled opens the whole mirror to the cluster: set tls.secretName (or tls.certManager) and auth.tokenSecretName or auth.clientCASecretName, or allow every client with auth.insecure" -}}
 {{- end -}}
 {{- if and .Values.clustermesh.caBundle.configMapName .Values.clustermesh.caBundle.secretName -}}

@@ -16,7 +16,7 @@ limits: {memory: 768Mi}
 {{- end -}}
 {{- end -}}
 
-{{/* The flags. The data directory is a variable, so that `meshkeep doctor` in the pod uses it too. */}}
+{{/* Flags of the container. The data directory is a variable instead, so that `meshkeep doctor` in the pod uses it too. */}}
 {{- define "meshkeep.args" -}}
 - serve
 - --clustermesh-config=/var/lib/cilium/clustermesh
@@ -132,7 +132,7 @@ ports:
 livenessProbe:
   {{- include "meshkeep.probe" (dict "root" . "path" "/livez" "times" .Values.probes.liveness) | nindent 2 }}
 {{- if ne .Values.mode "sidecar" }}
-{{- /* in Cilium's pod it would remove clustermesh-apiserver from its Service while meshkeep loads */}}
+{{- /* in Cilium's pod a readiness probe would remove clustermesh-apiserver from its Service while meshkeep loads */}}
 readinessProbe:
   {{- include "meshkeep.probe" (dict "root" . "path" "/readyz" "times" .Values.probes.readiness) | nindent 2 }}
 {{- end }}

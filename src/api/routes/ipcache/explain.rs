@@ -163,7 +163,7 @@ fn possible_findings(found: &[(LookupMatch, EntryRole)]) -> BTreeSet<Finding> {
 /// Returns the findings about the pod CIDRs of a node that contain an address.
 fn pod_cidr_findings(survey: &FindingIndex, node: &Record, ip: IpAddr) -> Vec<Finding> {
     let cidrs = node.object.as_deref().and_then(|object| object.as_node()).into_iter().flat_map(|node| node.pod_cidrs());
-    cidrs.filter(|net| net.contains(&ip)).flat_map(|net| survey.about_pod_cidr(net, &node.key.cluster)).collect()
+    cidrs.filter(|net| net.contains(&ip)).flat_map(|net| survey.findings_about_pod_cidr(net, &node.key.cluster)).collect()
 }
 
 fn services_with_backend(survey: &FindingIndex, ip: IpAddr) -> Vec<BackedService> {
@@ -172,5 +172,5 @@ fn services_with_backend(survey: &FindingIndex, ip: IpAddr) -> Vec<BackedService
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
         Some(BackedService { kind: key.kind.api_name().into(), cluster: key.cluster.to_string(), namespace, name })
     };
-    survey.backed_by(ip).filter_map(service).collect()
+    survey.keys_with_backend(ip).filter_map(service).collect()
 }

@@ -98,7 +98,7 @@ async fn without_any_cluster_nothing_is_synced_and_no_pod_is_restarted() {
     });
     let report = asked(&fixture, "/readyz?synced").await.1;
     assert!(report.contains("[-]clusters failed: /etc/clustermesh cannot be read: No such file or directory\n"), "{report}");
-    let fixture = ApiFixture::new().with_cluster_files(ClientFileLocation { may_be_none: true, ..files });
+    let fixture = ApiFixture::new().with_cluster_files(ClientFileLocation { allow_no_clusters: true, ..files });
     fixture.publish_statuses([]);
     assert_eq!(asked(&fixture, "/readyz?synced").await.0, 200);
 }

@@ -332,10 +332,10 @@ async fn a_writer_without_heartbeats_is_a_finding_and_its_data_is_old() {
     let ago = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
     let silent_for = |seconds, errors: &'static [&'static str]| {
         fixture.set_paris_status(move |status| {
-            status.writer.note_connection(Some(beat(7)), ago(seconds + 30));
-            status.writer.note_heartbeat(beat(8), ago(seconds));
+            status.writer.record_connection(Some(beat(7)), ago(seconds + 30));
+            status.writer.record_heartbeat(beat(8), ago(seconds));
             // the connection is renewed, and its etcd has the same heartbeat
-            status.writer.note_connection(Some(beat(8)), ago(1));
+            status.writer.record_connection(Some(beat(8)), ago(1));
             status.writer.etcd_errors = errors.iter().map(|error| (*error).to_owned()).collect();
         });
     };

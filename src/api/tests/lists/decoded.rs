@@ -49,7 +49,7 @@ fn with_large_service() -> ApiFixture {
     };
     let slices = [slice("paris", "a", 10_000, 7), slice("tokyo", "b", 30_000, 7), slice("tokyo", "c", 30_000, 7)];
     let view = view(slices.into_iter().chain([desk("paris"), desk("tokyo")]));
-    ApiFixture::with_view(view).with_decoded(DecodedBudget::new(512 << 10))
+    ApiFixture::with_view(view).with_decoded_budget(DecodedBudget::new(512 << 10))
 }
 
 fn names(page: &Value) -> Vec<&str> {
@@ -58,7 +58,8 @@ fn names(page: &Value) -> Vec<&str> {
 
 #[tokio::test]
 async fn a_slice_too_large_for_memory_is_refused_and_ends_a_page() {
-    let fixture = ApiFixture::with_view(with_slices(&[("a", 1), ("b", 90_000), ("c", 1)])).with_decoded(DecodedBudget::new(512 << 10));
+    let fixture =
+        ApiFixture::with_view(with_slices(&[("a", 1), ("b", 90_000), ("c", 1)])).with_decoded_budget(DecodedBudget::new(512 << 10));
     let answer = fixture.get("/v1/endpoint-slices/paris/shop/b").await;
     let (status, body) = (answer.status, answer.json());
     assert_eq!((status, body["code"].as_str()), (StatusCode::SERVICE_UNAVAILABLE, Some("memoryLimitReached")), "{body}");
@@ -125,7 +126,7 @@ async fn wait_for_findings(fixture: &ApiFixture, count: usize) {
 /// Memory is returned: all are served one after the other.
 #[tokio::test]
 async fn a_service_that_fits_is_served_any_number_of_times() {
-    let fixture = ApiFixture::with_view(with_slices(&[("a", 90_000), ("b", 90_000)])).with_decoded(DecodedBudget::new(1 << 20));
+    let fixture = ApiFixture::with_view(with_slices(&[("a", 90_000), ("b", 90_000)])).with_decoded_budget(DecodedBudget::new(1 << 20));
     let asked = (0..8).map(|_| fixture.get("/v1/endpoint-slices/paris/shop/a"));
     let answers = futures_util::future::join_all(asked).await;
     assert!(answers.iter().all(|answer| answer.status == StatusCode::OK));

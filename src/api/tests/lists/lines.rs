@@ -181,7 +181,8 @@ async fn a_list_that_is_not_read_in_time_is_aborted() {
 #[tokio::test]
 async fn an_aborted_list_does_not_look_complete() {
     set_provider();
-    let fixture = ApiFixture::with_view(with_slices(&[("a", 1), ("b", 90_000), ("c", 1)])).with_decoded(DecodedBudget::new(512 << 10));
+    let fixture =
+        ApiFixture::with_view(with_slices(&[("a", 1), ("b", 90_000), ("c", 1)])).with_decoded_budget(DecodedBudget::new(512 << 10));
     let running = RunningServer::of(fixture, &[local()], &ApiOptions::default()).await;
     let url = format!("{}/v1/endpoint-slices", running.addresses[0]);
     let client = reqwest::Client::new();

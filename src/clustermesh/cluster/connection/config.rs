@@ -33,7 +33,7 @@ impl ClusterConnection<'_> {
         let started = Instant::now();
         loop {
             match connection.follow(key.as_bytes(), None).await {
-                Ok((found, follow)) => return self.await_config(found, follow, missing, state).await,
+                Ok((current, follow)) => return self.await_config(current, follow, missing, state).await,
                 Err(KvstoreError::PermissionDenied { .. }) => self.report_missing_config(state),
                 Err(error) => return Err(error.into()),
             }
@@ -47,18 +47,18 @@ impl ClusterConnection<'_> {
 
     async fn await_config(
         &self,
-        found: Vec<KeyValue>,
+        current: Vec<KeyValue>,
         mut follow: FollowedRange,
         mut missing: MissingConfigCheck<'_>,
         state: &mut ClusterState,
     ) -> Result<ReadConfig, ConnectionError> {
         let started = Instant::now();
         // an unusable config is still a config: such a cluster is not a legacy one
-        let mut is_there = !found.is_empty();
-        if let Some(config) = found.into_iter().next().and_then(|found| self.parse_config(found)) {
+        let mut exists = !current.is_empty();
+        if let Some(config) = current.into_iter().next().and_then(|key_value| self.parse_config(key_value)) {
             return Ok(ReadConfig { config: Some(config), follow });
         }
-        if !is_there {
+        if !exists {
             self.report_missing_config(state);
         }
         let is_legacy = self.is_legacy(state);
@@ -69,14 +69,14 @@ impl ClusterConnection<'_> {
             tokio::select! {
                 events = follow.next() => {
                     let events = events?;
-                    is_there = events.last().map_or(is_there, |event| matches!(event, Event::Put(_)));
+                    exists = events.last().map_or(exists, |event| matches!(event, Event::Put(_)));
                     if let Some(config) = self.newest_config(events) {
                         return Ok(ReadConfig { config: Some(config), follow });
                     }
                 }
-                _ = tick.tick(), if !is_there && !is_legacy => missing.check(false, state).await?,
+                _ = tick.tick(), if !exists && !is_legacy => missing.check(false, state).await?,
                 () = sleep_until(deadline.into()) => {
-                    if is_there {
+                    if exists {
                         let (key, wait) = (keys::cluster_config_key(&self.task.name), self.task.options.timing.cluster.legacy_wait);
                         let text = format!("{key} could not be used for {wait:?}: meshkeep keeps the last known state of the cluster");
                         return Err(ConnectionError::Cluster(text));
@@ -92,9 +92,9 @@ impl ClusterConnection<'_> {
         state.record.config.is_none() && self.task.options.legacy_clusters.contains(&self.task.name)
     }
 
-    /// Returns the time that one connection waits for a config: twice as long if stored state is
-    /// about to be removed. Another connection follows, because the address may lead to another
-    /// etcd by then.
+    /// Returns the time that one connection waits for a config: the legacy wait, or twice as long
+    /// if stored state is about to be removed. Another connection follows, because the address may
+    /// lead to another etcd by then.
     fn missing_limit(&self, missing: &MissingConfigCheck<'_>) -> Duration {
         let wait = self.task.options.timing.cluster.legacy_wait;
         if missing.awaits_removal() { wait * 2 } else { wait }
@@ -103,7 +103,7 @@ impl ClusterConnection<'_> {
     fn report_missing_config(&self, state: &ClusterState) {
         let reporter = &self.task.context.reporter;
         let (had_config, is_legacy) = (state.record.config.is_some(), self.is_legacy(state));
-        reporter.config_refused(None);
+        reporter.set_config_refusal(None);
         reporter.change(|status| {
             status.config_deleted = had_config;
             status.connected = is_legacy;
@@ -119,20 +119,20 @@ impl ClusterConnection<'_> {
         let newest = events.into_iter().filter_map(|event| match event {
             Event::Put(put) => self.parse_config(put),
             Event::Delete { .. } => {
-                self.task.context.reporter.config_refused(None);
+                self.task.context.reporter.set_config_refusal(None);
                 None
             }
         });
         newest.last()
     }
 
-    fn parse_config(&self, found: KeyValue) -> Option<(ClusterConfig, KeyValue)> {
-        match parse_cluster_config(&found.value) {
-            Ok(config) => Some((config, found)),
+    fn parse_config(&self, key_value: KeyValue) -> Option<(ClusterConfig, KeyValue)> {
+        match parse_cluster_config(&key_value.value) {
+            Ok(config) => Some((config, key_value)),
             Err(reason) => {
                 let key = keys::cluster_config_key(&self.task.name);
                 self.task.context.reporter.waiting(Phase::ReadingConfig, &format!("{key} cannot be used: {reason}"));
-                self.task.context.reporter.config_refused(Some((&found.value, &reason)));
+                self.task.context.reporter.set_config_refusal(Some((&key_value.value, &reason)));
                 None
             }
         }
@@ -142,9 +142,9 @@ impl ClusterConnection<'_> {
     /// another id (docs/develop/protocol.md §3.3, step 6).
     pub(super) async fn accept(&self, read: Option<&(ClusterConfig, KeyValue)>, state: &mut ClusterState) -> Result<(), ConnectionError> {
         let reporter = &self.task.context.reporter;
-        if let Some((config, found)) = read {
+        if let Some((config, key_value)) = read {
             let refuse = |reason: String| {
-                reporter.config_refused(Some((&found.value, &reason)));
+                reporter.set_config_refusal(Some((&key_value.value, &reason)));
                 reason
             };
             let options = &self.task.options;
@@ -172,12 +172,12 @@ impl ClusterConnection<'_> {
             status.config_retrieved = read.is_some();
             status.connected = true;
         });
-        reporter.config_refused(None);
+        reporter.set_config_refusal(None);
         reporter.forget_missing_config();
         self.store_record(state).await
     }
 
-    /// Removes the cluster's entries from the mirror. It stays a cluster of the mesh.
+    /// Removes the cluster's entries from the mirror. The cluster stays part of the mesh.
     pub(super) async fn remove_stored(&self, state: &mut ClusterState) -> Result<(), ConnectionError> {
         self.send(Command::Remove { cluster: self.task.name.clone(), reason: DeleteReason::Deleted }).await?;
         state.forget();
@@ -193,16 +193,16 @@ impl ClusterConnection<'_> {
             for event in read.follow.next().await? {
                 let Event::Put(put) = event else {
                     reporter.set_writer_key_missing(None, read.config.is_some());
-                    reporter.config_refused(None);
+                    reporter.set_config_refusal(None);
                     continue;
                 };
                 reporter.set_writer_key_missing(None, false);
-                let known = read.config.as_ref().is_some_and(|(_, known)| known.value == put.value);
+                let is_unchanged = read.config.as_ref().is_some_and(|(_, current)| current.value == put.value);
                 match parse_cluster_config(&put.value) {
-                    Ok(_) if known => reporter.config_refused(None),
+                    Ok(_) if is_unchanged => reporter.set_config_refusal(None),
                     Ok(_) => return Err(ConnectionError::Cluster("the cluster config changed".to_owned())),
-                    // an unreadable config changes nothing (`clustercfg.go`), and is reported
-                    Err(reason) => reporter.config_refused(Some((&put.value, &reason))),
+                    // an unreadable config changes nothing (`clustercfg.go`): it is only reported
+                    Err(reason) => reporter.set_config_refusal(Some((&put.value, &reason))),
                 }
             }
         }

@@ -55,27 +55,27 @@ impl<'a> MissingConfigCheck<'a> {
         let reporter = &self.cluster.task.context.reporter;
         let missing = find_owner(self.etcd, &self.cluster.task.name, denied).await?;
         reporter.contact();
-        self.follow_other(&missing.others, state).await?;
-        reporter.config_missing(missing);
+        self.track_other_config(&missing.others, state).await?;
+        reporter.set_missing_config(missing);
         Ok(())
     }
 
-    /// Removes the stored state of the cluster once another cluster's config was in this etcd for
-    /// the legacy wait.
+    /// Removes the stored state of the cluster once the config of another cluster has been in this
+    /// etcd for the legacy wait.
     ///
     /// The time counts within one connection, and so within one run of one etcd process. It
     /// restarts if the other config was deleted in between.
-    async fn follow_other(&mut self, others: &[ClusterName], state: &mut ClusterState) -> Result<(), ConnectionError> {
+    async fn track_other_config(&mut self, others: &[ClusterName], state: &mut ClusterState) -> Result<(), ConnectionError> {
         if !self.is_stored_without_config(state) {
             self.other = None;
             return Ok(());
         }
         let Some(known) = &self.other else {
-            self.other = self.find_other(others).await?;
+            self.other = self.find_other_config(others).await?;
             return Ok(());
         };
-        if self.config_created(&known.cluster).await? != Some(known.created) {
-            self.other = self.find_other(others).await?;
+        if self.config_create_revision(&known.cluster).await? != Some(known.created) {
+            self.other = self.find_other_config(others).await?;
         } else if known.since.elapsed() >= self.cluster.task.options.timing.cluster.legacy_wait {
             let (cluster, other) = (&self.cluster.task.name, &known.cluster);
             tracing::warn!(%cluster, %other, "removing the stored entries of cluster {cluster}: they were read without a cluster config from an etcd that belongs to cluster {other}");
@@ -85,9 +85,9 @@ impl<'a> MissingConfigCheck<'a> {
         Ok(())
     }
 
-    async fn find_other(&self, others: &[ClusterName]) -> Result<Option<OtherConfig>, ConnectionError> {
+    async fn find_other_config(&self, others: &[ClusterName]) -> Result<Option<OtherConfig>, ConnectionError> {
         for cluster in others {
-            if let Some(created) = self.config_created(cluster).await? {
+            if let Some(created) = self.config_create_revision(cluster).await? {
                 return Ok(Some(OtherConfig { cluster: cluster.clone(), created, since: Instant::now() }));
             }
         }
@@ -95,16 +95,16 @@ impl<'a> MissingConfigCheck<'a> {
     }
 
     /// Returns the create revision of a cluster's config, if the user may read it and it is valid.
-    async fn config_created(&self, cluster: &ClusterName) -> Result<Option<Revision>, ConnectionError> {
+    async fn config_create_revision(&self, cluster: &ClusterName) -> Result<Option<Revision>, ConnectionError> {
         match self.etcd.get(keys::cluster_config_key(cluster).as_bytes(), None).await {
-            Ok((found, _)) => Ok(found.filter(|found| parse_cluster_config(&found.value).is_ok()).map(|found| found.create_revision)),
+            Ok((config, _)) => Ok(config.filter(|config| parse_cluster_config(&config.value).is_ok()).map(|config| config.create_revision)),
             Err(KvstoreError::PermissionDenied { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Returns whether state of the cluster is stored and none of it was read under a config, as
-    /// its record and cursors show.
+    /// Returns whether the store has state of the cluster and all of it was read without a config,
+    /// judging by the cluster's record and cursors.
     fn is_stored_without_config(&self, state: &ClusterState) -> bool {
         let task = self.cluster.task;
         let view = &task.context.mirror.current().view;

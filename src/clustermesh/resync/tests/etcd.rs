@@ -2,11 +2,11 @@
 
 use super::*;
 
-/// Old bugs of etcd's watches, to be switched on.
+/// Bugs of watches in old releases of etcd, each of which a test can switch on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct EtcdBugs {
     /// A watch from the compacted revision omits a delete at that revision (etcd #18089, #19179).
-    pub(super) silent_at_a_compacted_delete: bool,
+    pub(super) omits_compacted_deletes: bool,
     /// A new watch gets events from before its start (etcd #20221).
     pub(super) old_events: bool,
     /// A progress notification arrives before the events that it covers (etcd #15220).
@@ -57,9 +57,9 @@ impl FakeEtcd {
     /// Deletes all keys of a lease in one revision.
     pub(super) fn expire(&mut self, lease: i64) {
         self.expired.insert(lease);
-        let gone: Vec<Vec<u8>> = self.keys.values().filter(|put| put.lease.0 == lease).map(|put| put.key.clone()).collect();
+        let expired_keys: Vec<Vec<u8>> = self.keys.values().filter(|put| put.lease.0 == lease).map(|put| put.key.clone()).collect();
         self.revision += 1;
-        for key in gone {
+        for key in expired_keys {
             self.keys.remove(&key);
             self.log.push((self.revision, Event::Delete { key, mod_revision: Revision(self.revision) }));
         }
@@ -125,34 +125,35 @@ impl FakeEtcd {
         *self = Self { canaries, cached, bugs, ..Self::new(self.id) };
     }
 
-    /// Returns the events of a new watch, by revision, up to the current head. `Err` if the start
-    /// is compacted; an idle etcd whose head is the compacted revision refuses nothing.
+    /// Returns the events of a new watch, by revision, up to the current head. `Err` if `from` is
+    /// below the compacted revision. A watch from the compacted revision itself is accepted, even
+    /// if that is the head.
     pub(super) fn watch(&self, from: i64) -> Result<Vec<(i64, Vec<Event>)>, HistoryLost> {
         if from < self.compacted {
             return Err(HistoryLost);
         }
         let old = if self.bugs.old_events { (from - 3).max(self.compacted) } else { from };
-        let is_silent = |at: i64, event: &Event| {
-            self.bugs.silent_at_a_compacted_delete && at == self.compacted && matches!(event, Event::Delete { .. })
+        let is_omitted = |revision: i64, event: &Event| {
+            self.bugs.omits_compacted_deletes && revision == self.compacted && matches!(event, Event::Delete { .. })
         };
-        let events = self.log.iter().filter(|(at, event)| *at >= old && !is_silent(*at, event));
-        Ok(self.by_revision(events))
+        let events = self.log.iter().filter(|(revision, event)| *revision >= old && !is_omitted(*revision, event));
+        Ok(self.group_by_revision(events))
     }
 
     /// Returns the events that an open watch gets after those up to a revision.
     pub(super) fn events_after(&self, sent_until: i64) -> Result<Vec<(i64, Vec<Event>)>, HistoryLost> {
-        // a watch that is behind catches up from what is left
+        // with the bug `starved`, a watch that is behind continues with the events that are left
         if sent_until.saturating_add(1) < self.compacted && !self.bugs.starved {
             return Err(HistoryLost);
         }
         let sent_until = if self.bugs.starved { sent_until.max(self.compacted) } else { sent_until };
-        Ok(self.by_revision(self.log.iter().filter(|(at, _)| *at > sent_until)))
+        Ok(self.group_by_revision(self.log.iter().filter(|(revision, _)| *revision > sent_until)))
     }
 
-    fn by_revision<'a>(&self, events: impl Iterator<Item = &'a (i64, Event)>) -> Vec<(i64, Vec<Event>)> {
+    fn group_by_revision<'a>(&self, events: impl Iterator<Item = &'a (i64, Event)>) -> Vec<(i64, Vec<Event>)> {
         let mut revisions: BTreeMap<i64, Vec<Event>> = BTreeMap::new();
-        for (at, event) in events.filter(|(_, event)| key_of(event).starts_with(self.prefix().as_bytes())) {
-            revisions.entry(*at).or_default().push(event.clone());
+        for (revision, event) in events.filter(|(_, event)| key_of(event).starts_with(self.prefix().as_bytes())) {
+            revisions.entry(*revision).or_default().push(event.clone());
         }
         revisions.into_iter().collect()
     }
@@ -161,7 +162,7 @@ impl FakeEtcd {
         if revision.0 < self.compacted || revision.0 > self.revision {
             return Err(HistoryLost);
         }
-        let newest = self.log.iter().rev().find(|(at, event)| *at <= revision.0 && key_of(event) == key);
+        let newest = self.log.iter().rev().find(|(logged_at, event)| *logged_at <= revision.0 && key_of(event) == key);
         Ok(newest.and_then(|(_, event)| match event {
             Event::Put(put) => Some(put.clone()),
             Event::Delete { .. } => None,
@@ -170,15 +171,15 @@ impl FakeEtcd {
 
     /// Returns the entries below the watched prefix.
     pub(super) fn truth(&self) -> BTreeMap<String, Vec<u8>> {
-        self.below().filter(|put| is_entry(&put.key)).map(|put| (name_of(&put.key), put.value.to_vec())).collect()
+        self.watched_puts().filter(|put| is_entry(&put.key)).map(|put| (name_of(&put.key), put.value.to_vec())).collect()
     }
 
-    /// Returns the other keys below the watched prefix.
+    /// Returns the keys below the watched prefix that are not entries.
     pub(super) fn no_entries(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
-        self.below().filter(|put| !is_entry(&put.key)).map(|put| (put.key.clone(), put.value.to_vec())).collect()
+        self.watched_puts().filter(|put| !is_entry(&put.key)).map(|put| (put.key.clone(), put.value.to_vec())).collect()
     }
 
-    fn below(&self) -> impl Iterator<Item = &KeyValue> {
+    fn watched_puts(&self) -> impl Iterator<Item = &KeyValue> {
         self.keys.values().filter(|put| put.key.starts_with(self.prefix().as_bytes()))
     }
 }

@@ -10,8 +10,8 @@ const WRITER_LEASE: i64 = 1;
 const FIRST_LEASE: i64 = 10;
 
 /// A KVStoreMesh's copy with nine identities, three on each of three leases, and the writer's keys
-/// on another one.
-fn copy() -> (FakeEtcd, FakeMirror) {
+/// on another lease.
+fn kvstoremesh_copy() -> (FakeEtcd, FakeMirror) {
     let mut etcd = FakeEtcd { cached: true, ..FakeEtcd::new(1) };
     for index in 0..9 {
         etcd.lease = FIRST_LEASE + i64::from(index) / 3;
@@ -47,12 +47,12 @@ fn wait(mirror: &mut FakeMirror, etcd: &mut FakeEtcd, time: Duration) {
     }
 }
 
-fn marked(mirror: &FakeMirror) -> usize {
+fn count_held_entries(mirror: &FakeMirror) -> usize {
     mirror.view.in_scope(&scope()).filter(|record| record.source.held).count()
 }
 
 /// Restarts the writer, which puts this number of keys on a new lease, between config and canary.
-fn revive(etcd: &mut FakeEtcd, count: u32) {
+fn restart_writer(etcd: &mut FakeEtcd, count: u32) {
     etcd.lease = 20;
     etcd.put(CONFIG, b"{}");
     for index in 0..count {
@@ -62,18 +62,18 @@ fn revive(etcd: &mut FakeEtcd, count: u32) {
 }
 
 #[test]
-fn a_delete_on_a_living_lease_is_not_held() {
-    let (mut etcd, mut mirror) = copy();
+fn a_deleted_key_whose_lease_exists_is_not_held() {
+    let (mut etcd, mut mirror) = kvstoremesh_copy();
     etcd.delete(&key(0));
     run(&mut mirror, &etcd);
     assert_eq!((mirror.served().len(), mirror.resync.held_count()), (8, 0));
 }
 
-/// Held keys may be back or really deleted, so each connection holds only what it found missing
-/// itself.
+/// Held keys may exist again or be deleted for good, so each connection holds only the keys that it
+/// finds missing itself.
 #[test]
 fn a_new_connection_holds_nothing_before_it_compares() {
-    let (mut etcd, mut mirror) = copy();
+    let (mut etcd, mut mirror) = kvstoremesh_copy();
     etcd.expire(FIRST_LEASE);
     run(&mut mirror, &etcd);
     assert_eq!(mirror.resync.held_count(), 3);
@@ -86,18 +86,22 @@ fn a_new_connection_holds_nothing_before_it_compares() {
 #[test]
 fn expired_keys_are_held_until_the_writer_is_back() {
     for order in [[10, 11, 12, WRITER_LEASE], [WRITER_LEASE, 10, 11, 12]] {
-        let (mut etcd, mut mirror) = copy();
+        let (mut etcd, mut mirror) = kvstoremesh_copy();
         for lease in order {
             etcd.expire(lease);
             wait(&mut mirror, &mut etcd, LEASE_TTL / 12);
         }
         wait(&mut mirror, &mut etcd, LEASE_TTL * 3);
-        assert_eq!((mirror.served().len(), mirror.resync.held_count(), marked(&mirror)), (9, 9, 9));
-        revive(&mut etcd, 8);
+        assert_eq!((mirror.served().len(), mirror.resync.held_count(), count_held_entries(&mirror)), (9, 9, 9));
+        restart_writer(&mut etcd, 8);
         run(&mut mirror, &etcd);
-        assert_eq!((mirror.served().len(), mirror.resync.held_count(), marked(&mirror)), (9, 1, 1), "those put again are held no more");
+        assert_eq!(
+            (mirror.served().len(), mirror.resync.held_count(), count_held_entries(&mirror)),
+            (9, 1, 1),
+            "keys that were put again are no longer held"
+        );
         wait(&mut mirror, &mut etcd, LEASE_TTL / 3);
-        assert_eq!(mirror.served().len(), 9, "the writer has to live for a while");
+        assert_eq!(mirror.served().len(), 9, "the writer must first live for a while");
         wait(&mut mirror, &mut etcd, MARGIN + Duration::from_secs(60));
         assert_eq!(mirror.served(), etcd.truth());
         assert!(mirror.resync.is_synced());
@@ -106,7 +110,7 @@ fn expired_keys_are_held_until_the_writer_is_back() {
 
 #[test]
 fn expired_keys_are_held_while_meshkeep_is_down() {
-    let (mut etcd, mut mirror) = copy();
+    let (mut etcd, mut mirror) = kvstoremesh_copy();
     mirror.connected = false;
     for lease in [10, 11, 12, WRITER_LEASE] {
         etcd.expire(lease);
@@ -116,7 +120,7 @@ fn expired_keys_are_held_while_meshkeep_is_down() {
     assert_eq!(mirror.request, Some(Request::AwaitCanary));
     assert_eq!(mirror.served().len(), 9);
     mirror.connected = false;
-    revive(&mut etcd, 8);
+    restart_writer(&mut etcd, 8);
     mirror.crash(0);
     run(&mut mirror, &etcd);
     assert_eq!((mirror.served().len(), mirror.resync.held_count()), (9, 1));
@@ -130,16 +134,17 @@ fn expired_keys_are_held_while_meshkeep_is_down() {
 }
 
 #[test]
-fn a_key_on_its_own_lease_is_removed_after_a_third_of_the_ttl() {
-    let (mut etcd, mut mirror) = one_held();
+fn a_held_key_is_removed_after_a_third_of_the_ttl() {
+    let (mut etcd, mut mirror) = mirror_with_one_held_key();
     assert_eq!((mirror.served().len(), mirror.resync.held_count()), (9, 1));
     wait(&mut mirror, &mut etcd, LEASE_TTL / 3 + MARGIN * 3);
     assert_eq!(mirror.served(), etcd.truth());
 }
 
-/// One key on a lease that has expired, after the first check of the signs.
-fn one_held() -> (FakeEtcd, FakeMirror) {
-    let (mut etcd, mut mirror) = copy();
+/// Returns a mirror that holds one key, whose lease has expired, after the first check of the
+/// writer's keys.
+fn mirror_with_one_held_key() -> (FakeEtcd, FakeMirror) {
+    let (mut etcd, mut mirror) = kvstoremesh_copy();
     etcd.lease = 30;
     etcd.put(&key(0), LABELS);
     run(&mut mirror, &etcd);
@@ -150,7 +155,7 @@ fn one_held() -> (FakeEtcd, FakeMirror) {
 }
 
 /// Lets time pass, and checks the writer's keys once at the end.
-fn look_after(mirror: &mut FakeMirror, etcd: &mut FakeEtcd, time: Duration) -> usize {
+fn check_holds_after(mirror: &mut FakeMirror, etcd: &mut FakeEtcd, time: Duration) -> usize {
     etcd.clock += time;
     mirror.check_holds(etcd);
     run(mirror, etcd);
@@ -160,40 +165,40 @@ fn look_after(mirror: &mut FakeMirror, etcd: &mut FakeEtcd, time: Duration) -> u
 /// The margin covers late clocks and keepalives: a third of a TTL alone ends no hold.
 #[test]
 fn a_hold_ends_after_a_third_of_the_ttl_and_the_margin() {
-    let (mut etcd, mut mirror) = one_held();
-    assert_eq!(look_after(&mut mirror, &mut etcd, LEASE_TTL / 3), 9);
-    assert_eq!(look_after(&mut mirror, &mut etcd, MARGIN - Duration::from_secs(1)), 9);
-    assert_eq!(look_after(&mut mirror, &mut etcd, Duration::from_secs(1)), 8);
+    let (mut etcd, mut mirror) = mirror_with_one_held_key();
+    assert_eq!(check_holds_after(&mut mirror, &mut etcd, LEASE_TTL / 3), 9);
+    assert_eq!(check_holds_after(&mut mirror, &mut etcd, MARGIN - Duration::from_secs(1)), 9);
+    assert_eq!(check_holds_after(&mut mirror, &mut etcd, Duration::from_secs(1)), 8);
 }
 
-/// The writer died and another one came between two checks: the keys are the other's, and the wait
-/// starts again.
+/// The writer died and another one started between two checks. The keys belong to the new writer,
+/// so the wait starts again.
 #[test]
 fn recreated_writer_keys_restart_the_wait() {
-    let (mut etcd, mut mirror) = one_held();
+    let (mut etcd, mut mirror) = mirror_with_one_held_key();
     etcd.delete(CONFIG);
     etcd.announce();
     run(&mut mirror, &etcd);
-    assert_eq!(look_after(&mut mirror, &mut etcd, LEASE_TTL / 3 + MARGIN), 9);
-    assert_eq!(look_after(&mut mirror, &mut etcd, LEASE_TTL / 3 + MARGIN), 8);
+    assert_eq!(check_holds_after(&mut mirror, &mut etcd, LEASE_TTL / 3 + MARGIN), 9);
+    assert_eq!(check_holds_after(&mut mirror, &mut etcd, LEASE_TTL / 3 + MARGIN), 8);
 }
 
 /// A late delete of a held key must not remove a new entry with the same key.
 #[test]
 fn a_late_delete_of_a_held_key_does_not_remove_its_replacement() {
-    let (mut etcd, mut mirror) = copy();
+    let (mut etcd, mut mirror) = kvstoremesh_copy();
     etcd.expire(FIRST_LEASE);
     run(&mut mirror, &etcd);
-    assert_eq!(marked(&mirror), 3);
-    // two keys come back while the others are held, one unchanged and one with another value; the
-    // hold then removes only the key that stayed away
+    assert_eq!(count_held_entries(&mirror), 3);
+    // two of the three held keys are put again, one unchanged and one with another value; when the
+    // hold ends, only the third key is removed
     etcd.lease = FIRST_LEASE + 1;
     etcd.put(&key(0), LABELS);
     etcd.put(&key(1), b"k8s:io.cilium.k8s.policy.cluster=paris;k8s:pod=replacement;");
     wait(&mut mirror, &mut etcd, LEASE_TTL + MARGIN);
-    assert_eq!((mirror.served(), marked(&mirror)), (etcd.truth(), 0));
+    assert_eq!((mirror.served(), count_held_entries(&mirror)), (etcd.truth(), 0));
     assert_eq!(mirror.served().len(), 8);
-    // the same when both come in one response, or the same revision is sent again
+    // the same if a delete and a put of the key follow each other directly
     etcd.delete(&key(1));
     etcd.put(&key(1), LABELS);
     run(&mut mirror, &etcd);
@@ -201,7 +206,7 @@ fn a_late_delete_of_a_held_key_does_not_remove_its_replacement() {
 }
 
 #[test]
-fn an_agents_own_lease_in_a_direct_peer_deletes_at_once() {
+fn an_expired_lease_in_a_direct_peer_deletes_its_keys() {
     let (mut etcd, mut mirror) = synced_mirror(true);
     etcd.expire(7);
     etcd.lease = 8;
@@ -211,12 +216,12 @@ fn an_agents_own_lease_in_a_direct_peer_deletes_at_once() {
     let (mut etcd, mut mirror) = synced_mirror(true);
     etcd.expire(7);
     run(&mut mirror, &etcd);
-    assert_eq!(mirror.served().len(), 3, "unless config or canary went with it");
+    assert_eq!(mirror.served().len(), 3, "the keys are held if the config or the canary expired with them");
 }
 
 #[test]
 fn held_keys_are_revoked_after_the_cache_ttl() {
-    let (mut etcd, mut mirror) = copy();
+    let (mut etcd, mut mirror) = kvstoremesh_copy();
     etcd.expire(10);
     run(&mut mirror, &etcd);
     mirror.feed(Input::Revoke);
@@ -224,12 +229,12 @@ fn held_keys_are_revoked_after_the_cache_ttl() {
 }
 
 #[test]
-fn a_new_etcd_prunes_with_a_fresh_canary_and_holds_with_a_dying_one() {
+fn a_new_etcd_removes_keys_only_with_a_fresh_canary() {
     for (left, expected) in [(LEASE_TTL, 3), (LEASE_TTL / 3, 9)] {
-        let (mut etcd, mut mirror) = copy();
+        let (mut etcd, mut mirror) = kvstoremesh_copy();
         etcd = FakeEtcd { cached: true, canaries: etcd.canaries, clock: etcd.clock, ..FakeEtcd::new(2) };
         etcd.deadlines.insert(20, etcd.clock + left);
-        revive(&mut etcd, 3);
+        restart_writer(&mut etcd, 3);
         mirror.connected = false;
         run(&mut mirror, &etcd);
         assert_eq!(mirror.served().len(), expected);
@@ -237,15 +242,15 @@ fn a_new_etcd_prunes_with_a_fresh_canary_and_holds_with_a_dying_one() {
 }
 
 #[test]
-fn an_interrupted_list_of_a_new_etcd_prunes() {
-    // interrupted after this number of answers: in the middle of the list, at its end, and while it
-    // is being settled
+fn a_new_etcd_removes_keys_after_an_interrupted_list() {
+    // interrupted after this number of answers: in the middle of the list, at its end, and while
+    // its unconfirmed entries are deleted or held
     for (answers, crashes) in [(1, false), (1, true), (2, false), (2, true), (3, true)] {
-        let (mut etcd, mut mirror) = copy();
+        let (mut etcd, mut mirror) = kvstoremesh_copy();
         etcd = FakeEtcd { cached: true, canaries: etcd.canaries, clock: etcd.clock, ..FakeEtcd::new(2) };
         // it has none of the leases of the stored keys
         [10, 11, 12, WRITER_LEASE].into_iter().for_each(|lease| etcd.expire(lease));
-        revive(&mut etcd, 7);
+        restart_writer(&mut etcd, 7);
         mirror.connect(&etcd);
         while mirror.request != Some(Request::List) {
             assert!(mirror.advance(&etcd));
@@ -264,25 +269,25 @@ fn an_interrupted_list_of_a_new_etcd_prunes() {
 
 /// A sequence of writers. Each dies, and its leases expire in any order within the last third of
 /// their TTL.
-fn life_of_losses(seed: u64) {
+fn run_random_losses(seed: u64) {
     let mut random = StdRng::seed_from_u64(seed);
-    let (mut etcd, mut mirror) = copy();
+    let (mut etcd, mut mirror) = kvstoremesh_copy();
     let mut next_lease = 100;
     let mut leases = vec![WRITER_LEASE, FIRST_LEASE, FIRST_LEASE + 1, FIRST_LEASE + 2];
     for _ in 0..random.random_range(1..4) {
-        work(&mut etcd, &mut mirror, &leases, &mut random);
+        write_at_random(&mut etcd, &mut mirror, &leases, &mut random);
         // keys of an earlier writer that this one did not put again may be removed
         let own = etcd.keys.values().filter(|put| leases.contains(&put.lease.0) && put.key.starts_with(CACHED_PREFIX.as_bytes()));
         let kept: BTreeSet<String> = own.map(|put| name_of(&put.key)).collect();
         let assert_kept = |mirror: &FakeMirror, when: &str| {
             let missing: Vec<&String> = kept.iter().filter(|name| !mirror.served().contains_key(*name)).collect();
-            assert!(missing.is_empty(), "seed {seed}, {when}: {missing:?} went with the source's loss");
+            assert!(missing.is_empty(), "seed {seed}, {when}: {missing:?} were removed with the source's loss");
         };
         for lease in &leases {
             etcd.deadlines.insert(*lease, etcd.clock + LEASE_TTL * random.random_range(67..100) / 100);
         }
         for _ in 0..random.random_range(0..60) {
-            pass(&mut etcd, &mut mirror, &mut random);
+            pass_time(&mut etcd, &mut mirror, &mut random);
             assert_kept(&mirror, "while nobody writes");
         }
         leases = (0..3).map(|index| next_lease + index).collect();
@@ -306,11 +311,11 @@ fn life_of_losses(seed: u64) {
     expire_due(&mut etcd);
     mirror.run_to_end(&etcd);
     assert_eq!((mirror.served(), mirror.resync.held_count()), (etcd.truth(), 0), "seed {seed}");
-    assert_eq!(marked(&mirror), 0, "seed {seed}");
+    assert_eq!(count_held_entries(&mirror), 0, "seed {seed}");
 }
 
-/// Random work of a living writer, all of which the mirror has read in the end.
-fn work(etcd: &mut FakeEtcd, mirror: &mut FakeMirror, leases: &[i64], random: &mut StdRng) {
+/// Random writes of a living writer. The mirror has read all of them in the end.
+fn write_at_random(etcd: &mut FakeEtcd, mirror: &mut FakeMirror, leases: &[i64], random: &mut StdRng) {
     for _ in 0..random.random_range(0..20) {
         let name = key(random.random_range(0..14));
         if random.random_ratio(1, 3) {
@@ -325,7 +330,7 @@ fn work(etcd: &mut FakeEtcd, mirror: &mut FakeMirror, leases: &[i64], random: &m
 }
 
 /// Lets some time pass while nothing is written.
-fn pass(etcd: &mut FakeEtcd, mirror: &mut FakeMirror, random: &mut StdRng) {
+fn pass_time(etcd: &mut FakeEtcd, mirror: &mut FakeMirror, random: &mut StdRng) {
     etcd.clock += LEASE_TTL / random.random_range(15..60);
     expire_due(etcd);
     if random.random_ratio(1, 30) {
@@ -346,8 +351,8 @@ fn pass(etcd: &mut FakeEtcd, mirror: &mut FakeMirror, random: &mut StdRng) {
 fn step(mirror: &mut FakeMirror, etcd: &FakeEtcd, random: &mut StdRng) {
     match random.random_range(0..40) {
         0 => mirror.connected = false,
-        // keys that the source lost and the store then lost in a crash are nowhere, so nothing
-        // stored is lost here
+        // `crash(0)` loses no stored writes, because a key that both the source and the store have
+        // lost cannot be kept
         1 => mirror.crash(0),
         _ if !mirror.connected => mirror.connect(etcd),
         2..6 => {
@@ -371,8 +376,8 @@ fn expire_due(etcd: &mut FakeEtcd) {
 }
 
 #[test]
-fn random_losses_delete_nothing_that_the_source_lost() {
+fn random_losses_of_a_source_remove_no_keys() {
     for seed in 0..400 {
-        life_of_losses(seed);
+        run_random_losses(seed);
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct OpenWatch {
     sent_until: i64,
     /// Sent events that the mirror has not received.
     waiting: VecDeque<(i64, Vec<Event>)>,
-    of: ScriptedWatch,
+    script: ScriptedWatch,
 }
 
 impl FakeMirror {
@@ -68,11 +68,11 @@ impl FakeMirror {
     }
 
     /// Simulates `kill -9`: the store has lost its last `lost` writes, and the process starts from
-    /// the rest.
+    /// the remaining ones.
     pub(super) fn crash(&mut self, lost: usize) {
-        let kept = self.stored.len() - lost.min(self.stored.len() - 1);
-        self.stored.truncate(kept);
-        let store = self.stored[kept - 1].clone();
+        let kept_count = self.stored.len() - lost.min(self.stored.len() - 1);
+        self.stored.truncate(kept_count);
+        let store = self.stored[kept_count - 1].clone();
         self.view = View::starting_at(Sequence(self.view.sequence().0 + 1_000));
         for record in store.in_scope(&scope()) {
             self.view.restore(Record { generation: 0, ..(*record).clone() });
@@ -95,16 +95,16 @@ impl FakeMirror {
                 None => return false,
             },
             Some(Request::ReadTogether(keys)) => {
-                let found = keys.iter().map(|key| etcd.keys.get(key).cloned()).collect();
-                self.feed(Input::Together(found, Revision(etcd.revision)));
+                let key_values = keys.iter().map(|key| etcd.keys.get(key).cloned()).collect();
+                self.feed(Input::Together(key_values, Revision(etcd.revision)));
             }
             Some(Request::ReadAt(key, revision)) => self.feed(Input::At(etcd.at(&key, revision))),
             Some(Request::ListChanges(after)) => {
                 let below = || etcd.keys.values().filter(|put| put.key.starts_with(etcd.prefix().as_bytes()));
                 let puts: Vec<KeyValue> = below().filter(|put| put.mod_revision > after).cloned().collect();
-                let is_held = |put: &&KeyValue| is_entry(&put.key) && self.served().contains_key(&name_of(&put.key));
-                let new = puts.iter().filter(|put| !is_held(put)).count();
-                let held_count = (self.served().len() + new) as u64;
+                let is_known = |put: &&KeyValue| is_entry(&put.key) && self.served().contains_key(&name_of(&put.key));
+                let new_count = puts.iter().filter(|put| !is_known(put)).count();
+                let held_count = (self.served().len() + new_count) as u64;
                 let changed = ChangedKeys { revision: Revision(etcd.revision), total_count: below().count() as u64, puts };
                 // more than four changes count as too many for one answer
                 let changed = (changed.puts.len() <= 4).then_some(changed);
@@ -116,7 +116,7 @@ impl FakeMirror {
                     return true;
                 }
                 let keys: BTreeSet<&Vec<u8>> =
-                    etcd.log.iter().filter(|(at, _)| *at <= revision.0).map(|(_, event)| key_of(event)).collect();
+                    etcd.log.iter().filter(|(logged_at, _)| *logged_at <= revision.0).map(|(_, event)| key_of(event)).collect();
                 let existing = keys
                     .into_iter()
                     .filter(|key| key.starts_with(etcd.prefix().as_bytes()) && matches!(etcd.at(key, revision), Ok(Some(_))));
@@ -172,14 +172,14 @@ impl FakeMirror {
         let watch = self.watch.get_or_insert_with(|| OpenWatch {
             sent_until: etcd.revision,
             waiting: VecDeque::new(),
-            of: ScriptedWatch::after(after),
+            script: ScriptedWatch::after(after),
         });
         // keys are compared after the stream has stalled (`Watch::stalls`)
         if !is_new && etcd.bugs.starved && watch.sent_until < etcd.compacted {
             self.feed(Input::HistoryLost);
             return true;
         }
-        let events = if is_new { etcd.watch(watch.of.start_revision().0) } else { etcd.events_after(watch.sent_until) };
+        let events = if is_new { etcd.watch(watch.script.start_revision().0) } else { etcd.events_after(watch.sent_until) };
         let Ok(events) = events else {
             self.feed(Input::HistoryLost);
             return true;
@@ -187,11 +187,11 @@ impl FakeMirror {
         watch.waiting.extend(events);
         watch.sent_until = etcd.revision;
         if etcd.bugs.progress_ahead {
-            // an error would be a fault of the model
-            assert!(matches!(watch.of.accept(Revision(etcd.revision), &[]), Ok(Some(WatchMessage::Progress))));
+            // an error would be a bug of this fake
+            assert!(matches!(watch.script.accept(Revision(etcd.revision), &[]), Ok(Some(WatchMessage::Progress))));
         }
         let Some((_, events)) = watch.waiting.pop_front() else { return is_new };
-        match watch.of.accept(Revision(etcd.revision), &events).unwrap() {
+        match watch.script.accept(Revision(etcd.revision), &events).unwrap() {
             Some(WatchMessage::Events { revision, events }) => {
                 let keys: Vec<EntryKey> =
                     events.iter().map(|event| EntryKey::new(Kind::Identity, scope().cluster, name_of(key_of(event)))).collect();
@@ -204,7 +204,7 @@ impl FakeMirror {
         true
     }
 
-    /// Lets the writer's keys exist for a while. Returns whether that ended the holds.
+    /// Lets time pass while the writer's keys exist. Returns whether that ended the holds.
     pub(super) fn let_time_pass(&mut self, etcd: &FakeEtcd, time: Duration) -> bool {
         self.check_holds(etcd);
         self.started += time;
@@ -243,6 +243,6 @@ impl FakeMirror {
                 return;
             }
         }
-        panic!("the mirror never comes to rest");
+        panic!("the mirror never becomes idle");
     }
 }

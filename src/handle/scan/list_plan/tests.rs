@@ -1,4 +1,4 @@
-//! A planned list finds the same as a scan of everything, and reads little.
+//! A planned list finds the same keys as a scan of everything, and reads few rows.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -93,7 +93,7 @@ fn collect_keys(scan: &ScanFn<'_>) -> (Vec<EntryKey>, u64) {
 
 fn filters() -> Vec<(Kind, Filter, u64)> {
     let clusters = |names: &[&str]| names.iter().map(|name| cluster(name)).collect::<Vec<_>>();
-    let of = |cluster: &[&str]| Filter { clusters: clusters(cluster), ..Filter::default() };
+    let in_clusters = |cluster: &[&str]| Filter { clusters: clusters(cluster), ..Filter::default() };
     let text = |text: &str| Some(text.to_owned());
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();
     let cidr = |text: &str| Filter { cidr: text.parse().ok(), ..Filter::default() };
@@ -101,12 +101,12 @@ fn filters() -> Vec<(Kind, Filter, u64)> {
         |namespace: &str, name: Option<&str>| Filter { namespace: text(namespace), name: name.map(str::to_owned), ..Filter::default() };
     let on = |hosts: Vec<(Option<ClusterName>, IpAddr)>| Filter { hosts: Some(hosts), ..Filter::default() };
     vec![
-        (Kind::Ip, of(&[]), 1_500),
-        (Kind::Ip, of(&["tokyo", "eu", "eu"]), 800),
-        (Kind::Node, of(&["paris"]), 40),
-        (Kind::Node, Filter { name: text("n7"), ..of(&[]) }, 8),
-        (Kind::Node, Filter { ip: Some(ip("172.18.2.5")), ..of(&[]) }, 2),
-        (Kind::Node, Filter { ip: Some(ip("172.18.2.5")), ..of(&["eu"]) }, 2),
+        (Kind::Ip, in_clusters(&[]), 1_500),
+        (Kind::Ip, in_clusters(&["tokyo", "eu", "eu"]), 800),
+        (Kind::Node, in_clusters(&["paris"]), 40),
+        (Kind::Node, Filter { name: text("n7"), ..in_clusters(&[]) }, 8),
+        (Kind::Node, Filter { ip: Some(ip("172.18.2.5")), ..in_clusters(&[]) }, 2),
+        (Kind::Node, Filter { ip: Some(ip("172.18.2.5")), ..in_clusters(&["eu"]) }, 2),
         (Kind::Service, named("shop", None), 100),
         (Kind::Service, Filter { clusters: clusters(&["eu-west"]), ..named("shop", None) }, 30),
         (Kind::Service, named("shop", Some("s5")), 8),
@@ -124,7 +124,7 @@ fn filters() -> Vec<(Kind, Filter, u64)> {
 }
 
 #[test]
-fn a_plan_uses_the_keys_of_a_filter_and_misses_no_match() {
+fn a_planned_list_reads_few_rows_and_misses_no_match() {
     let reading = reading();
     for (kind, filter, rows_max) in filters() {
         let plan = reading.plan_list(kind, &filter);
@@ -138,11 +138,11 @@ fn a_plan_uses_the_keys_of_a_filter_and_misses_no_match() {
 }
 
 #[test]
-fn a_network_with_too_many_entries_is_scanned_in_the_clusters_that_have_it() {
+fn a_large_network_is_scanned_in_its_clusters_only() {
     let reading = reading();
     let view = &reading.published().view;
     let within = |net: &str, count_max| view.ips_within(net.parse().unwrap(), count_max);
-    let NetworkEntries::Clusters(clusters) = within("10.2.0.0/16", 50) else { unreachable!("200 and more are many") };
+    let NetworkEntries::Clusters(clusters) = within("10.2.0.0/16", 50) else { unreachable!("the network has more than 50 entries") };
     assert!(clusters.iter().all(|name| *name == cluster("paris")) && !clusters.is_empty());
     assert_eq!(within("10.2.0.0/16", 3), NetworkEntries::Unknown);
     assert!(matches!(within("10.2.0.0/16", 300), NetworkEntries::Keys(keys) if keys.len() == 222));

@@ -39,10 +39,10 @@ fn word(random: &mut StdRng) -> String {
 fn filter(random: &mut StdRng) -> Filter {
     let words = ["a".to_owned(), "b".to_owned()];
     let nets: [IpNet; 3] = ["10.0.0.0/8", "10.0.0.1/32", "2001:db8::1/128"].map(|net| net.parse().unwrap());
-    let (ip, host, of) = (address(random), address(random), cluster(random));
+    let (ip, host, cluster_name) = (address(random), address(random), cluster(random));
     Filter {
         kinds: maybe(random, &Kind::STREAMED).into_iter().collect(),
-        clusters: maybe(random, &[of]).into_iter().collect(),
+        clusters: maybe(random, &[cluster_name]).into_iter().collect(),
         namespace: maybe(random, &words),
         name: maybe(random, &words),
         labels: maybe(random, &[LabelSelector::parse("a=b").unwrap()]),
@@ -98,8 +98,8 @@ fn change(random: &mut StdRng) -> Announcement {
         Kind::NodeIp => format!("a#{}", address(random)),
         Kind::Cluster | Kind::Problem | Kind::Notice => String::new(),
     };
-    let mut side = || random.random_bool(0.7).then(|| Version::of_own_object(Arc::new(object(random, kind))));
-    let (old, new) = (side(), side());
+    let mut version = || random.random_bool(0.7).then(|| Version::of_own_object(Arc::new(object(random, kind))));
+    let (old, new) = (version(), version());
     let key = match kind {
         Kind::Problem => EntryKey::of_problem("duplicateAddress", None, "host/10.0.0.1"),
         _ => EntryKey::new(kind, cluster(random), name),
@@ -125,5 +125,5 @@ fn a_change_has_a_term_of_every_filter_that_it_matches() {
         let reached = may_match_any_filter(&change) || filter.terms().iter().any(|term| terms.contains(term));
         assert!(reached, "{filter:?}\n{change:?}");
     }
-    assert!(matched > 2_000, "only {matched} cases count");
+    assert!(matched > 2_000, "only {matched} changes matched");
 }

@@ -11,7 +11,7 @@ fn newest(follower: Follower, reading: &Reading, count: usize) -> (Vec<(u64, Ent
 }
 
 #[test]
-fn a_follower_gets_each_change_then_the_newest_ones_and_expires_with_the_tombstones() {
+fn a_follower_that_falls_behind_gets_newest_changes_then_expires() {
     let mut mirror = ChangingMirror::new(1);
     let follower = Follower::at(mirror.reading().position().sequence);
     mirror.put(0, 1, "a");

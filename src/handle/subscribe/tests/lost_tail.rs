@@ -1,23 +1,23 @@
-//! Subscribers of a store that goes back to an older copy of itself. Wherever they had
-//! disconnected, their copy must be correct once they are current.
+//! Subscribers of a store that is replaced by an older copy. Wherever a subscriber had
+//! disconnected, its copy must be correct once it is current.
 
 use super::*;
 use crate::model::{EpochSpan, Tombstone};
 
 /// Content of a restored copy of the data directory, with the state of the source at that time.
-struct SubscriberCopy {
+struct DataDirectoryCopy {
     published: MirrorSnapshot,
 }
 
 impl ChangingMirror {
-    fn copy(&self) -> SubscriberCopy {
-        SubscriberCopy { published: self.published.clone() }
+    fn copy(&self) -> DataDirectoryCopy {
+        DataDirectoryCopy { published: self.published.clone() }
     }
 
     /// Continues from a copy as a start does, with the same records, tombstones and floor. The
     /// positions of the copy's run are valid up to its end. The epoch is new and the sequences are
     /// unused.
-    fn go_back(&mut self, copy: SubscriberCopy, epoch: u64) {
+    fn start_from(&mut self, copy: DataDirectoryCopy, epoch: u64) {
         let (old, head) = (copy.published, Sequence(self.published.feed.head().0 + 1_000));
         let mut view = View::starting_at(head);
         let mut feed = Feed::starting_at(head, Retention { age_max: Duration::from_secs(3600), count_max: 1_000 });
@@ -36,11 +36,11 @@ impl ChangingMirror {
     }
 }
 
-/// Reads a piece, of which a broken connection loses the end, and reconnects.
-fn take_some(reader: &mut TestSubscriber, reading: &Reading, random: &mut StdRng) {
+/// Reads a piece, loses its end as in a broken connection, and reconnects.
+fn read_part_and_reconnect(reader: &mut TestSubscriber, reading: &Reading, random: &mut StdRng) {
     let items = reader.subscription.next_up_to(reading, random.random_range(1..8));
-    let kept = random.random_range(0..=items.len());
-    for item in items.into_iter().take(kept) {
+    let received = random.random_range(0..=items.len());
+    for item in items.into_iter().take(received) {
         reader.apply(item);
     }
     reader.reconnect(reading);
@@ -72,11 +72,11 @@ fn an_interrupted_copy_becomes_equal_to_a_restored_mirror() {
                     match random.random_range(0..4) {
                         0 => {}
                         1 => reader.catch_up(&reading),
-                        _ => take_some(reader, &reading, &mut random),
+                        _ => read_part_and_reconnect(reader, &reading, &mut random),
                     }
                 }
             }
-            mirror.go_back(copy.expect("must have been made"), epoch);
+            mirror.start_from(copy.expect("must have been made"), epoch);
             let reading = mirror.reading();
             for reader in &mut readers {
                 reader.reconnect(&reading);

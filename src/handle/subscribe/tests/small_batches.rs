@@ -7,47 +7,47 @@ use crate::model::{Backend, Port, Service};
 /// A subscriber that keeps only its copy and its progress between two pieces.
 struct PagingReader {
     filter: Filter,
-    held: BTreeMap<EntryKey, Arc<Object>>,
+    copy: BTreeMap<EntryKey, Arc<Object>>,
     start: StreamStart,
-    place: Option<ResumePoint>,
+    resume_point: Option<ResumePoint>,
 }
 
 impl PagingReader {
     fn new(filter: Filter) -> Self {
-        Self { filter, held: BTreeMap::new(), start: StreamStart::Snapshot, place: None }
+        Self { filter, copy: BTreeMap::new(), start: StreamStart::Snapshot, resume_point: None }
     }
 
     /// Reads one piece. Returns whether the subscriber is current.
     fn poll(&mut self, reading: &Reading, limit: usize) -> bool {
-        let mut subscription = match &self.place {
-            Some(place) => Subscription::resume(self.filter.clone(), place, reading),
+        let mut subscription = match &self.resume_point {
+            Some(resume_point) => Subscription::resume(self.filter.clone(), resume_point, reading),
             None => Subscription::new(self.filter.clone(), &self.start, reading),
         };
         let mut changes = 0;
         for item in subscription.next_up_to(reading, limit) {
             match item {
-                StreamEvent::Reset(_) => self.held.clear(),
+                StreamEvent::Reset(_) => self.copy.clear(),
                 StreamEvent::Upsert { key, object, .. } => {
                     changes += 1;
-                    self.held.insert(key, object);
+                    self.copy.insert(key, object);
                 }
                 StreamEvent::Delete { key, .. } => {
                     changes += 1;
-                    self.held.remove(&key);
+                    self.copy.remove(&key);
                 }
-                StreamEvent::Patch { .. } => panic!("a patch must be asked for"),
+                StreamEvent::Patch { .. } => panic!("the subscriber did not ask for patches"),
                 StreamEvent::Synced { .. } => {}
             }
         }
         assert!(changes <= limit, "a piece must keep to its limit");
-        self.place = subscription.resume_point(reading);
+        self.resume_point = subscription.resume_point(reading);
         self.start = StreamStart::After(Some(subscription.position(reading).into()));
         subscription.is_current(reading)
     }
 }
 
 #[test]
-fn a_reader_suspended_after_every_piece_becomes_equal_to_the_mirror() {
+fn a_copy_built_with_suspensions_becomes_equal_to_the_mirror() {
     for seed in 0..300 {
         let mut random = StdRng::seed_from_u64(seed);
         let mut mirror = ChangingMirror::new(if seed % 3 == 0 { 4 } else { 1_000 });
@@ -59,21 +59,21 @@ fn a_reader_suspended_after_every_piece_becomes_equal_to_the_mirror() {
             let reading = mirror.reading();
             for poller in &mut pollers {
                 if poller.poll(&reading, random.random_range(1..6)) {
-                    assert_eq!(poller.held, mirror.mirrored_objects(&poller.filter), "seed {seed}, filter {:?}", poller.filter);
+                    assert_eq!(poller.copy, mirror.mirrored_objects(&poller.filter), "seed {seed}, filter {:?}", poller.filter);
                 }
             }
         }
         let reading = mirror.reading();
         for poller in &mut pollers {
             let current = (0..200).any(|_| poller.poll(&reading, 3));
-            assert!(current, "a reader never gets current");
-            assert_eq!(poller.held, mirror.mirrored_objects(&poller.filter), "seed {seed}, filter {:?}", poller.filter);
+            assert!(current, "the subscriber does not catch up");
+            assert_eq!(poller.copy, mirror.mirrored_objects(&poller.filter), "seed {seed}, filter {:?}", poller.filter);
         }
     }
 }
 
 #[test]
-fn a_resume_point_ahead_of_the_store_is_reset() {
+fn a_resume_point_ahead_of_the_store_causes_a_reset() {
     let mut mirror = ChangingMirror::new(10);
     for id in 1..5 {
         mirror.put(0, id, "a");
@@ -83,12 +83,12 @@ fn a_resume_point_ahead_of_the_store_is_reset() {
     // the source changes during the scan, and the crash that follows loses the change
     mirror.put(0, 1, "b");
     subscription.next_up_to(&mirror.reading(), 2);
-    let place = subscription.resume_point(&mirror.reading()).unwrap();
+    let resume_point = subscription.resume_point(&mirror.reading()).unwrap();
     let (sent, seen) = (before.position(), mirror.reading().position());
-    assert_eq!(place, ResumePoint { sent, seen, mode: SyncMode::Snapshot, stage: CatchUpStage::Scan(Some(key(0, 3))), count: 2 });
-    assert_eq!(Subscription::check_resume_point(&place, &Filter::default(), &mirror.reading()), Ok(()));
-    assert_eq!(Subscription::check_resume_point(&place, &Filter::default(), &before), Err(ResetReason::RolledBack));
-    let items = Subscription::resume(Filter::default(), &place, &before).next(&before);
+    assert_eq!(resume_point, ResumePoint { sent, seen, mode: SyncMode::Snapshot, stage: CatchUpStage::Scan(Some(key(0, 3))), count: 2 });
+    assert_eq!(Subscription::check_resume_point(&resume_point, &Filter::default(), &mirror.reading()), Ok(()));
+    assert_eq!(Subscription::check_resume_point(&resume_point, &Filter::default(), &before), Err(ResetReason::RolledBack));
+    let items = Subscription::resume(Filter::default(), &resume_point, &before).next(&before);
     assert_eq!(items.first(), Some(&StreamEvent::Reset(ResetReason::RolledBack)));
 }
 
@@ -133,8 +133,8 @@ fn only_changed_backends_of_a_known_service_are_patched() {
     let filter = Filter { labels: Some(super::super::super::LabelSelector::parse("app in (a,b)").unwrap()), ..Filter::default() };
     let mut patched = Subscription::new(filter.clone(), &StreamStart::Snapshot, &mirror.reading()).with_patches();
     let mut plain = Subscription::new(filter.clone(), &StreamStart::Snapshot, &mirror.reading());
-    let mut holds_nothing = Subscription::new(filter, &StreamStart::Now, &mirror.reading()).with_patches();
-    for reader in [&mut patched, &mut plain, &mut holds_nothing] {
+    let mut without_objects = Subscription::new(filter, &StreamStart::Now, &mirror.reading()).with_patches();
+    for reader in [&mut patched, &mut plain, &mut without_objects] {
         while !reader.is_current(&mirror.reading()) {
             reader.next(&mirror.reading());
         }
@@ -150,7 +150,7 @@ fn only_changed_backends_of_a_known_service_are_patched() {
     let StreamEvent::Patch { patch, position, .. } = &items[0] else { panic!("must be a patch") };
     let expected = BackendsPatch { upserted: vec![backend(2, 81), backend(3, 80)], removed: vec![[10, 0, 0, 1].into()] };
     assert_eq!((patch, position.unwrap().position.sequence.0), (&expected, head.sequence.0 - 4));
-    for mut other in [plain, holds_nothing] {
+    for mut other in [plain, without_objects] {
         assert_eq!(event_names(&other.next(&mirror.reading())), ["upsert", "upsert", "delete", "upsert", "upsert"]);
     }
 }
@@ -163,19 +163,19 @@ fn a_service_with_a_repeated_backend_address_is_never_patched() {
 }
 
 /// Applies the events to the subscriber's copy of the service.
-fn apply(items: Vec<StreamEvent>, held: &mut Option<Service>) {
+fn apply(items: Vec<StreamEvent>, copy: &mut Option<Service>) {
     for item in items {
         match item {
-            StreamEvent::Reset(_) | StreamEvent::Delete { .. } => *held = None,
+            StreamEvent::Reset(_) | StreamEvent::Delete { .. } => *copy = None,
             StreamEvent::Upsert { object, .. } => match &*object {
-                Object::Service(service) => *held = Some(service.clone()),
+                Object::Service(service) => *copy = Some(service.clone()),
                 other => panic!("unexpected {other:?}"),
             },
             StreamEvent::Patch { patch, .. } => {
-                let backends = &mut held.as_mut().expect("must hold what is patched").backends;
-                backends.retain(|one| !patch.removed.contains(&one.ip) && patch.upserted.iter().all(|new| new.ip != one.ip));
+                let backends = &mut copy.as_mut().expect("must have the service that is patched").backends;
+                backends.retain(|backend| !patch.removed.contains(&backend.ip) && patch.upserted.iter().all(|new| new.ip != backend.ip));
                 backends.extend(patch.upserted);
-                backends.sort_by_key(|one| one.ip);
+                backends.sort_by_key(|backend| backend.ip);
             }
             StreamEvent::Synced { .. } => {}
         }
@@ -188,7 +188,7 @@ fn patched_copies_become_equal_to_the_mirror() {
         let mut random = StdRng::seed_from_u64(seed);
         let mut mirror = ChangingMirror::new(10);
         let mut subscription = Subscription::new(Filter::default(), &StreamStart::Snapshot, &mirror.reading()).with_patches();
-        let mut held = None;
+        let mut copy = None;
         for _ in 0..60 {
             if random.random_ratio(1, 12) {
                 let scope = Scope { cluster: cluster(0), kind: Kind::Service };
@@ -205,13 +205,13 @@ fn patched_copies_become_equal_to_the_mirror() {
                 subscription = Subscription::new(Filter::default(), &start, &mirror.reading()).with_patches();
             }
             if random.random_bool(0.7) {
-                apply(subscription.next(&mirror.reading()), &mut held);
+                apply(subscription.next(&mirror.reading()), &mut copy);
             }
         }
         while !subscription.is_current(&mirror.reading()) {
-            apply(subscription.next(&mirror.reading()), &mut held);
+            apply(subscription.next(&mirror.reading()), &mut copy);
         }
         let mirrored_objects = mirror.reading().record(&cart()).and_then(|record| record.object.clone());
-        assert_eq!(held.map(|service| Arc::new(Object::Service(service))), mirrored_objects, "seed {seed}");
+        assert_eq!(copy.map(|service| Arc::new(Object::Service(service))), mirrored_objects, "seed {seed}");
     }
 }

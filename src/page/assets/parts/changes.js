@@ -1,5 +1,5 @@
-// Changes: the stream, one line per change, newest first. It continues to count during a pause. The
-// filters are those of the API and are in the URL.
+// Changes: the stream, one line per change, newest first. During a pause, new changes are counted
+// and shown later. The filters are those of the API and are in the URL.
 
 import { Component, html } from "../html.js";
 import { follow } from "../api.js";
@@ -18,7 +18,7 @@ const KINDS = ["node", "service", "identity", "ipcache", "serviceExport", "endpo
 const SHORT = { node: "node", service: "service", identity: "identity", ipcache: "ip", serviceExport: "export", endpointSlice: "slice", cluster: "cluster", problem: "problem" };
 
 /** Returns the text about an object in a line. */
-function gist(kind, object) {
+function description(kind, object) {
   switch (kind) {
     case "ipcache":
       return [object.podName && `${object.namespace}/${object.podName}`, `identity ${object.identity}`, object.hostIP && `via ${object.hostIP}`];
@@ -44,16 +44,16 @@ function patched(backends) {
 }
 
 function line(event, number) {
-  const of = ofKey(event.key);
-  const base = { id: number, at: Date.now(), kind: event.kind, cluster: event.meta?.cluster ?? of?.cluster ?? "", link: linkOfKey(event.key) };
+  const parsed = ofKey(event.key);
+  const base = { id: number, at: Date.now(), kind: event.kind, cluster: event.meta?.cluster ?? parsed?.cluster ?? "", link: linkOfKey(event.key) };
   if (event.type === "cluster") {
     const { object } = event;
     return { ...base, sign: "·", cluster: object.name, name: phase(object.phase), rest: object.phase === "live" ? "" : (object.lastError ?? ""), link: hash("mesh", [object.name]) };
   }
-  const name = event.kind === "ipcache" ? (event.object?.prefix ?? of?.name) : (of?.name ?? event.key);
+  const name = event.kind === "ipcache" ? (event.object?.prefix ?? parsed?.name) : (parsed?.name ?? event.key);
   if (event.type === "delete") return { ...base, sign: "−", name, rest: event.reason === "deleted" ? "" : event.reason === "leftFilter" ? "no longer matches the filter" : "" };
   if (event.type === "patch") return { ...base, sign: "~", name, rest: patched(event.backends).join("  ") };
-  return { ...base, sign: "+", name, rest: gist(event.kind, event.object).filter(Boolean).join("  ") };
+  return { ...base, sign: "+", name, rest: description(event.kind, event.object).filter(Boolean).join("  ") };
 }
 
 const SIGNS = { "+": "new or changed", "−": "deleted", "~": "backends changed", "·": "phase" };
@@ -85,11 +85,11 @@ const TEXT_FILTERS = [
   ["identity", "identity"],
 ];
 
-class Following {
+class ChangeList {
   constructor(params, draw) {
     this.lines = [];
     this.count = 0;
-    this.missed = 0;
+    this.pausedCount = 0;
     this.pausedAt = null;
     this.link = { state: "connecting" };
     this.trouble = null;
@@ -108,13 +108,13 @@ class Following {
         this.stream.close();
         draw();
       },
-      event: (event) => this.take(event),
+      event: (event) => this.handle(event),
     });
   }
 
-  take(event) {
+  handle(event) {
     if (event.type === "reset") {
-      // a snapshot follows, whose entries are not changes: one line stands for it
+      // a snapshot follows, whose entries are not changes: one line replaces them
       this.isSnapshot = event.reason !== "initial";
       this.add({ id: (this.count += 1), at: Date.now(), kind: "", cluster: "", sign: "·", name: "meshkeep could not continue from here", rest: `(${event.reason}): changes in between are unknown` });
     } else if (event.type === "synced") {
@@ -127,27 +127,27 @@ class Following {
   }
 
   add(one) {
-    if (this.pausedAt !== null) this.missed += 1;
+    if (this.pausedAt !== null) this.pausedCount += 1;
     // during a pause, new lines are collected up to the maximum
     const into = this.pausedAt === null ? this.lines : (this.waiting ??= []);
     into.unshift(one);
     if (into.length > LINES_MAX) into.length = LINES_MAX;
-    this.soon();
+    this.scheduleDraw();
   }
 
   /** Draws a single change immediately, and many changes four times per second. */
-  soon() {
+  scheduleDraw() {
     this.timer ??= setTimeout(() => {
       this.timer = null;
-      this.toldAt = Date.now();
+      this.drawnAt = Date.now();
       this.draw();
-    }, Math.max(0, (this.toldAt ?? 0) + FLOOD_EVERY_MS - Date.now()));
+    }, Math.max(0, (this.drawnAt ?? 0) + FLOOD_EVERY_MS - Date.now()));
   }
 
   toggle() {
     if (this.pausedAt === null) {
       this.pausedAt = Date.now();
-      this.missed = 0;
+      this.pausedCount = 0;
       this.waiting = [];
     } else {
       this.lines = [...this.waiting, ...this.lines].slice(0, LINES_MAX);
@@ -172,7 +172,7 @@ export const changes = {
   title: () => "Changes",
 
   open(route, draw) {
-    let following = new Following(route.params, draw);
+    let following = new ChangeList(route.params, draw);
     const change = (name, value) => {
       const params = Object.fromEntries([...route.params.keys()].map((one) => [one, route.params.getAll(one)]));
       go(hash("changes", [], { ...params, [name]: value }), true);
@@ -180,12 +180,12 @@ export const changes = {
 
     return {
       view() {
-        const { lines, pausedAt, missed, count, trouble, link } = following;
+        const { lines, pausedAt, pausedCount, count, trouble, link } = following;
         return html`<h1 class="unseen">Changes</h1>
           <${Filters} params=${route.params} change=${change} />
           <div class="run">
             <button type="button" class="main" onClick=${() => following.toggle()} aria-pressed=${pausedAt !== null}>${pausedAt === null ? "pause" : "continue"}</button>
-            <span class="quiet">${pausedAt !== null ? html`paused: <b>${number(missed)}</b> since ${clock(pausedAt)}` : link.state === "lost" ? "lost, reconnecting" : `${plural(count, "change")} since the page was opened`}</span>
+            <span class="quiet">${pausedAt !== null ? html`paused: <b>${number(pausedCount)}</b> since ${clock(pausedAt)}` : link.state === "lost" ? "lost, reconnecting" : `${plural(count, "change")} since the page was opened`}</span>
           </div>
           ${trouble && html`<p class="sentence red">${trouble}</p>`}
           ${lines.length === 0 && !trouble && html`<p class="sentence quiet">No changes since the page was opened. New changes appear here immediately.</p>`}
@@ -200,7 +200,7 @@ export const changes = {
       moved(next) {
         route = next;
         following.stream.close();
-        following = new Following(route.params, draw);
+        following = new ChangeList(route.params, draw);
         return true;
       },
       close: () => following.stream.close(),

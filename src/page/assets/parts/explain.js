@@ -8,9 +8,9 @@ import { hash } from "../route.js";
 import { address, age, clock, labels, phase, tone } from "../words.js";
 
 /** Minimum interval between requests of the explanation, in ms: it reads all clusters. */
-const AGAIN_EVERY_MS = 2_000;
+const READ_EVERY_MS = 2_000;
 
-const LOST_AT = { shadowed: "shadowed", lessSpecific: "covered", outranked: "outranked" };
+const VERDICTS = { shadowed: "shadowed", lessSpecific: "covered", outranked: "outranked" };
 
 function subject(entry) {
   if (entry.podName) return `pod ${entry.namespace ? `${entry.namespace}/` : ""}${entry.podName}${entry.nodeName ? ` on ${entry.nodeName}` : ""}`;
@@ -50,7 +50,7 @@ function Ladder({ entries }) {
         <div class="rung-words">
           <p><a class="chip" href=${hash("mesh", [entry.cluster])}>${entry.cluster}</a> <span class="mono">${entry.prefix}</span>
             ${" "}<a href=${hash("find", [String(entry.identity)])}>${identity(entry)}</a> <span class="quiet">${subject(entry)}</span></p>
-          <p class="why"><b>${wins ? "wins" : (LOST_AT[entry.verdict] ?? entry.verdict)}</b>: ${entry.reason}${entry.origin === "restored" ? " · restored, its source has not confirmed it" : ""}</p>
+          <p class="why"><b>${wins ? "wins" : (VERDICTS[entry.verdict] ?? entry.verdict)}</b>: ${entry.reason}${entry.origin === "restored" ? " · restored, its source has not confirmed it" : ""}</p>
         </div>
       </li>`;
     })}
@@ -68,14 +68,14 @@ function Head({ answer, at }) {
   const known = match && mirror.clusters.get(match.cluster);
   const isFollowed = match ? meta.phase === "live" : meta.liveSources === meta.sourceCount;
   const reported = meta.ageSeconds ?? meta.oldestAgeSeconds;
-  const aged = known ? ageOf(known) : reported === undefined || isFollowed ? reported : reported + (Date.now() - at) / 1000;
+  const currentAge = known ? ageOf(known) : reported === undefined || isFollowed ? reported : reported + (Date.now() - at) / 1000;
   const inPhase = known?.object.phase ?? meta.phase;
   const trust = match
-    ? html`<span class="tone-${tone(aged)}">${meta.origin !== "live" ? "restored" : inPhase === "live" ? "live" : "last known"}${meta.stale ? ", held: its source lost it" : ""}, from ${age(aged)} ago${
+    ? html`<span class="tone-${tone(currentAge)}">${meta.origin !== "live" ? "restored" : inPhase === "live" ? "live" : "last known"}${meta.stale ? ", held: its source lost it" : ""}, from ${age(currentAge)} ago${
         inPhase && inPhase !== "live" ? `; the cluster is ${phase(inPhase)}` : ""
       }</span>`
     : html`<span class="quiet">${
-        meta.sourceCount ? `${meta.liveSources} of ${meta.sourceCount} clusters are live, the oldest data is from ${age(aged)} ago` : "no cluster is mirrored yet"
+        meta.sourceCount ? `${meta.liveSources} of ${meta.sourceCount} clusters are live, the oldest data is from ${age(currentAge)} ago` : "no cluster is mirrored yet"
       }</span>`;
   return html`<header class="answer">
     <h1><span class="mono">${ip}</span> <span class="arrow" aria-label="is">→</span> ${
@@ -85,7 +85,7 @@ function Head({ answer, at }) {
         : html`<span class="miss">no entry</span>`
     }</h1>
     <p>${trust}</p>
-    ${match && !match.host && !isWhole(match.prefix) && html`<p class="sentence">Nobody announces the address itself: the range around it decides.</p>`}
+    ${match && !match.host && !isWhole(match.prefix) && html`<p class="sentence">No cluster announces the address itself; the range that contains it decides.</p>`}
     ${!match && html`<p class="sentence">No cluster announces this address or a range around it. To an agent it is <b>world</b>: policies by label do not match it, and traffic to it takes no tunnel.</p>`}
   </header>`;
 }
@@ -120,14 +120,14 @@ function Node({ node, match }) {
 function Services({ services, isComplete }) {
   const names = [...new Set(services.map((one) => `${one.namespace}/${one.name}`))];
   return html`<${Card} title="services">
-    ${names.length === 0 && html`<p class="quiet">${isComplete ? "No exported service has it behind it." : "Not all services were looked at yet."}</p>`}
+    ${names.length === 0 && html`<p class="quiet">${isComplete ? "No exported service has this address as a backend." : "Not all services were searched yet."}</p>`}
     <ul class="plain">${services.map((one) => html`<li key=${`${one.kind}${one.cluster}${one.namespace}${one.name}`}>
       ${one.kind === "service" ? html`<a href=${hash("services", [one.namespace, one.name])}>${one.namespace}/${one.name}</a>` : html`${one.namespace}/${one.name} <span class="quiet">endpoint slice</span>`}
       <span class="quiet"> exported by ${one.cluster}</span></li>`)}</ul>
   <//>`;
 }
 
-function Wrong({ problems }) {
+function Problems({ problems }) {
   if (problems.length === 0) return null;
   return html`<${Card} title="problems">
     <ul class="plain">${problems.map((one) => html`<li key=${one.id} class="wrong"><span class="severity ${one.severity}">${one.severity}</span> ${one.detail}
@@ -135,7 +135,7 @@ function Wrong({ problems }) {
   <//>`;
 }
 
-const HINTS = { rejected: "rejected", podCIDR: "whose range", deleted: "was here", neverRead: "never read", restored: "not confirmed", nearest: "nearby" };
+const HINTS = { rejected: "rejected", podCIDR: "pod range", deleted: "deleted", neverRead: "never read", restored: "not confirmed", nearest: "nearby" };
 
 function Hints({ hints }) {
   if (!hints?.length) return null;
@@ -152,7 +152,7 @@ function View({ answer, at }) {
     ${entries.length > 0 && html`<${Ladder} entries=${entries} />`}
     <div class="cards">
       <${Hints} hints=${hints} />
-      <${Wrong} problems=${problems} />
+      <${Problems} problems=${problems} />
       ${match && html`<${Labels} match=${match} />`}
       ${node && html`<${Node} node=${node} match=${match} />`}
       ${match && html`<${Services} services=${services} isComplete=${complete} />`}
@@ -169,7 +169,7 @@ export const explain = {
     let at = 0;
     let trouble = null;
     let stop = new AbortController();
-    const read = atMostEvery(AGAIN_EVERY_MS, async () => {
+    const read = atMostEvery(READ_EVERY_MS, async () => {
       try {
         answer = await ask(`/v1/explain/${encodeURIComponent(ip)}`, stop.signal);
         at = Date.now();
@@ -181,7 +181,7 @@ export const explain = {
       draw();
     });
     let stream = null;
-    let listening = () => {};
+    let stopListening = () => {};
     if (ip) {
       read();
       // the entries of the address; other changes, such as nodes, move the position of the page's
@@ -190,7 +190,7 @@ export const explain = {
         { kind: "ipcache", cidr: `${ip}/${ip.includes(":") ? 128 : 32}` },
         { link() {}, refused: () => stream.close(), event: (event) => ["upsert", "delete", "reset"].includes(event.type) && read() },
       );
-      listening = whenMoved((what) => (what === "cluster" || what === "synced" || trouble) && read());
+      stopListening = whenMoved((what) => (what === "cluster" || what === "synced" || trouble) && read());
     }
 
     return {
@@ -207,7 +207,7 @@ export const explain = {
       close() {
         stop.abort();
         stream?.close();
-        listening();
+        stopListening();
       },
     };
   },

@@ -14,7 +14,7 @@ const PAGE = 100;
 function Addresses({ list, title }) {
   if (!list) return null;
   return html`<section class="card wide"><h2>${title ?? "addresses"}</h2>
-    ${list.items.length === 0 && html`<p class="quiet">${list.next ? "none in the part that was looked at" : "none"}</p>`}
+    ${list.items.length === 0 && html`<p class="quiet">${list.next ? "none in the part that was searched" : "none"}</p>`}
     ${list.items.length > 0 && html`<div class="scroll"><table class="plain-table"><thead><tr><th scope="col">prefix</th><th scope="col">cluster</th><th scope="col">identity</th><th scope="col">pod</th><th scope="col">host</th></tr></thead>
       <tbody>${list.items.map((one) => html`<tr key=${`${one.cluster}${one.prefix}${one.host}${one.source}`}>
         <td><a data-row class="mono" href=${hash("explain", [one.prefix.split("/")[0]])}>${one.prefix}</a></td><td>${one.cluster}</td><td><a href=${hash("find", [String(one.identity)])}>${one.identity}</a></td>
@@ -75,7 +75,7 @@ async function pages(filter, signal, draw) {
   return list;
 }
 
-async function look(text, signal, draw) {
+async function search(text, signal, draw) {
   switch (form(text)) {
     case "prefix":
       return { list: await pages({ cidr: text }, signal, draw), title: `inside ${text}`, empty: "No address of this mesh is inside it." };
@@ -98,7 +98,7 @@ async function look(text, signal, draw) {
 
 async function byName(text, signal, draw) {
   const [before, after] = text.includes("/") ? text.split("/", 2) : [undefined, text];
-  const holds = (name) => name.toLowerCase().includes(text.toLowerCase());
+  const matches = (name) => name.toLowerCase().includes(text.toLowerCase());
   const troubles = [];
   // errors are shown next to the results
   const or = (nothing) => (error) => {
@@ -112,7 +112,7 @@ async function byName(text, signal, draw) {
     before && mirror.clusters.has(before) ? first("/v1/nodes", { cluster: before, name: after, limit: 1 }, signal).then((answer) => answer.items[0], or(null)) : null,
     pages({ namespace: before, pod: after }, signal, draw).catch(or(null)),
   ]);
-  const named = (names, more) => united(names, more.filter(holds)).slice(0, PAGE);
+  const named = (names, more) => united(names, more.filter(matches)).slice(0, PAGE);
   const nodes = named(exact.nodes, known.nodes);
   const hosted = node ? await pages({ node: node.name, cluster: node.cluster }, signal, draw).catch(or(null)) : null;
   return {
@@ -121,7 +121,7 @@ async function byName(text, signal, draw) {
     title: hosted ? `addresses that ${node.name} hosts` : `addresses of pod ${text}`,
     nodes: node ? [] : nodes.map((name) => [name, hash("find", [name]), ""]),
     services: named(exact.services, known.services).map((name) => [name, hash("services", name.split("/")), ""]),
-    clusters: [...mirror.clusters.values()].filter(({ object }) => holds(object.name)).map(({ object }) => [object.name, hash("mesh", [object.name]), phase(object.phase)]),
+    clusters: [...mirror.clusters.values()].filter(({ object }) => matches(object.name)).map(({ object }) => [object.name, hash("mesh", [object.name]), phase(object.phase)]),
     troubles: united(troubles, []),
     empty: `No pod, shared service, node or cluster of this mesh has this name. For a pod, type the full name, with or without its namespace.${
       known.isAll ? "" : ` For a part of a name, the search covers the first ${number(NAMES_MAX)} services or nodes.`
@@ -138,13 +138,13 @@ export const find = {
     let found = null;
     let trouble = null;
     const begin = () =>
-      look(text, stop.signal, draw)
+      search(text, stop.signal, draw)
         .then((answer) => ([found, trouble] = [answer, null]))
         .catch((error) => (trouble = stop.signal.aborted ? null : error))
         .finally(draw);
     if (text) begin();
     // repeats a refused request after a sign-in
-    const listening = whenMoved(() => trouble?.status === 401 && begin());
+    const stopListening = whenMoved(() => trouble?.status === 401 && begin());
     return {
       view() {
         if (!text) return html`<div class="sentence"><h1>What is it?</h1><p>Type an address, prefix, identity, label, pod, node or service into the search box (<kbd>/</kbd>).</p></div>`;
@@ -167,7 +167,7 @@ export const find = {
       },
       close() {
         stop.abort();
-        listening();
+        stopListening();
       },
     };
   },

@@ -26,7 +26,7 @@ const OLD_S = 60;
 const CERTIFICATE_DAYS = { red: 7, amber: 30 };
 
 /** Number of seconds in the chart of an opened row. */
-const BEAT_S = 120;
+const CHART_S = 120;
 
 function rank(known) {
   const { object } = known;
@@ -41,8 +41,8 @@ function sorted() {
   return rows.sort((one, other) => one.rank - other.rank || (one.known.object.name < other.known.object.name ? -1 : 1)).map((row) => row.known);
 }
 
-/** Returns the colour of a cluster's square: by its age, or for never read. */
-function look(known) {
+/** Returns the colour of a cluster's square, by its age and phase. */
+function squareColour(known) {
   const { object } = known;
   if (object.origin === "neverRead") return "never";
   const own = tone(ageOf(known));
@@ -124,10 +124,10 @@ function rounded(seconds) {
 
 function Strip({ rows }) {
   if (rows.length < 2) return null;
-  const worst = rows.filter((known) => look(known) !== "fresh").length;
+  const worst = rows.filter((known) => squareColour(known) !== "fresh").length;
   const words = worst === 0 ? "every cluster is live and up to date" : `${worst} of ${plural(rows.length, "cluster")} need attention`;
   return html`<div class="strip" role="img" aria-label=${words}>
-    ${rows.map((known) => html`<a key=${known.object.name} tabindex="-1" class="square look-${look(known)}" href=${hash("mesh", [known.object.name])}
+    ${rows.map((known) => html`<a key=${known.object.name} tabindex="-1" class="square look-${squareColour(known)}" href=${hash("mesh", [known.object.name])}
       title=${`${known.object.name}: ${phase(known.object.phase)}, ${known.object.ageSeconds === undefined ? noAge(known.object) : age(ageOf(known))}`}></a>`)}
   </div>`;
 }
@@ -145,8 +145,8 @@ function Totals() {
     ${counts.rejected > 0 && html`<div><dt>rejected</dt><dd class="amber">${number(counts.rejected)}</dd></div>`}</dl>`;
 }
 
-/** Counts the changes of the opened cluster per second. */
-class Beat {
+/** Chart of the changes per second of the opened cluster. */
+class RateChart {
   constructor(cluster, draw) {
     this.counts = new Map();
     this.since = Date.now();
@@ -158,7 +158,7 @@ class Beat {
           if (!["upsert", "patch", "delete"].includes(event.type)) return;
           const second = Math.floor(Date.now() / 1000);
           this.counts.set(second, (this.counts.get(second) ?? 0) + 1);
-          this.counts.delete(second - BEAT_S - 1);
+          this.counts.delete(second - CHART_S - 1);
           draw();
         },
       },
@@ -167,14 +167,14 @@ class Beat {
 
   view() {
     const now = Math.floor(Date.now() / 1000);
-    const values = Array.from({ length: BEAT_S }, (_, index) => this.counts.get(now - BEAT_S + 1 + index) ?? 0);
+    const values = Array.from({ length: CHART_S }, (_, index) => this.counts.get(now - CHART_S + 1 + index) ?? 0);
     const top = Math.max(4, ...values);
     const total = values.reduce((sum, value) => sum + value, 0);
     const bars = values.map((value, index) => (value ? `M${index * 3 + 1.5} 32v${-Math.max(1.5, (value / top) * 30)}` : "")).join("");
-    const seconds = Math.min(BEAT_S, Math.max(1, Math.round((Date.now() - this.since) / 1000)));
+    const seconds = Math.min(CHART_S, Math.max(1, Math.round((Date.now() - this.since) / 1000)));
     return html`<figure class="beat">
-      <svg viewBox="0 0 ${BEAT_S * 3} 32" preserveAspectRatio="none" role="img" aria-label=${`${plural(total, "change")} in ${seconds} s`}>
-        <path class="ground" d="M0 31.5H${BEAT_S * 3}" /><path d=${bars} />
+      <svg viewBox="0 0 ${CHART_S * 3} 32" preserveAspectRatio="none" role="img" aria-label=${`${plural(total, "change")} in ${seconds} s`}>
+        <path class="ground" d="M0 31.5H${CHART_S * 3}" /><path d=${bars} />
       </svg>
       <figcaption>${plural(total, "change")} in the last ${seconds} s · <a href=${hash("changes", [], { cluster: this.cluster })}>show them</a></figcaption>
     </figure>`;
@@ -185,7 +185,7 @@ class Beat {
   }
 }
 
-function Detail({ object, beat }) {
+function Detail({ object, chart }) {
   const facts = [
     ["endpoint", object.endpoint],
     ["cluster id", object.clusterID],
@@ -209,7 +209,7 @@ function Detail({ object, beat }) {
         <td class="count">${number(one.entries)}</td><td class="count">${one.expected === undefined ? "" : number(one.expected)}</td>
         <td>${state(one)}</td><td>${one.lastEvent ? `${age(since(one.lastEvent))} ago` : ""}</td><td class="count">${one.revision ?? ""}</td></tr>`)}</tbody>
     </table>
-    ${beat?.view()}
+    ${chart?.view()}
     <p class="links"><a href=${hash("problems", [], { cluster: object.name })}>problems of ${object.name}</a> · <a href=${hash("changes", [], { cluster: object.name })}>changes</a></p>
   </div>`;
 }
@@ -227,19 +227,19 @@ export const mesh = {
 
   open(route, draw) {
     let opened = route.path[0];
-    let beat = null;
+    let chart = null;
     let isShown = false;
     const show = (row) => {
       if (!row || isShown) return;
       isShown = true;
       row.scrollIntoView({ block: "center" });
     };
-    const openBeat = () => {
-      beat?.close();
-      beat = opened ? new Beat(opened, draw) : null;
-      if (beat) beat.cluster = opened;
+    const openChart = () => {
+      chart?.close();
+      chart = opened ? new RateChart(opened, draw) : null;
+      if (chart) chart.cluster = opened;
     };
-    openBeat();
+    openChart();
     readClusters();
 
     return {
@@ -257,14 +257,14 @@ export const mesh = {
               const isOpen = object.name === opened;
               const time = object.phaseSeconds === undefined ? "" : age(object.phaseSeconds + (Date.now() - at) / 1000);
               const row = html`<${Row} key=${object.name} object=${object} seconds=${rounded(ageOf(known))} time=${time} isOpen=${isOpen} />`;
-              return isOpen ? [row, html`<tr key="detail" class="detail-row" ref=${show}><td colspan="11"><${Detail} object=${object} beat=${beat} /></td></tr>`] : row;
+              return isOpen ? [row, html`<tr key="detail" class="detail-row" ref=${show}><td colspan="11"><${Detail} object=${object} chart=${chart} /></td></tr>`] : row;
             })}</tbody>
           </table>
           ${opened && !mirror.clusters.has(opened) && mirror.isRead && html`<p class="sentence">There is no cluster <b>${opened}</b> in this mesh.</p>`}`;
       },
       moved(next) {
         opened = next.path[0];
-        openBeat();
+        openChart();
         return true;
       },
       key(event) {
@@ -272,7 +272,7 @@ export const mesh = {
         go(hash("mesh"));
         return true;
       },
-      close: () => beat?.close(),
+      close: () => chart?.close(),
     };
   },
 };

@@ -14,10 +14,10 @@ const SHOWN_MAX = 200;
 
 function about(problem) {
   const link = linkOfKey(problem.key);
-  const of = ofKey(problem.key);
+  const parsed = ofKey(problem.key);
   const links = problem.clusters.slice(0, 6).map((name) => html`<a class="chip" key=${name} href=${hash("mesh", [name])}>${name}</a> `);
   if (problem.clusters.length > 6) links.push(html`<span class="quiet">and ${problem.clusters.length - 6} more </span>`);
-  if (link) links.push(html`<a href=${link} class="mono">${of.name}</a>`);
+  if (link) links.push(html`<a href=${link} class="mono">${parsed.name}</a>`);
   return links;
 }
 

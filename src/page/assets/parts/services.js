@@ -11,7 +11,9 @@ import { age, number, phase, plural, spaced, tone } from "../words.js";
 const LIST_EVERY_MS = 5_000;
 /** Minimum interval between reads of one service while its events arrive, in ms. */
 const ONE_EVERY_MS = 1_000;
-/** Number of names per page of the list, and maximum number of pages that a search reads. */
+/**
+ * Number of services per page of the list, and maximum number in the answer for an exact name.
+ */
 const PAGE = 500;
 /**
  * Pause in typing after which meshkeep is queried for a name that the list does not have, in ms.
@@ -70,14 +72,14 @@ function Backend({ backend, isUsed, selection }) {
 function Column({ cluster, backends, used, selection }) {
   // the current age, because the answer only has the age at its request
   const known = mirror.clusters.get(cluster.cluster);
-  const aged = known ? ageOf(known) : cluster.ageSeconds;
+  const currentAge = known ? ageOf(known) : cluster.ageSeconds;
   const inPhase = known?.object.phase ?? cluster.phase ?? "live";
   const isLive = cluster.origin === "live" && inPhase === "live" && !cluster.stale;
   const shown = backends.slice(0, BACKENDS_MAX);
   const why = backends.length > 0 ? whyNot(cluster.cluster, selection) : "";
   return html`<section class="column ${selection?.from === cluster.cluster ? "own" : ""}">
     <h3><a class="chip" href=${hash("mesh", [cluster.cluster])}>${cluster.cluster}</a>
-      <span class="tone-${tone(aged)}">${isLive ? "live" : cluster.stale ? "held" : cluster.origin === "live" ? phase(inPhase) : cluster.origin}, ${age(aged)}</span></h3>
+      <span class="tone-${tone(currentAge)}">${isLive ? "live" : cluster.stale ? "held" : cluster.origin === "live" ? phase(inPhase) : cluster.origin}, ${age(currentAge)}</span></h3>
     <p class="quiet">${cluster.source === "endpointSlice" ? "by endpoint slices" : `${cluster.includeExternal === false ? "does not use backends of other clusters" : "uses backends of other clusters too"}`}${
       cluster.frontends?.length ? `, at ${cluster.frontends.map((one) => one.ip).join(", ")}` : ""
     }</p>
@@ -226,7 +228,7 @@ export const services = {
       }, PAUSE_MS);
     };
 
-    /** Text about how many services the filter searched, and whether it found any. */
+    /** Returns the number of services that the filter searched, and the reason if it found none. */
     const searched = (found) => {
       if (!words || !items?.length) return null;
       const total = mirror.status?.counts.globalServices;

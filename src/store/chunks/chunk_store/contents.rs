@@ -33,8 +33,8 @@ impl ChunkBody {
 }
 
 impl<S: SlotStorage> ChunkStore<S> {
-    /// Returns the content of all ranges, in the order of the keys. `bodies` are chunks that were
-    /// read before. Decodes on several threads, because a start waits for it.
+    /// Returns the content of all ranges, in the order of the keys. `bodies` are the chunks that
+    /// were already read. Decodes on several threads, because a start waits for it.
     pub(in crate::store) fn contents(&self, bodies: BTreeMap<KeyBytes, ChunkBody>) -> Result<Vec<RangeContent>, EngineError> {
         let mut bodies = bodies;
         let ranges = self.chunks.iter().map(|(low, chunk)| (low, chunk, Mutex::new(bodies.remove(low))));

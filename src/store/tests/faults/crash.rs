@@ -1,8 +1,8 @@
 //! Processes that are killed while they write, and processes without disk space.
 //!
 //! The test binary runs itself again as the child. The number of a group decides its content, so
-//! after a kill the store must have the content of one number, and not of an older one than the
-//! child has acknowledged.
+//! after a kill the store must have the content of exactly one number. That number must not be
+//! below the last one that the child acknowledged.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -50,7 +50,7 @@ fn group_of(number: u64) -> Group {
     group
 }
 
-pub(super) fn loaded_of(number: u64) -> UnpackedContents {
+pub(super) fn contents_of_group(number: u64) -> UnpackedContents {
     if number == 0 {
         return UnpackedContents::default();
     }
@@ -68,15 +68,15 @@ pub(in crate::store::tests) fn number_of(loaded: &UnpackedContents) -> u64 {
 
 /// Does nothing in an ordinary run. The other tests start it in a child.
 #[test]
-fn the_child_that_the_crash_tests_start() {
+fn child_process_of_the_crash_tests() {
     let (Some(directory), Ok(task)) = (std::env::var_os(CHILD_DIRECTORY), std::env::var(CHILD_TASK)) else { return };
     let (store, opened) = open(Path::new(&directory));
     assert_eq!(opened.set_aside, None);
     match task.as_str() {
         "write" => write_until_killed(&store),
         "fill and end" => fill_and_end(&store),
-        "fill and go on" => fill_and_go_on(&store),
-        "start without room" => start_without_room(Path::new(&directory), &store),
+        "fill and continue" => fill_and_continue(&store),
+        "start without space" => start_without_space(Path::new(&directory), &store),
         other => panic!("unknown task {other}"),
     }
     // not closed: the process ends like a crash, except for its exit code
@@ -98,7 +98,7 @@ fn write_until_killed(store: &Store) {
 
 pub(super) fn child_command(mut command: Command, directory: &Path, task: &str) -> Child {
     command
-        .args(["--exact", "store::tests::faults::crash::the_child_that_the_crash_tests_start", "--nocapture"])
+        .args(["--exact", "store::tests::faults::crash::child_process_of_the_crash_tests", "--nocapture"])
         .env(CHILD_DIRECTORY, directory)
         .env(CHILD_TASK, task)
         .stdin(Stdio::null())
@@ -117,12 +117,12 @@ fn kills() -> u32 {
 /// that is 0. Returns the last acknowledged group, and the time of a start.
 fn kill_a_writer(directory: &Path, group_count: usize, opening: Duration) -> (Option<u64>, Duration) {
     let mut child = child_command(Command::new(std::env::current_exe().unwrap()), directory, "write");
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
     let (mut acknowledged, mut times, mut opening) = (None, Vec::new(), opening);
     if group_count > 0 {
         assert!(lines.by_ref().any(|line| line == "opened"), "the writer could not open the store");
-        opening = begun.elapsed();
+        opening = started.elapsed();
     }
     for line in lines.by_ref().filter_map(|line| line.strip_prefix("applied ")?.parse::<u64>().ok()).take(group_count) {
         acknowledged = Some(line);
@@ -137,17 +137,17 @@ fn kill_a_writer(directory: &Path, group_count: usize, opening: Duration) -> (Op
     println!("kill {delay:?} of {within:?} after group {acknowledged:?}");
     std::thread::sleep(delay);
     child.kill().unwrap();
-    // it ended by the kill, and not because it could not open the store
+    // the kill ended it, and not an error while it opened the store
     assert_eq!(child.wait().unwrap().signal(), Some(SIGKILL));
     (lines.filter_map(|line| line.strip_prefix("applied ")?.parse().ok()).last().or(acknowledged), opening)
 }
 
 #[test]
-fn a_killed_writer_leaves_whole_groups_and_all_that_it_acknowledged() {
+fn a_killed_writer_loses_no_acknowledged_group() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut number, mut opening, mut unseen_kills) = (0, Duration::ZERO, 0);
+    let (mut number, mut opening, mut unchecked_kills) = (0, Duration::ZERO, 0);
     for round in 0..kills() {
-        unseen_kills += 1;
+        unchecked_kills += 1;
         let group_count = if round % 2 == 0 { rand::rng().random_range(2..8) } else { 0 };
         let (acknowledged, took) = kill_a_writer(directory.path(), group_count, opening);
         assert!(group_count == 0 || acknowledged.is_some_and(|acknowledged| acknowledged > number), "the child wrote nothing");
@@ -163,9 +163,9 @@ fn a_killed_writer_leaves_whole_groups_and_all_that_it_acknowledged() {
         let loaded = read(&store);
         number = number_of(&loaded);
         // each writer may have stored one group that it did not acknowledge
-        let expected = acknowledged..=acknowledged + std::mem::take(&mut unseen_kills);
+        let expected = acknowledged..=acknowledged + std::mem::take(&mut unchecked_kills);
         assert!(expected.contains(&number), "found {number}, expected {expected:?}");
-        assert!(loaded == loaded_of(number), "what is stored is not group {number}");
+        assert!(loaded == contents_of_group(number), "the content is not that of group {number}");
     }
 }
 
@@ -210,33 +210,33 @@ fn fill_and_end(store: &Store) {
     fill(store, 1);
 }
 
-fn fill_and_go_on(store: &Store) {
+fn fill_and_continue(store: &Store) {
     fill(store, 4);
     let pid = std::process::id().to_string();
     assert!(Command::new("prlimit").args(["--pid", &pid, "--fsize=unlimited:"]).status().unwrap().success());
     store.apply(&group_of(1000)).unwrap();
     assert!(store.fold_within(Duration::from_secs(60)).unwrap());
-    eprintln!("went on");
+    eprintln!("continued");
 }
 
 /// Runs a child whose files have a maximum size, which the engine's file reaches. Returns the last
 /// group and the output.
-fn run_in_a_small_room(directory: &Path, task: &str) -> (u64, String) {
+fn run_with_small_files(directory: &Path, task: &str) -> (u64, String) {
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' XFSZ; ulimit -S -f \"$1\"; shift; exec \"$@\"", "sh", &FILE_BLOCKS_MAX.to_string()]);
     command.arg(std::env::current_exe().unwrap());
     let output = child_command(command, directory, task).wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{said}");
-    let failed = said.lines().find_map(|line| line.strip_prefix("filled ")?.split(':').next()?.parse().ok());
-    (failed.unwrap_or_else(|| panic!("{said}")), said)
+    let output_text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{output_text}");
+    let failed = output_text.lines().find_map(|line| line.strip_prefix("filled ")?.split(':').next()?.parse().ok());
+    (failed.unwrap_or_else(|| panic!("{output_text}")), output_text)
 }
 
-/// The engine fails during a fold and may have any part of it; the log has all of it.
+/// The engine fails during a fold and may have stored any part of it, but the log has all groups.
 #[test]
-fn a_process_that_ends_while_the_engine_fails_leaves_everything() {
+fn a_process_that_ends_while_the_engine_fails_loses_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let (last, _) = run_in_a_small_room(directory.path(), "fill and end");
+    let (last, _) = run_with_small_files(directory.path(), "fill and end");
     let (store, opened) = open(directory.path());
     assert_eq!((opened.set_aside, opened.losses), (None, Vec::new()));
     let loaded = read(&store);
@@ -247,14 +247,14 @@ fn a_process_that_ends_while_the_engine_fails_leaves_everything() {
 #[test]
 fn a_failing_engine_folds_the_log_once_there_is_space() {
     let directory = tempfile::tempdir().unwrap();
-    let (last, said) = run_in_a_small_room(directory.path(), "fill and go on");
-    assert!(said.contains("went on"), "{said}");
+    let (last, output_text) = run_with_small_files(directory.path(), "fill and continue");
+    assert!(output_text.contains("continued"), "{output_text}");
     let loaded = load(directory.path());
     let cursors = vec![(scope(Kind::Node, "paris"), cursor(i64::try_from(last).unwrap())), (scope(Kind::Service, "paris"), cursor(1000))];
     assert_eq!(loaded.cursors, cursors);
     let (nodes, services): (Vec<_>, Vec<_>) = loaded.records.into_iter().partition(|record| record.key.kind == Kind::Node);
     assert_eq!(u64::try_from(nodes.len()).unwrap(), last * 20);
-    assert_eq!(services, loaded_of(1000).records);
+    assert_eq!(services, contents_of_group(1000).records);
 }
 
 /// Script that runs a child on a small, full file system in the place of a directory. `unshare`
@@ -270,7 +270,7 @@ exec "$@"
 "#;
 
 #[test]
-fn a_start_on_a_full_disk_reads_the_store_and_continues_once_there_is_space() {
+fn a_store_opened_on_a_full_disk_is_read_and_later_written() {
     let directory = tempfile::tempdir().unwrap();
     let inner = directory.path().join("data");
     let (store, _) = open(&inner);
@@ -279,20 +279,20 @@ fn a_start_on_a_full_disk_reads_the_store_and_continues_once_there_is_space() {
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--mount", "sh", "-c", ON_A_FULL_DISK, "sh"]).arg(&inner);
     command.arg(std::env::current_exe().unwrap());
-    let output = child_command(command, &inner, "start without room").wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("went on"), "{said}");
+    let output = child_command(command, &inner, "start without space").wait_with_output().unwrap();
+    let output_text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && output_text.contains("continued"), "{output_text}");
 }
 
-fn start_without_room(directory: &Path, store: &Store) {
-    assert_eq!(read(store), loaded_of(1));
+fn start_without_space(directory: &Path, store: &Store) {
+    assert_eq!(read(store), contents_of_group(1));
     let failed = (2..200).find(|number| store.apply(&group_of(*number)).is_err()).expect("the disk must be full");
-    assert!(failed < 20, "{failed} groups of a megabyte have room");
+    assert!(failed < 20, "{failed} groups of a megabyte fit on the disk");
     assert!(store.apply(&group_of(failed)).is_err());
     std::fs::remove_file(directory.join("filler")).unwrap();
     store.apply(&group_of(failed)).unwrap();
-    assert_eq!(read(store), loaded_of(failed));
-    eprintln!("went on");
+    assert_eq!(read(store), contents_of_group(failed));
+    eprintln!("continued");
 }
 
 /// Only the same store may be reopened. The cursors would be ahead of an empty store.

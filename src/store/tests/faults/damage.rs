@@ -78,7 +78,7 @@ pub(super) fn parts(directory: &Path) -> Vec<(Slot, ObjectPart)> {
     slots.filter_map(|slot| Some((slot, object::decode_part(slot, engine.get(slot).unwrap()?).unwrap()))).collect()
 }
 
-/// Returns the slot of the chunk with this low.
+/// Returns the slot of the chunk whose range has this lower bound.
 pub(in crate::store::tests) fn chunk_at(directory: &Path, low: &[u8]) -> (Slot, ObjectPart) {
     parts(directory).into_iter().find(|(slot, part)| slot.kind == SlotKind::Chunk && part.head.low == low).unwrap()
 }
@@ -93,7 +93,7 @@ fn flip(directory: &Path, slot: Slot, from_end: usize) {
     engine.sync().unwrap();
 }
 
-/// Damages the chunk with this low.
+/// Damages the chunk whose range has this lower bound.
 pub(in crate::store::tests) fn flip_last_byte_of(directory: &Path, low: &[u8]) {
     let (slot, _) = chunk_at(directory, low);
     flip(directory, slot, 10);
@@ -138,38 +138,39 @@ fn damaged_cursors_cost_only_themselves() {
     check(&load(directory.path()), &without_cursors());
 }
 
-/// Deletes an entry, and ends before the delete is folded.
-fn delete_and_be_killed(directory: &Path) -> Group {
+/// Deletes an entry, and drops the store before the delete is folded. Returns the remaining
+/// content.
+fn delete_without_folding(directory: &Path) -> Group {
     let (store, _) = open(directory);
     let deleted = key(Kind::Node, "paris", "000");
     store.apply(&Group { records: BTreeMap::from([(deleted.clone(), None)]), ..Group::default() }).unwrap();
-    let mut left = group();
-    left.records.remove(&deleted);
-    left
+    let mut expected = group();
+    expected.records.remove(&deleted);
+    expected
 }
 
 /// The end was never acknowledged, so nothing is lost.
 #[test]
 fn a_torn_end_of_the_log_is_no_damage() {
     let directory = stored();
-    let left = delete_and_be_killed(directory.path());
+    let expected = delete_without_folding(directory.path());
     let newest = log_files(directory.path()).pop().unwrap();
     let mut bytes = fs::read(&newest).unwrap();
     bytes.extend_from_slice(&[200, 1, 3, 9, 9]);
     fs::write(&newest, bytes).unwrap();
     let (store, opened) = open(directory.path());
     assert_eq!(opened.losses, Vec::<String>::new());
-    check(&read(&store), &loaded(&left));
+    check(&read(&store), &loaded(&expected));
 }
 
 /// A synced delete is lost: all cursors are dropped, and the loss is reported.
 #[test]
-fn a_damaged_end_of_the_log_that_was_synced_costs_every_cursor() {
+fn a_damaged_synced_end_of_the_log_costs_every_cursor() {
     let directory = stored();
-    let left = delete_and_be_killed(directory.path());
+    let expected = delete_without_folding(directory.path());
     let whole = tempfile::tempdir().unwrap();
     copy_directory(directory.path(), whole.path());
-    check(&load(whole.path()), &loaded(&left));
+    check(&load(whole.path()), &loaded(&expected));
     let newest = log_files(directory.path()).pop().unwrap();
     let bytes = fs::read(&newest).unwrap();
     let mut flipped = bytes.clone();
@@ -192,7 +193,7 @@ fn a_damaged_end_of_the_log_that_was_synced_costs_every_cursor() {
 
 /// Later frames are used; the changes of the damaged one are read from the source again.
 #[test]
-fn a_flipped_bit_in_the_middle_of_the_log_costs_one_group_and_every_cursor() {
+fn a_flipped_bit_in_the_log_costs_one_group_and_every_cursor() {
     let directory = stored();
     let (store, _) = open(directory.path());
     let mut expected = group();
@@ -229,14 +230,14 @@ fn a_flipped_bit_in_the_middle_of_the_log_costs_one_group_and_every_cursor() {
     }
 }
 
-/// The engine's files do not have the unfolded groups; only the synced mark shows that they
+/// The chunks do not contain the unfolded groups, so only the synced mark shows that the groups
 /// existed.
 #[test]
 fn an_older_log_with_a_newer_store_is_reported() {
     let directory = stored();
     let older = tempfile::tempdir().unwrap();
     copy_directory(&directory.path().join("log"), older.path());
-    drop(delete_and_be_killed(directory.path()));
+    drop(delete_without_folding(directory.path()));
     fs::remove_dir_all(directory.path().join("log")).unwrap();
     copy_directory(older.path(), &directory.path().join("log"));
     let (store, opened) = open(directory.path());
@@ -272,7 +273,9 @@ fn a_log_that_does_not_match_the_store_costs_every_cursor() {
         ("its log is missing, or belongs to another store", &without),
         ("its log is missing, or belongs to another store", &|directory| with_log_of(directory, other.path())),
         ("its log ends with group 1: the groups up to 3 are lost", &|directory| with_log_of(directory, older.path())),
-        ("it went back from group 3 to 1: the newest groups are lost", &|directory| with_store_of(directory, older.path())),
+        ("its chunks are older than its log (group 1 instead of 3): the newest groups are lost", &|directory| {
+            with_store_of(directory, older.path())
+        }),
     ];
     for (reason, damage) in cases {
         let directory = newer();
@@ -295,8 +298,8 @@ fn a_log_that_does_not_match_the_store_costs_every_cursor() {
 #[test]
 fn a_gap_in_the_log_below_folded_groups_costs_every_cursor() {
     let directory = stored();
-    drop(delete_and_be_killed(directory.path()));
-    drop(delete_and_be_killed(directory.path()));
+    drop(delete_without_folding(directory.path()));
+    drop(delete_without_folding(directory.path()));
     let (store, _) = open(directory.path());
     store.apply(&Group { sequence_reserved: Some(Sequence(501)), ..Group::default() }).unwrap();
     store.inner().chunk_store.as_mut().unwrap().fold_some(1).unwrap();
@@ -330,9 +333,9 @@ fn a_lost_reserved_sequence_falls_back_to_the_records() {
     check(&load(directory.path()), &UnpackedContents { damaged_count: 1, ..expected });
 }
 
-/// A repair was interrupted, and the loss is no longer visible.
+/// The id 0 marks a store whose repair was interrupted and whose loss is no longer visible.
 #[test]
-fn a_suspect_store_starts_without_cursors() {
+fn a_store_with_an_interrupted_repair_has_no_cursors() {
     let directory = stored();
     let (store, _) = open(directory.path());
     store.inner().chunk_store.as_mut().unwrap().set_log_id(0).unwrap();
@@ -341,8 +344,8 @@ fn a_suspect_store_starts_without_cursors() {
     check(&load(directory.path()), &without_cursors());
 }
 
-/// The store reads back completely, or without cursors, or it is set aside. Then it works again.
-/// Returns whether it was set aside.
+/// Checks that the store can be read completely or without cursors, or is set aside, and that it
+/// accepts groups again. Returns whether it was set aside.
 pub(super) fn check_after_damage(directory: &Path) -> bool {
     let (store, opened) = open(directory);
     let found = read(&store);
@@ -351,7 +354,7 @@ pub(super) fn check_after_damage(directory: &Path) -> bool {
         assert!(set_aside.path.starts_with(directory) && set_aside.path.join("db").exists(), "{set_aside:?}");
         assert!(opened.created);
     } else {
-        assert!(found == loaded(&group()) || found.cursors.is_empty(), "cursors, and not all that they claim");
+        assert!(found == loaded(&group()) || found.cursors.is_empty(), "there are cursors, but not all entries that they cover");
         assert!(found.sequence_reserved == Sequence(500) || found.epochs.is_empty(), "{}", found.sequence_reserved);
     }
     for record in found.records {
@@ -359,7 +362,7 @@ pub(super) fn check_after_damage(directory: &Path) -> bool {
     }
     store.apply(&group()).unwrap();
     store.close().unwrap();
-    assert!(load(directory) == loaded(&group()), "not what was written after the damage");
+    assert!(load(directory) == loaded(&group()), "the groups that were stored after the damage are missing");
     opened.set_aside.is_some()
 }
 
@@ -371,7 +374,7 @@ fn a_damaged_file_of_the_engine_is_set_aside() {
 }
 
 #[test]
-fn an_emptied_engine_is_set_aside() {
+fn a_truncated_engine_is_set_aside() {
     let directory = stored();
     for name in ["store/db", "store/conf"] {
         fs::write(directory.path().join(name), "").unwrap();
@@ -381,7 +384,7 @@ fn an_emptied_engine_is_set_aside() {
 }
 
 #[test]
-fn a_file_in_the_engines_place_is_set_aside() {
+fn a_file_named_like_the_engines_directory_is_set_aside() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("store"), "").unwrap();
     let (store, opened) = open(directory.path());
@@ -410,7 +413,7 @@ fn stored_in_many_groups() -> tempfile::TempDir {
 }
 
 #[test]
-fn garbage_anywhere_in_the_log_never_stops_the_start() {
+fn garbage_in_the_engines_log_never_prevents_a_start() {
     let original = stored_in_many_groups();
     for round in 0..20 {
         let seed = rand::rng().random();

@@ -34,7 +34,7 @@ impl OutsideFile {
         symlink(self.directory.path().join("file"), path).unwrap();
     }
 
-    fn is_untouched(&self) {
+    fn assert_untouched(&self) {
         let names: Vec<_> = fs::read_dir(self.directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, ["file"]);
         assert!(fs::read(self.directory.path().join("file")).unwrap() == self.text, "something was written through the link");
@@ -42,7 +42,7 @@ impl OutsideFile {
 }
 
 #[test]
-fn odd_names_in_the_log_are_ignored_and_left_alone() {
+fn other_files_in_the_log_directory_are_ignored() {
     let directory = stored();
     let log = directory.path().join("log");
     let newest: u64 = fs::read_dir(&log).unwrap().map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap()).max().unwrap();
@@ -71,12 +71,13 @@ fn odd_names_in_the_log_are_ignored_and_left_alone() {
     drop(store);
     let after = names(&log);
     assert!(before.iter().all(|name| after.contains(name)), "{before:?}, then {after:?}");
-    assert!(after.contains(&(newest + 4).to_string()), "the log goes on behind what is in its way: {after:?}");
+    assert!(after.contains(&(newest + 4).to_string()), "the log continues with the first number that is not used: {after:?}");
     assert_eq!(load(directory.path()).records.len(), 400);
-    outside.is_untouched();
+    outside.assert_untouched();
 }
 
-/// A foreign file with the highest possible number must not leave the log without numbers.
+/// After a foreign file with the highest possible number, the log must still find numbers for new
+/// files.
 #[test]
 fn a_file_with_the_highest_number_does_not_end_the_log() {
     let directory = stored();
@@ -119,7 +120,7 @@ fn a_foreign_lock_file_is_refused_and_named() {
             let expected = format!("{} is {found}, which meshkeep does not follow or overwrite: remove it", lock.display());
             assert!(error.to_string().starts_with(&expected), "{error}");
         }
-        outside.is_untouched();
+        outside.assert_untouched();
     }
 }
 
@@ -147,7 +148,7 @@ fn foreign_links_and_fifos_are_set_aside_and_never_followed() {
             let is_noticed = !["probe", "reserve"].contains(&name);
             assert_eq!(inspected.is_ok_and(|inspection| inspection.findings.is_empty()), !is_noticed, "{name}");
             let (store, opened) = open(directory.path());
-            outside.is_untouched();
+            outside.assert_untouched();
             let loses_all = name.starts_with("store");
             assert_eq!(opened.set_aside.is_some(), loses_all, "{name}");
             if let Some(set_aside) = opened.set_aside {
@@ -162,7 +163,7 @@ fn foreign_links_and_fifos_are_set_aside_and_never_followed() {
             let (store, opened) = open(directory.path());
             assert_eq!((opened.set_aside, opened.losses), (None, Vec::new()), "{name}");
             assert_ne!(read(&store), UnpackedContents::default());
-            outside.is_untouched();
+            outside.assert_untouched();
         }
     }
 }

@@ -27,7 +27,7 @@ fn group(random: &mut StdRng) -> Group {
 /// While the engine fails, the log grows to 256 MiB; then groups are refused. The first group after
 /// the engine works again makes space.
 #[test]
-fn while_the_engine_fails_the_log_grows_to_its_limit_and_continues_afterwards() {
+fn the_log_grows_to_its_limit_while_the_engine_fails() {
     let (directory, mut random) = (tempfile::tempdir().unwrap(), StdRng::seed_from_u64(1));
     let (store, _) = open(directory.path());
     store.apply(&group(&mut random)).unwrap();
@@ -44,7 +44,7 @@ fn while_the_engine_fails_the_log_grows_to_its_limit_and_continues_afterwards() 
     store.apply(&last).unwrap();
     drop(store);
     let records: Vec<Record> = last.records.into_values().flatten().map(|record| record.as_ref().clone()).collect();
-    assert!(load(directory.path()).records == records, "the last group is what a start finds");
+    assert!(load(directory.path()).records == records, "a start does not find the last group");
 }
 
 /// A start had no space for a store, and another process has created one in the meantime.

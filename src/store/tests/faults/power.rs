@@ -2,8 +2,8 @@
 //! (docs/develop/measurements.md §1.2).
 //!
 //! The test stops the writer and copies the file behind the device without a sync, so everything
-//! that only the kernel has is lost. The copy must have all acknowledged groups. The test needs
-//! root and loop devices, so it runs only if the soak asks for it.
+//! that is only in the page cache is lost. The copy must have all acknowledged groups. The test
+//! needs root and loop devices, so it runs only if the soak asks for it.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rand::Rng;
 
-use super::crash::{child_command, loaded_of, number_of};
+use super::crash::{child_command, contents_of_group, number_of};
 use crate::store::tests::{open, read};
 
 /// Environment variable with the number of power cuts. None if it is not set.
@@ -66,7 +66,7 @@ fn cut_power(directory: &Path) -> (u64, u64) {
         let mut numbers = lines.filter_map(|line| line.strip_prefix("applied ")?.parse::<u64>().ok());
         let wanted = rand::rng().random_range(5..80);
         let mut acknowledged = numbers.by_ref().take(wanted).last().unwrap();
-        // at any moment of the next group
+        // stops the writer at a random moment of the next group
         std::thread::sleep(Duration::from_micros(rand::rng().random_range(0..30_000)));
         run("kill", &["-STOP", &child.id().to_string()]);
         fs::copy(&image, &copy).unwrap();
@@ -81,6 +81,6 @@ fn cut_power(directory: &Path) -> (u64, u64) {
     let loaded = read(&store);
     let found = number_of(&loaded);
     assert!(found == acknowledged || found == acknowledged + 1, "found {found}, acknowledged {acknowledged}");
-    assert!(loaded == loaded_of(found), "what is stored is not group {found}");
+    assert!(loaded == contents_of_group(found), "the content is not that of group {found}");
     (acknowledged, found)
 }

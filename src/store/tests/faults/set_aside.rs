@@ -30,7 +30,7 @@ fn a_store_of_a_newer_version_is_set_aside_intact() {
     let before = files(&directory.path().join("store"));
     let (store, opened) = open(directory.path());
     let set_aside = opened.set_aside.unwrap();
-    assert_eq!(set_aside.reason, "it has format 4 of a newer version; this version reads formats up to 3");
+    assert_eq!(set_aside.reason, "it has layout 4 of a newer version; this version reads layouts up to 3");
     assert!(set_aside.path.file_name().unwrap().to_str().unwrap().starts_with("set-aside-newer-version-"));
     let mut kept = files(&set_aside.path);
     kept.retain(|path, _| !path.starts_with("log"));
@@ -39,7 +39,7 @@ fn a_store_of_a_newer_version_is_set_aside_intact() {
 }
 
 #[test]
-fn a_newer_format_is_also_known_by_its_record() {
+fn a_newer_layout_is_recognized_without_the_format_file() {
     let directory = stored();
     let engine = Engine::open(&directory.path().join("store")).unwrap();
     engine.put_metadata(codec::LAYOUT_KEY, &codec::encode_layout(4)).unwrap();

@@ -22,7 +22,7 @@ fn cursor() -> Cursor {
     Cursor { etcd_cluster_id, revision, cached: false, last_put: None, last_delete: None, canary: None }
 }
 
-fn complete(name: &str) -> Command {
+fn set_cursor(name: &str) -> Command {
     Command::Apply { scope: scope(name, Kind::Node), changes: Vec::new(), cursor: Some(cursor()) }
 }
 
@@ -34,11 +34,11 @@ fn apply(view: &mut View, command: Command) -> Vec<String> {
 fn put(view: &mut View, kind: Kind, name: &str, key: &str, value: &str) {
     let key = EntryKey::new(kind, cluster(name), key);
     let value: Arc<[u8]> = value.as_bytes().into();
-    let change = Change::Put { key, value, decoded: Err("not looked at".into()), source: SourceStamp::default() };
+    let change = Change::Put { key, value, decoded: Err("not decoded".into()), source: SourceStamp::default() };
     apply(view, Command::Apply { scope: scope(name, kind), changes: vec![change], cursor: None });
 }
 
-fn remember(name: &str, config: ClusterConfig) -> Command {
+fn store_cluster(name: &str, config: ClusterConfig) -> Command {
     Command::StoreCluster { cluster: cluster(name), record: ClusterRecord { config: Some(config), ..ClusterRecord::default() } }
 }
 
@@ -49,8 +49,8 @@ fn config(exports: Option<bool>) -> ClusterConfig {
 #[test]
 fn notices_exist_from_the_first_heartbeat_on() {
     let mut view = View::starting_at(Sequence(10));
-    assert!(apply(&mut view, remember("paris", config(None))).is_empty());
-    apply(&mut view, complete("paris"));
+    assert!(apply(&mut view, store_cluster("paris", config(None))).is_empty());
+    apply(&mut view, set_cursor("paris"));
     assert_eq!(
         apply(&mut view, Command::Heartbeat),
         ["cilium/cluster-config/paris", "cilium/synced/paris/cilium/cache/nodes/v1", "cilium/.heartbeat"]
@@ -64,8 +64,8 @@ fn notices_exist_from_the_first_heartbeat_on() {
     );
     // another list does not delete the canary, and an equal config is not a change
     assert!(apply(&mut view, Command::BeginList(scope("paris", Kind::Node))).is_empty());
-    assert!(apply(&mut view, complete("paris")).is_empty());
-    let change_set = view.apply(remember("paris", config(Some(true))), SystemTime::UNIX_EPOCH);
+    assert!(apply(&mut view, set_cursor("paris")).is_empty());
+    let change_set = view.apply(store_cluster("paris", config(Some(true))), SystemTime::UNIX_EPOCH);
     assert_eq!(change_set.announcements.len(), 1);
     let stored = change_set.clusters[&cluster("paris")].clone().unwrap();
     assert_eq!(
@@ -88,7 +88,7 @@ fn byte_ranges_equal_those_of_a_sorted_map() {
     let mut view = View::starting_at(Sequence(1));
     let names = ["eu", "eu-west", "paris"];
     for name in names {
-        apply(&mut view, remember(name, config(Some(true))));
+        apply(&mut view, store_cluster(name, config(Some(true))));
     }
     apply(&mut view, Command::Heartbeat);
     let mut expected: BTreeMap<String, String> = BTreeMap::new();
@@ -104,7 +104,7 @@ fn byte_ranges_equal_those_of_a_sorted_map() {
             put(&mut view, kind, name, &key, &value);
             expected.insert(whole, value);
         }
-        // some of it in chunks
+        // packs the records so far into chunks
         if step == 200 {
             let records: Vec<_> = view.records_from(&EntryKey::lowest()).map(|record| crate::model::Record::clone(&record)).collect();
             let chunks = crate::pack::build_with_fields(records.iter().map(|record| (record, crate::pack::IndexedFields::Nothing)));

@@ -1,5 +1,5 @@
-//! MCS `mergePorts`, `intersectIPFamilies`, `checkConflictExport`, `orderSvcExportByPriority`
-//! (Cilium's `pkg/clustermesh/mcsapi/serviceimport_controller.go`).
+//! Merged service exports: `mergePorts`, `intersectIPFamilies`, `checkConflictExport` and
+//! `orderSvcExportByPriority` (Cilium's `pkg/clustermesh/mcsapi/serviceimport_controller.go`).
 
 use super::*;
 
@@ -50,19 +50,19 @@ fn conflicts(exports: &MergedExports) -> Vec<String> {
 }
 
 #[test]
-fn the_oldest_export_wins_and_then_the_first_name() {
+fn the_oldest_export_wins_then_the_first_cluster_name() {
     let order =
         |events: &[SourceEvent]| -> Vec<String> { merged(events).exports.iter().map(|record| record.key.cluster.to_string()).collect() };
     assert_eq!(order(&[put("paris", export(20, &[])), put("tokyo", export(10, &[]))]), ["tokyo", "paris"]);
     assert_eq!(order(&[put("tokyo", export(10, &[])), put("paris", export(10, &[]))]), ["paris", "tokyo"]);
     let renewed = [put("paris", export(10, &[])), put("tokyo", export(20, &[])), put("paris", export(30, &[]))];
     assert_eq!(order(&renewed), ["tokyo", "paris"], "an export that was created again is younger");
-    let gone = [put("paris", export(10, &[])), put("tokyo", export(20, &[])), Delete(Kind::ServiceExport, "paris", "shop/cart")];
-    assert_eq!(order(&gone), ["tokyo"]);
+    let deleted = [put("paris", export(10, &[])), put("tokyo", export(20, &[])), Delete(Kind::ServiceExport, "paris", "shop/cart")];
+    assert_eq!(order(&deleted), ["tokyo"]);
 }
 
 #[test]
-fn ports_are_joined_and_the_older_wins() {
+fn ports_are_joined_and_the_older_port_wins() {
     type PortsCase = (&'static str, TextList, TextList, TextList, TextList);
     let cases: [PortsCase; 8] = [
         ("the same", &["http=TCP/80"], &["http=TCP/80"], &["http=TCP/80"], &[]),
@@ -97,7 +97,7 @@ fn texts(texts: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn families_are_intersected() {
+fn ip_families_are_intersected() {
     let cases: [(&'static [TextList], TextList, TextList); 7] = [
         (&[&["IPv4"], &["IPv4"]], &["IPv4"], &[]),
         (&[&["IPv4", "IPv6"], &["IPv6"]], &["IPv6"], &[]),
@@ -166,7 +166,7 @@ fn other_fields_are_compared_with_the_oldest_export() {
             },
             &["PortConflict of paris", "TypeConflict of tokyo", "LabelsConflict of tokyo"],
         ),
-        ("two of one age", old(), ServiceExport { labels: label(), ..old() }, &["LabelsConflict of tokyo"]),
+        ("two exports of the same age", old(), ServiceExport { labels: label(), ..old() }, &["LabelsConflict of tokyo"]),
     ];
     for (name, older, younger, expected) in cases {
         let exports = merged(&[put("tokyo", younger), put("paris", older)]);

@@ -1,4 +1,4 @@
-//! Compares the index with a model that scans every record each time.
+//! Compares the index with a model that scans all records after every event.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -10,24 +10,24 @@ const SERVICES: [&str; 4] = ["shop/cart", "shop/cart-db", "shop/basket", "till/c
 
 fn event(random: &mut StdRng) -> SourceEvent {
     let cluster = CLUSTERS[random.random_range(0..CLUSTERS.len())];
-    let rest = SERVICES[random.random_range(0..SERVICES.len())];
+    let service = SERVICES[random.random_range(0..SERVICES.len())];
     let kind = [Kind::Service, Kind::EndpointSlice, Kind::ServiceExport][random.random_range(0..3)];
     match random.random_range(0..12) {
-        0..=3 => Delete(kind, cluster, rest),
-        4 => Bad(kind, cluster, rest),
+        0..=3 => Delete(kind, cluster, service),
+        4 => Bad(kind, cluster, service),
         5 => RemoveCluster(cluster),
-        _ => Put(kind, cluster, rest, Arc::new(object(kind, rest, random))),
+        _ => Put(kind, cluster, service, Arc::new(object(kind, service, random))),
     }
 }
 
-fn object(kind: Kind, rest: &str, random: &mut StdRng) -> Object {
-    let (namespace, name) = rest.split_once('/').unwrap();
+fn object(kind: Kind, service: &str, random: &mut StdRng) -> Object {
+    let (namespace, name) = service.split_once('/').unwrap();
     let ip = format!("10.0.0.{} http=TCP/80", random.random_range(0..3));
     match kind {
         Kind::Service => Object::Service(Service { shared: random.random_bool(0.7), ..cart(&[&ip]) }),
         Kind::EndpointSlice => {
-            let of = ["cart", "basket", ""][random.random_range(0..3)];
-            let labels = LabelSet::from([(SERVICE_NAME_LABEL.to_owned(), of.to_owned())]);
+            let label = ["cart", "basket", ""][random.random_range(0..3)];
+            let labels = LabelSet::from([(SERVICE_NAME_LABEL.to_owned(), label.to_owned())]);
             slice_object(&EndpointSlice { namespace: namespace.to_owned(), labels, ..slice(name, &["10.0.0.1"]) })
         }
         _ => Object::ServiceExport(Box::new(ServiceExport {
@@ -94,7 +94,7 @@ fn the_index_equals_the_model_after_every_event() {
 
 #[test]
 fn names_are_listed_from_any_start() {
-    let put = |rest: &'static str| Put(Kind::Service, "paris", rest, Arc::new(Object::Service(cart(&[]))));
+    let put = |service: &'static str| Put(Kind::Service, "paris", service, Arc::new(Object::Service(cart(&[]))));
     let view = after(&[put("shop/cart"), put("shop/basket"), put("a/z"), put("shop-b/a")]);
     let from = |start: &str| view.global_service_names(start).map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(from(""), ["a/z", "shop-b/a", "shop/basket", "shop/cart"]);

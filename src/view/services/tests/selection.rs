@@ -27,9 +27,9 @@ fn service_record(include_external: bool) -> Arc<Record> {
     view.record(&EntryKey::new(Kind::Service, cluster("paris"), "shop/cart")).unwrap()
 }
 
-/// SEL `SelectBackends`: its whole table.
+/// All cases of `SelectBackends` (Cilium's `pkg/clustermesh/loadbalancer/selectbackends.go`).
 #[test]
-fn affinity_chooses_as_an_agent_does() {
+fn backends_are_selected_as_an_agent_does() {
     use Affinity::{Local, None, Remote};
     use BackendState::{Active, Maintenance, Terminating, TerminatingNotServing};
     let (some, no) = (|| share(1, Active, 0), || share(0, Active, 0));
@@ -65,18 +65,18 @@ fn affinity_chooses_as_an_agent_does() {
     }
 }
 
-/// SEL: `GetAnnotationIncludeExternal` precedes every affinity. An unknown own cluster counts as
-/// having an empty global service.
+/// `SelectBackends` checks `GetAnnotationIncludeExternal` before every affinity. An unknown own
+/// cluster counts as having an empty global service.
 #[test]
-fn the_local_service_comes_first() {
+fn the_local_service_precedes_the_affinity() {
     let remote = share(1, BackendState::Active, 0);
-    let closed = ServiceShare { service: Some(service_record(false)), ..share(1, BackendState::Active, 0) };
+    let not_global = ServiceShare { service: Some(service_record(false)), ..share(1, BackendState::Active, 0) };
     for affinity in Affinity::ALL {
         let chosen = |local| {
             let chosen = select_backends(affinity, local, remote.backends.iter());
             (chosen.rule.api_name(), chosen.local, chosen.remote)
         };
-        assert_eq!(chosen(LocalService::Known(&closed)), ("notGlobal", true, false), "{affinity:?}");
+        assert_eq!(chosen(LocalService::Known(&not_global)), ("notGlobal", true, false), "{affinity:?}");
         assert_eq!(chosen(LocalService::Missing), ("noLocalService", false, false), "{affinity:?}");
         let unknown = match affinity {
             Affinity::None => ("noAffinity", true, true),

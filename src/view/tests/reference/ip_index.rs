@@ -41,7 +41,7 @@ impl ReferenceIpIndex {
 
     /// Iterates over the keys of all entries for exactly this prefix, hosts first.
     pub(super) fn exact(&self, net: IpNet) -> impl Iterator<Item = &EntryKey> {
-        [true, false].into_iter().flat_map(move |host| self.at(ObjectPrefix { net, host }))
+        [true, false].into_iter().flat_map(move |host| self.keys_at(ObjectPrefix { net, host }))
     }
 
     /// Returns the keys of all entries for the longest prefix that covers the address. Hosts
@@ -62,13 +62,13 @@ impl ReferenceIpIndex {
             .rev()
             .filter_map(move |length| IpNet::new(ip, *length).ok())
             .flat_map(|net| [true, false].map(|host| ObjectPrefix { net: net.trunc(), host }))
-            .map(|prefix| self.at(prefix).collect::<Vec<_>>())
+            .map(|prefix| self.keys_at(prefix).collect::<Vec<_>>())
             .filter(|keys| !keys.is_empty())
     }
 
-    fn at(&self, prefix: ObjectPrefix) -> impl Iterator<Item = &EntryKey> {
+    fn keys_at(&self, prefix: ObjectPrefix) -> impl Iterator<Item = &EntryKey> {
         let start = (prefix, EntryKey::lowest());
-        self.keys.range(start..).take_while(move |(at, _)| *at == prefix).map(|(_, key)| key)
+        self.keys.range(start..).take_while(move |(other, _)| *other == prefix).map(|(_, key)| key)
     }
 
     fn lengths_mut(&mut self, net: &IpNet) -> &mut OrdMap<u8, u64> {

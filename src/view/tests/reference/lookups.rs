@@ -87,11 +87,11 @@ impl ReferenceView {
 
     pub(in crate::view::tests) fn scope(&self, scope: &Scope) -> Option<ScopeState> {
         let number = |count: u64| u32::try_from(count).unwrap();
-        self.scopes.get(scope).map(|held| ScopeState {
-            confirmed: held.confirmed,
-            generation: number(held.generation),
-            entry_count: number(held.entry_count),
-            restored_count: number(held.restored_count),
+        self.scopes.get(scope).map(|state| ScopeState {
+            confirmed: state.confirmed,
+            generation: number(state.generation),
+            entry_count: number(state.entry_count),
+            restored_count: number(state.restored_count),
         })
     }
 

@@ -9,54 +9,55 @@ use crate::allocator::backend::{BackendError, CollectionLimits, CollectionRound,
 use crate::allocator::key::AllocatorKey;
 use crate::{Condition, KeyValue, Revision, Write};
 
-/// Length of a window of the rate limit (`--identity-gc-rate-interval`). All permits return at its
-/// end.
+/// Length of a window of the rate limit (`--identity-gc-rate-interval`). All permits become
+/// available again at its end.
 const WINDOW: Duration = Duration::from_mins(1);
 
 /// Rate limit of deletions.
 struct DeleteRateLimiter {
-    each_window: u32,
+    deletes_per_window: u32,
     remaining: u32,
     window_end: Instant,
 }
 
 impl DeleteRateLimiter {
-    fn new(each_window: u32) -> Self {
-        Self { each_window, remaining: each_window, window_end: Instant::now() + WINDOW }
+    fn new(deletes_per_window: u32) -> Self {
+        Self { deletes_per_window, remaining: deletes_per_window, window_end: Instant::now() + WINDOW }
     }
 
-    /// Takes a permit, and waits for one if none is left.
+    /// Uses a permit. Waits for the next window if no permit is left.
     async fn acquire(&mut self) {
         if self.remaining == 0 {
             sleep_until(self.window_end).await;
         }
         if Instant::now() >= self.window_end {
-            (self.remaining, self.window_end) = (self.each_window, Instant::now() + WINDOW);
+            (self.remaining, self.window_end) = (self.deletes_per_window, Instant::now() + WINDOW);
         }
         self.remaining -= 1;
     }
 }
 
 impl EtcdBackend {
-    /// Runs one round over the numbers. Cilium locks each number to check its references. Here all
-    /// references are read first, so that only the unused numbers are locked and checked once more.
-    pub(super) async fn collect(&self, last_round: &StaleIds, what: &CollectionLimits) -> Result<CollectionRound, BackendError> {
+    /// Runs one round of collection. Cilium locks each number to check its references. Here all
+    /// references are read first, so that only the unused numbers are locked and checked a second
+    /// time.
+    pub(super) async fn collect(&self, last_round: &StaleIds, limits: &CollectionLimits) -> Result<CollectionRound, BackendError> {
         let entries = self.session.list_prefix(&self.names.entries()).await?;
-        let used = self.used().await?;
+        let used_ids = self.read_used_ids().await?;
         let mut round = CollectionRound::default();
-        let mut rate_limiter = DeleteRateLimiter::new(what.deletes_per_minute.get());
+        let mut rate_limiter = DeleteRateLimiter::new(limits.deletes_per_minute.get());
         for entry in entries {
-            let Some(id) = self.names.id_of(&entry.key).filter(|id| what.range.contains(*id)) else { continue };
+            let Some(id) = self.names.id_of(&entry.key).filter(|id| limits.range.contains(*id)) else { continue };
             round.alive += 1;
             match last_round.get(&id) {
-                // allocated numbers have no lease; one with a lease is a clustermesh-apiserver's
-                // copy, to which no node refers here
+                // allocated numbers have no lease; a number with a lease is a
+                // clustermesh-apiserver's copy, to which no node refers in this etcd
                 _ if entry.lease.0 != 0 => {}
-                _ if used.contains(&(self.references_by(&entry.value), id)) => {}
+                _ if used_ids.contains(&(self.references_to_labels(&entry.value), id)) => {}
                 None => {
                     round.stale.insert(id, entry.mod_revision);
                 }
-                // written since the last round: it gets another full round
+                // written since the last round: the number stays for another full round
                 Some(seen) if *seen != entry.mod_revision => {}
                 Some(_) => {
                     rate_limiter.acquire().await;
@@ -78,12 +79,12 @@ impl EtcdBackend {
     }
 
     /// Returns the prefix of references to labels.
-    fn references_by(&self, labels: &[u8]) -> Vec<u8> {
+    fn references_to_labels(&self, labels: &[u8]) -> Vec<u8> {
         self.names.references_to(&AllocatorKey::from_text(&String::from_utf8_lossy(labels)))
     }
 
     /// Returns the numbers in use, each with the prefix of the references to its labels.
-    async fn used(&self) -> Result<HashSet<(Vec<u8>, Id)>, BackendError> {
+    async fn read_used_ids(&self) -> Result<HashSet<(Vec<u8>, Id)>, BackendError> {
         let found = self.session.list_prefix(&self.names.references()).await?;
         let used = found.iter().filter_map(|found| {
             let end = found.key.iter().rposition(|byte| *byte == b'/')?;
@@ -103,7 +104,11 @@ impl EtcdBackend {
                 return Ok(false);
             }
             let number = id.to_string();
-            let unused = if users.is_empty() { Condition::NoneBelow(&prefix) } else { Condition::OthersBelow(&prefix, number.as_bytes()) };
+            let unused = if users.is_empty() {
+                Condition::NoKeysBelow(&prefix)
+            } else {
+                Condition::OnlyOtherValuesBelow(&prefix, number.as_bytes())
+            };
             let conditions = [Condition::Locked(&lock), Condition::WrittenAt(&entry.key, entry.mod_revision), unused];
             Ok(self.session.write_if(&conditions, &[Write::Delete(&entry.key)]).await?)
         };
@@ -112,8 +117,8 @@ impl EtcdBackend {
         result
     }
 
-    /// Runs one round over the locks. Among the last round's locks of a path, the oldest belongs to
-    /// the holder; all others wait for it.
+    /// Runs one round of lock collection. Of the locks of one path in the last round, the oldest
+    /// belonged to the holder; all others waited for it.
     pub(super) async fn collect_locks(&self, last_round: &StaleLocks) -> Result<LockCollection, BackendError> {
         let mut holders: BTreeMap<&[u8], (&Vec<u8>, Revision)> = BTreeMap::new();
         for (key, (revision, _)) in last_round {

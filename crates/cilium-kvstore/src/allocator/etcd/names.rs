@@ -22,10 +22,10 @@ impl KeyNames {
 
     /// Returns the prefix of all entries.
     pub(super) fn entries(&self) -> Vec<u8> {
-        below(join(&[&self.base, b"id"]))
+        with_slash(join(&[&self.base, b"id"]))
     }
 
-    /// Returns the number of an entry's key.
+    /// Parses the number in the key of an entry.
     pub(super) fn id_of(&self, entry: &[u8]) -> Option<Id> {
         Id::parse(str::from_utf8(entry.strip_prefix(&*self.entries())?).ok()?)
     }
@@ -37,12 +37,12 @@ impl KeyNames {
 
     /// Returns the prefix of all references to a key.
     pub(super) fn references_to(&self, key: &AllocatorKey) -> Vec<u8> {
-        below(join(&[&self.base, b"value", key.as_str().as_bytes()]))
+        with_slash(join(&[&self.base, b"value", key.as_str().as_bytes()]))
     }
 
     /// Returns the prefix of all references.
     pub(super) fn references(&self) -> Vec<u8> {
-        below(join(&[&self.base, b"value"]))
+        with_slash(join(&[&self.base, b"value"]))
     }
 
     /// Returns `locks/<labels>`: the lock for allocating a key.
@@ -57,16 +57,16 @@ impl KeyNames {
 
     /// Returns the prefix of all locks.
     pub(super) fn locks(&self) -> Vec<u8> {
-        below(join(&[&self.base, b"locks"]))
+        with_slash(join(&[&self.base, b"locks"]))
     }
 
     /// Returns the prefix of all keys.
     pub(super) fn all(&self) -> Vec<u8> {
-        below(self.base.clone())
+        with_slash(self.base.clone())
     }
 }
 
-fn below(mut prefix: Vec<u8>) -> Vec<u8> {
+fn with_slash(mut prefix: Vec<u8>) -> Vec<u8> {
     prefix.push(b'/');
     prefix
 }
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_ciliums() {
+    fn keys_have_the_form_of_cilium() {
         let names = KeyNames::new("cilium/state/identities/v1", "10.0.0.7");
         let key = AllocatorKey::from_labels([("k8s:app", "a//b/")]);
         let id = Id::new(65_537).unwrap();

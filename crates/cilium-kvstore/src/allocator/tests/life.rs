@@ -20,7 +20,7 @@ fn start(node: &MemoryNode, options: AllocatorOptions) -> Allocator<MemoryNode> 
     Allocator::start(node.clone(), options).unwrap()
 }
 
-/// Waits until a condition holds, by the paused clock of the test.
+/// Waits until a condition is true, with the test's paused clock.
 async fn until(mut holds: impl FnMut() -> bool) {
     for _ in 0..60_000 {
         if holds() {
@@ -28,11 +28,11 @@ async fn until(mut holds: impl FnMut() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("waited ten minutes in vain");
+    panic!("the condition was not met within ten minutes");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_has_one_number_on_all_nodes_and_each_counts_its_uses() {
+async fn a_key_has_one_number_and_each_node_counts_its_uses() {
     let memory = MemoryStore::default();
     let (one, two) = (start(&memory.node("one"), options()), start(&memory.node("two"), options()));
     let first = one.allocate(&key("a")).await.unwrap();
@@ -58,14 +58,14 @@ async fn a_key_has_one_number_on_all_nodes_and_each_counts_its_uses() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn attempts_follow_each_other_at_growing_distances_and_end() {
+async fn attempts_are_retried_with_backoff_up_to_a_limit() {
     let memory = MemoryStore::default();
     let node = memory.node("one");
     let allocator = start(&node, AllocatorOptions { attempts_max: 4, ..options() });
     memory.fail([WriteFailure::Before; 3]);
     let begin = tokio::time::Instant::now();
     assert!(allocator.allocate(&key("a")).await.unwrap().is_new);
-    // 20 ms doubled once, twice and three times
+    // the waits are 20 ms doubled once, twice and three times
     assert_eq!(begin.elapsed().as_millis() / 10, (40 + 80 + 160) / 10);
     memory.fail([WriteFailure::Before; 4]);
     assert!(matches!(allocator.allocate(&key("b")).await, Err(AllocateError::Backend(_))));
@@ -77,15 +77,15 @@ async fn attempts_follow_each_other_at_growing_distances_and_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_without_an_answer_is_found_or_deleted() {
+async fn a_write_without_a_response_is_reused_or_deleted() {
     let memory = MemoryStore::default();
     let allocator = start(&memory.node("one"), AllocatorOptions { attempts_max: 1, ..options() });
     memory.fail([WriteFailure::After]);
     allocator.allocate(&key("a")).await.unwrap_err();
     // the entry exists, and no node refers to it
-    let left = *memory.content().ids.keys().next().unwrap();
+    let written_id = *memory.content().ids.keys().next().unwrap();
     assert!(memory.content().references.is_empty());
-    assert_eq!(allocator.allocate(&key("a")).await.unwrap(), Allocation { id: left, is_new: false, first_use: true });
+    assert_eq!(allocator.allocate(&key("a")).await.unwrap(), Allocation { id: written_id, is_new: false, first_use: true });
     allocator.release(&key("a")).await.unwrap();
     memory.fail([WriteFailure::After]);
     allocator.allocate(&key("a")).await.unwrap_err();
@@ -94,13 +94,13 @@ async fn a_write_without_an_answer_is_found_or_deleted() {
     until(|| memory.content().references.is_empty()).await;
     memory.fail([WriteFailure::After]);
     allocator.allocate(&key("a")).await.unwrap_err();
-    assert_eq!(allocator.allocate(&key("a")).await.unwrap(), Allocation { id: left, is_new: false, first_use: true });
+    assert_eq!(allocator.allocate(&key("a")).await.unwrap(), Allocation { id: written_id, is_new: false, first_use: true });
     // a failed release is repeated
     memory.fail([WriteFailure::Before]);
     allocator.release(&key("a")).await.unwrap();
     assert_eq!(memory.content().references.len(), 1);
     until(|| memory.content().references.is_empty()).await;
-    assert_eq!(memory.content().ids.keys().collect::<Vec<_>>(), [&left]);
+    assert_eq!(memory.content().ids.keys().collect::<Vec<_>>(), [&written_id]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -108,16 +108,16 @@ async fn a_cancelled_allocation_leaves_no_use() {
     let memory = MemoryStore::default();
     let allocator = start(&memory.node("one"), options());
     allocator.wait_for_initial_sync(Duration::from_secs(1)).await.unwrap();
-    let held = memory.node("two").lock(&key("a")).await.unwrap();
+    let lock = memory.node("two").lock(&key("a")).await.unwrap();
     tokio::time::timeout(Duration::from_millis(50), allocator.allocate(&key("a"))).await.unwrap_err();
-    drop(held);
+    drop(lock);
     until(|| memory.content().ids.len() == 1).await;
     until(|| memory.content().references.is_empty()).await;
     assert!(matches!(allocator.release(&key("a")).await, Err(AllocateError::NotInUse)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_exhausted_range_fails_at_once_and_collected_numbers_are_free() {
+async fn an_exhausted_range_is_an_error_until_a_number_is_collected() {
     let memory = MemoryStore::default();
     let allocator = start(&memory.node("one"), AllocatorOptions { range: range(7, 8), ..options() });
     allocator.allocate(&key("a")).await.unwrap();
@@ -132,33 +132,33 @@ async fn an_exhausted_range_fails_at_once_and_collected_numbers_are_free() {
     assert_eq!(allocator.allocate(&key("c")).await.unwrap().id, second.id);
 }
 
-/// As if the store lost an entry, and a node that uses its number has not been notified.
+/// The store loses an entry, and a node that uses its number has not been notified.
 #[tokio::test(start_paused = true)]
-async fn a_number_in_use_here_is_given_to_no_other_key_although_the_store_has_no_entry_of_it() {
+async fn a_used_number_is_not_reassigned_when_its_entry_is_lost() {
     let memory = MemoryStore::default();
     let (one, two) = (memory.node("one"), memory.node("two"));
     let two_numbers = || AllocatorOptions { range: range(7, 8), ..options() };
     let (first, second) = (start(&one, two_numbers()), start(&two, two_numbers()));
     second.wait_for_initial_sync(Duration::from_secs(1)).await.unwrap();
-    two.set_drops_events(true);
+    two.set_holds_back_events(true);
     let used = first.allocate(&key("a")).await.unwrap().id;
-    let of_others = first.allocate(&key("other")).await.unwrap().id;
+    let other_id = first.allocate(&key("other")).await.unwrap().id;
     assert_eq!(second.allocate(&key("a")).await.unwrap(), Allocation { id: used, is_new: false, first_use: true });
     // the first node writes nothing from now on
     first.delete().await;
     memory.delete(used);
     let error = second.allocate(&key("b")).await.unwrap_err();
     assert!(matches!(error, AllocateError::Exhausted { .. }), "{error}");
-    assert_eq!(memory.content().ids.keys().collect::<Vec<_>>(), [&of_others], "no entry of the third key");
+    assert_eq!(memory.content().ids.keys().collect::<Vec<_>>(), [&other_id], "the third key has no entry");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_number_that_the_store_refused_may_be_chosen_again() {
+async fn a_refused_number_can_be_chosen_again() {
     let memory = MemoryStore::default();
     let node = memory.node("one");
     let allocator = start(&node, AllocatorOptions { range: range(7, 8), ..options() });
     allocator.wait_for_initial_sync(Duration::from_secs(1)).await.unwrap();
-    node.set_drops_events(true);
+    node.set_holds_back_events(true);
     memory.put(id(7), &key("other"));
     memory.put(id(8), &key("another"));
     assert!(matches!(allocator.allocate(&key("a")).await, Err(AllocateError::Exhausted { .. })));
@@ -169,7 +169,7 @@ async fn a_number_that_the_store_refused_may_be_chosen_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_remote_copy_has_no_number_that_its_validator_refuses() {
+async fn a_remote_copy_ignores_numbers_that_its_validator_refuses() {
     let (own, remote) = (MemoryStore::default(), MemoryStore::default());
     let allocator = start(&own.node("one"), options());
     for number in [99, 150, 200] {
@@ -187,14 +187,14 @@ async fn a_remote_copy_has_no_number_that_its_validator_refuses() {
         (first.id, last.id)
     };
     let changed = tokio::select! {
-        () = cache.watch(&node, connection) => unreachable!("nobody ends it"),
+        () = cache.watch(&node, connection) => unreachable!("the watch must not end"),
         changed = changes => changed,
     };
     assert_eq!((changed, cache.count()), ((id(150), id(151)), 2));
 }
 
 #[tokio::test(start_paused = true)]
-async fn lost_references_and_deleted_numbers_are_written_again_while_they_are_used() {
+async fn lost_references_and_used_numbers_are_written_again() {
     let memory = MemoryStore::default();
     let node = memory.node("one");
     let allocator = start(&node, AllocatorOptions { sync_interval: None, ..options() });
@@ -204,7 +204,7 @@ async fn lost_references_and_deleted_numbers_are_written_again_while_they_are_us
     memory.fail([WriteFailure::Before; 2]);
     memory.delete(used);
     until(|| memory.content().ids.contains_key(&used)).await;
-    assert_eq!(allocator.count(), 1, "the copy never was without it");
+    assert_eq!(allocator.count(), 1, "the copy kept the number");
     allocator.release(&key("a")).await.unwrap();
     memory.delete(used);
     until(|| allocator.count() == 0).await;
@@ -232,17 +232,17 @@ async fn a_number_given_to_another_key_is_reported_as_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_copy_is_trusted_only_if_the_store_agrees() {
+async fn the_copy_is_used_only_if_the_store_agrees() {
     let memory = MemoryStore::default();
     let allocator = start(&memory.node("one"), options());
     allocator.wait_for_initial_sync(Duration::from_secs(1)).await.unwrap();
     memory.put(id(5), &key("a"));
     until(|| allocator.count() == 1).await;
-    // deleted and given to another key, which the copy has not received yet
+    // another process gave the number to another key, and the copy has not received that yet
     memory.content().ids.insert(id(5), (key("b"), 1));
     let again = allocator.allocate(&key("a")).await.unwrap();
     assert!(again.id != id(5) && again.is_new);
-    // two entries for one key: the one that other nodes use wins
+    // a key with two entries: the number that other nodes use wins
     let two = start(&memory.node("two"), options());
     two.wait_for_initial_sync(Duration::from_secs(1)).await.unwrap();
     memory.put(id(1), &key("a"));
@@ -250,38 +250,38 @@ async fn the_copy_is_trusted_only_if_the_store_agrees() {
     assert_eq!(two.allocate(&key("a")).await.unwrap().id, again.id);
 }
 
-/// As after a restart of the store, when a list takes a while and a lease expires meanwhile.
+/// After a restart of the store, a list takes a while and a lease expires meanwhile.
 #[tokio::test(start_paused = true)]
-async fn an_unreported_number_without_references_is_found() {
+async fn an_unreported_number_without_references_is_used() {
     let memory = MemoryStore::default();
     let (one, two) = (memory.node("one"), memory.node("two"));
     let (first, second) = (start(&one, options()), start(&two, options()));
     second.wait_for_initial_sync(Duration::from_secs(1)).await.unwrap();
-    two.set_drops_events(true);
+    two.set_holds_back_events(true);
     let used = first.allocate(&key("a")).await.unwrap().id;
     one.lose_references_without_event();
     let a = key("a");
     let mut allocating = Box::pin(second.allocate(&a));
     let written = until(|| memory.content().ids.len() == 2);
     tokio::select! {
-        early = &mut allocating => panic!("{early:?} before it heard of its entry"),
+        early = &mut allocating => panic!("{early:?} before the store reported its entry"),
         () = written => {}
     }
-    two.set_drops_events(false);
+    two.set_holds_back_events(false);
     assert_eq!(allocating.await.unwrap(), Allocation { id: used, is_new: false, first_use: true });
-    assert_eq!(memory.content().ids.keys().collect::<Vec<_>>(), [&used], "the other number is gone");
+    assert_eq!(memory.content().ids.keys().collect::<Vec<_>>(), [&used], "the other number is deleted");
     until(|| second.count() == 1).await;
     // a node that receives no events allocates nothing
-    two.set_drops_events(true);
+    two.set_holds_back_events(true);
     assert!(matches!(second.allocate(&key("b")).await, Err(AllocateError::Unconfirmed { .. } | AllocateError::Timeout { .. })));
     until(|| memory.content().references.keys().all(|(used, _)| *used == a)).await;
-    two.set_drops_events(false);
+    two.set_holds_back_events(false);
     let found = second.allocate(&key("b")).await.unwrap();
     assert_eq!(second.get(&key("b")).await.unwrap(), Some(found.id));
 }
 
 #[tokio::test(start_paused = true)]
-async fn remote_numbers_stay_over_reconnects() {
+async fn remote_numbers_survive_reconnects() {
     let (own, remote) = (MemoryStore::default(), MemoryStore::default());
     let allocator = start(&own.node("one"), options());
     allocator.allocate(&key("own")).await.unwrap();
@@ -299,14 +299,14 @@ async fn remote_numbers_stay_over_reconnects() {
         tasks
     };
     until(|| cache.count() == 2).await;
-    let mut found = Vec::new();
-    allocator.for_each(|id, key| found.push((id.number(), key.to_string())));
-    found[1..].sort();
-    assert_eq!(found[1..], [(900, key("far").to_string()), (901, key("farther").to_string())]);
+    let mut shown = Vec::new();
+    allocator.for_each(|id, key| shown.push((id.number(), key.to_string())));
+    shown[1..].sort();
+    assert_eq!(shown[1..], [(900, key("far").to_string()), (901, key("farther").to_string())]);
     assert_eq!(allocator.get(&key("far")).await.unwrap(), None);
     connection.cancel();
     watching.join_all().await;
-    assert_eq!(cache.count(), 2, "without a connection it stays as it was");
+    assert_eq!(cache.count(), 2, "without a connection the copy stays unchanged");
     remote.delete(id(900));
     remote.put(id(902), &key("new"));
     let connection = CancellationToken::new();

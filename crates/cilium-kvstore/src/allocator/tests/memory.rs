@@ -1,5 +1,5 @@
-//! Store in memory that the nodes of a test share. Behaves like etcd, and can fail before or after
-//! a write.
+//! In-memory store that the nodes of a test share. It behaves like etcd, and can fail before or
+//! after a write.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,7 +13,7 @@ use crate::allocator::backend::{
 };
 use crate::allocator::key::AllocatorKey;
 
-/// Capacity of a watch: more changes than any test makes before they are applied.
+/// Capacity of a watch: more than the changes that any test makes before they are applied.
 const WATCH_MAX: usize = 100_000;
 
 #[derive(Clone, Default)]
@@ -27,16 +27,16 @@ pub(super) struct MemoryContent {
     pub(super) references: BTreeMap<(AllocatorKey, &'static str), Id>,
     watchers: Vec<mpsc::Sender<Mutation>>,
     locks: HashMap<AllocatorKey, Arc<tokio::sync::Mutex<()>>>,
-    /// Failures of the next writes, last first.
+    /// Failures of the next writes. The last element is used first.
     failures: Vec<WriteFailure>,
     pub(super) writes: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum WriteFailure {
-    /// The write is not done.
+    /// The write is not executed.
     Before,
-    /// The write is done, but the response is lost.
+    /// The write is executed, but the response is lost.
     After,
 }
 
@@ -45,13 +45,13 @@ pub(super) enum WriteFailure {
 pub(super) struct MemoryNode {
     pub(super) memory: MemoryStore,
     name: &'static str,
-    /// Counts the losses of the node's references.
-    lost: Arc<watch::Sender<u64>>,
-    /// Whether the node receives no events.
-    drops_events: Arc<watch::Sender<bool>>,
+    /// Number of times that the node's references were lost.
+    loss_count: Arc<watch::Sender<u64>>,
+    /// Whether the node's events are held back.
+    holds_back_events: Arc<watch::Sender<bool>>,
 }
 
-pub(super) struct MemoryLock(#[expect(dead_code, reason = "held for as long as it lives")] OwnedMutexGuard<()>);
+pub(super) struct MemoryLock(#[expect(dead_code, reason = "locked until it is dropped")] OwnedMutexGuard<()>);
 
 impl Locker for MemoryLock {
     async fn unlock(self) {}
@@ -59,7 +59,12 @@ impl Locker for MemoryLock {
 
 impl MemoryStore {
     pub(super) fn node(&self, name: &'static str) -> MemoryNode {
-        MemoryNode { memory: self.clone(), name, lost: Arc::new(watch::Sender::new(0)), drops_events: Arc::new(watch::Sender::new(false)) }
+        MemoryNode {
+            memory: self.clone(),
+            name,
+            loss_count: Arc::new(watch::Sender::new(0)),
+            holds_back_events: Arc::new(watch::Sender::new(false)),
+        }
     }
 
     pub(super) fn content(&self) -> MutexGuard<'_, MemoryContent> {
@@ -85,12 +90,12 @@ impl MemoryNode {
     /// Ends the node's lease: its references are deleted, and it is notified.
     pub(super) fn lose_references(&self) {
         self.lose_references_without_event();
-        self.lost.send_modify(|count| *count += 1);
+        self.loss_count.send_modify(|count| *count += 1);
     }
 
-    /// Stops the node's events, or delivers those of the meantime.
-    pub(super) fn set_drops_events(&self, drops_events: bool) {
-        self.drops_events.send_replace(drops_events);
+    /// Holds back the node's events, or delivers the events that were held back.
+    pub(super) fn set_holds_back_events(&self, holds_back_events: bool) {
+        self.holds_back_events.send_replace(holds_back_events);
     }
 
     /// Ends the node's lease without notifying it.
@@ -135,7 +140,7 @@ impl MemoryContent {
         self.references.iter().filter(move |((other, _), _)| other == key).map(|(_, id)| *id)
     }
 
-    fn is(&self, id: Id, key: &AllocatorKey) -> bool {
+    fn has_entry(&self, id: Id, key: &AllocatorKey) -> bool {
         self.ids.get(&id).is_some_and(|(other, _)| other == key)
     }
 
@@ -189,7 +194,7 @@ impl Backend for MemoryNode {
     async fn delete_id_if_locked(&self, id: Id, key: &AllocatorKey, _: &MemoryLock) -> Result<(), BackendError> {
         tokio::task::yield_now().await;
         self.write(|content| {
-            if content.is(id, key) {
+            if content.has_entry(id, key) {
                 content.delete(id);
             }
         })
@@ -198,17 +203,17 @@ impl Backend for MemoryNode {
     async fn acquire_reference(&self, id: Id, key: &AllocatorKey, _: &MemoryLock) -> Result<bool, BackendError> {
         tokio::task::yield_now().await;
         self.write(|content| {
-            let is = content.is(id, key);
-            if is {
+            let has_entry = content.has_entry(id, key);
+            if has_entry {
                 content.references.insert((key.clone(), self.name), id);
             }
-            is
+            has_entry
         })
     }
 
     async fn update_key(&self, id: Id, key: &AllocatorKey) -> Result<UpdateOutcome, BackendError> {
-        let mine = (key.clone(), self.name);
-        if self.memory.content().is(id, key) && self.memory.content().references.get(&mine) == Some(&id) {
+        let own_reference = (key.clone(), self.name);
+        if self.memory.content().has_entry(id, key) && self.memory.content().references.get(&own_reference) == Some(&id) {
             return Ok(UpdateOutcome::Unchanged);
         }
         let lock = self.lock(key).await?;
@@ -228,9 +233,9 @@ impl Backend for MemoryNode {
     }
 
     fn references_lost(&self) -> impl Future<Output = ()> + Send {
-        let mut lost = self.lost.subscribe();
+        let mut losses = self.loss_count.subscribe();
         async move {
-            let _ = lost.changed().await;
+            let _ = losses.changed().await;
         }
     }
 
@@ -252,9 +257,9 @@ impl Backend for MemoryNode {
                     return;
                 }
             }
-            let mut deaf = self.drops_events.subscribe();
+            let mut held_back = self.holds_back_events.subscribe();
             while let Some(mutation) = changes.recv().await {
-                if deaf.wait_for(|drops_events| !drops_events).await.is_err() {
+                if held_back.wait_for(|holds_back_events| !holds_back_events).await.is_err() {
                     return;
                 }
                 if mutations.send(mutation).await.is_err() {
@@ -265,10 +270,10 @@ impl Backend for MemoryNode {
         stop.run_until_cancelled(forward).await;
     }
 
-    async fn run_gc(&self, last_round: &StaleIds, what: &CollectionLimits) -> Result<CollectionRound, BackendError> {
+    async fn run_gc(&self, last_round: &StaleIds, limits: &CollectionLimits) -> Result<CollectionRound, BackendError> {
         let all: Vec<_> = self.memory.content().ids.iter().map(|(id, entry)| (*id, entry.clone())).collect();
         let mut round = CollectionRound::default();
-        for (id, (key, revision)) in all.into_iter().filter(|(id, _)| what.range.contains(*id)) {
+        for (id, (key, revision)) in all.into_iter().filter(|(id, _)| limits.range.contains(*id)) {
             tokio::task::yield_now().await;
             let mut content = self.memory.content();
             let used = content.users(&key).any(|used| used == id);

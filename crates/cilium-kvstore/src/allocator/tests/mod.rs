@@ -1,4 +1,4 @@
-//! Tests of the IO-free parts, and of whole allocators over a store in memory.
+//! Tests of the IO-free parts, and of whole allocators over an in-memory store.
 
 mod collection;
 mod life;

@@ -17,25 +17,25 @@ use crate::allocator::pool::IdPool;
 use crate::allocator::state::{AllocatorState, MutationEffects};
 
 #[test]
-fn a_key_is_its_labels_in_the_order_of_their_keys_whatever_their_sources() {
+fn a_key_contains_its_labels_in_the_order_of_their_keys() {
     let labels = [("k8s:b", "2"), ("container:a", "x=y:z"), ("k8s:io.cilium.k8s.policy.cluster", "vms"), ("plain", "")];
     let key = AllocatorKey::from_labels(labels);
     assert_eq!(key.as_str(), "container:a=x=y:z;k8s:b=2;k8s:io.cilium.k8s.policy.cluster=vms;unspec:plain=;");
     assert_eq!(key, AllocatorKey::from_labels(labels.into_iter().rev()));
     assert_eq!(AllocatorKey::from_labels(key.labels()), key);
     assert_eq!((key.label("container:a"), key.label("k8s:c")), (Some("x=y:z"), None));
-    assert_eq!(AllocatorKey::from_labels([("k8s:a", "1"), ("vm:a", "2")]).as_str(), "vm:a=2;", "labels are held by key alone");
+    assert_eq!(AllocatorKey::from_labels([("k8s:a", "1"), ("vm:a", "2")]).as_str(), "vm:a=2;", "labels are stored by key alone");
 }
 
 #[test]
-fn numbers_are_digits_alone_and_never_0() {
+fn numbers_are_parsed_from_digits_and_are_never_0() {
     assert_eq!(["1", "0019", "18446744073709551615"].map(Id::parse), [Some(Id::MIN), Some(id(19)), Some(Id::MAX)]);
     assert_eq!(["", "0", "+1", "-1", " 1", "1x", "18446744073709551616"].map(Id::parse), [None; 7]);
     assert_eq!([IdRange::new(0, 9), IdRange::new(9, 9), IdRange::new(9, 8)], [None; 3]);
 }
 
 #[test]
-fn a_pool_gives_out_each_number_once_until_it_is_free_again() {
+fn a_pool_leases_each_number_once_until_it_is_freed() {
     let mut random = StdRng::seed_from_u64(1);
     let mut pool = IdPool::new(range(10, 14));
     let leased: BTreeSet<_> = (0..5).map(|_| pool.lease(&mut random).unwrap()).collect();
@@ -44,17 +44,18 @@ fn a_pool_gives_out_each_number_once_until_it_is_free_again() {
     pool.use_up(id(10));
     pool.release(id(10));
     pool.insert(id(11));
-    assert_eq!(pool.lease(&mut random), None, "10 is used, and 11 is leased here whatever the store says");
+    assert_eq!(pool.lease(&mut random), None, "10 is used, and 11 stays leased after its deletion from the store");
     pool.release(id(11));
     pool.insert(id(10));
     let again: BTreeSet<_> = (0..2).map(|_| pool.lease(&mut random).unwrap()).collect();
     assert_eq!(again, [id(10), id(11)].into());
     pool.remove(id(12));
     pool.release(id(12));
-    assert_eq!(pool.lease(&mut random), None, "somebody wrote 12 before us");
+    assert_eq!(pool.lease(&mut random), None, "another node wrote 12 first");
 }
 
-/// Compares the pool with one set of free numbers and one of leased numbers, as Cilium has them.
+/// Compares the pool with a set of free numbers and a set of leased numbers, which is Cilium's
+/// representation.
 #[test]
 fn a_pool_behaves_like_two_sets() {
     let mut random = StdRng::seed_from_u64(7);
@@ -62,32 +63,32 @@ fn a_pool_behaves_like_two_sets() {
         let mut pool = IdPool::new(range(1, last));
         let (mut free, mut leased): (BTreeSet<Id>, BTreeSet<Id>) = ((1..=last).map(id).collect(), BTreeSet::new());
         for _ in 0..4_000 {
-            let one = id(random.random_range(1..=last));
+            let number = id(random.random_range(1..=last));
             match random.random_range(0..5) {
                 0 => match pool.lease(&mut random) {
                     Some(chosen) => assert!(free.remove(&chosen) && leased.insert(chosen)),
                     None => assert!(free.is_empty()),
                 },
                 1 => {
-                    pool.release(one);
-                    if leased.remove(&one) {
-                        free.insert(one);
+                    pool.release(number);
+                    if leased.remove(&number) {
+                        free.insert(number);
                     }
                 }
                 2 => {
-                    pool.use_up(one);
-                    leased.remove(&one);
+                    pool.use_up(number);
+                    leased.remove(&number);
                 }
                 3 => {
-                    pool.insert(one);
-                    if !leased.contains(&one) {
-                        free.insert(one);
+                    pool.insert(number);
+                    if !leased.contains(&number) {
+                        free.insert(number);
                     }
                 }
                 _ => {
-                    pool.remove(one);
-                    free.remove(&one);
-                    leased.remove(&one);
+                    pool.remove(number);
+                    free.remove(&number);
+                    leased.remove(&number);
                 }
             }
         }
@@ -95,7 +96,7 @@ fn a_pool_behaves_like_two_sets() {
 }
 
 #[test]
-fn the_widest_range_gives_numbers_to_its_ends() {
+fn both_ends_of_the_widest_range_are_leased() {
     let mut random = StdRng::seed_from_u64(3);
     let mut pool = IdPool::new(range(u64::MAX - 1, u64::MAX));
     let both: BTreeSet<_> = (0..2).map(|_| pool.lease(&mut random).unwrap()).collect();
@@ -108,7 +109,7 @@ fn local_keys_count_their_uses_and_have_one_number_each() {
     let (mut local, a, b) = (LocalKeys::default(), key("a"), key("b"));
     assert_eq!((local.reuse(&a), local.release(&a)), (None, None));
     local.reserve(&a, id(5)).unwrap();
-    assert_eq!(local.reuse(&a), None, "nobody may use what is not in the store yet");
+    assert_eq!(local.reuse(&a), None, "the key is unusable until the store has its reference");
     assert_eq!(local.reserve(&a, id(6)), Err(Conflict::OtherId(id(5))));
     assert_eq!(local.reserve(&b, id(5)), Err(Conflict::OtherKey));
     assert_eq!(local.verified(), []);
@@ -127,7 +128,7 @@ fn a_copy_answers_with_old_entries_until_a_list_is_complete() {
     cache.insert(id(1), &a, Revision(1));
     cache.insert(id(2), &b, Revision(2));
     cache.begin_list();
-    assert_eq!(cache.insert(id(1), &a, Revision(3)), Some(a.clone()), "known from before");
+    assert_eq!(cache.insert(id(1), &a, Revision(3)), Some(a.clone()), "the number was known before the list");
     cache.insert(id(3), &b, Revision(4));
     assert_eq!((cache.key(id(2)), cache.key(id(3)), cache.id(&b)), (Some(&b), None, Some(id(2))));
     assert_eq!(cache.finish_list(), [(id(2), b.clone())]);
@@ -141,28 +142,28 @@ fn a_copy_answers_with_old_entries_until_a_list_is_complete() {
 }
 
 #[test]
-fn a_key_with_two_numbers_is_found_until_both_are_deleted() {
+fn a_key_with_two_numbers_has_the_older_one() {
     let (mut cache, a, b) = (Cache::default(), key("a"), key("b"));
     cache.insert(id(9), &a, Revision(7));
     cache.insert(id(8), &a, Revision(8));
-    assert_eq!(cache.id(&a), Some(id(9)), "the one that was there first");
+    assert_eq!(cache.id(&a), Some(id(9)), "the oldest number");
     assert_eq!((cache.remove(id(9)), cache.id(&a)), (Some(a.clone()), Some(id(8))));
-    assert_eq!(cache.insert(id(8), &b, Revision(9)), Some(a.clone()), "the number is another key's now");
+    assert_eq!(cache.insert(id(8), &b, Revision(9)), Some(a.clone()), "the number belongs to another key now");
     assert_eq!((cache.id(&a), cache.id(&b), cache.remove(id(9))), (None, Some(id(8)), None));
 }
 
 #[test]
-fn earlier_numbers_are_known_once_the_new_one_is_reported() {
+fn earlier_numbers_are_known_once_the_new_number_is_reported() {
     let (options, a) = (AllocatorOptions { range: range(1, 100), ..options(true) }, key("a"));
     let mut state = AllocatorState::new(&options);
     state.apply(Mutation::ListDone, &options);
     state.cache.insert_unreported(id(7), &a);
     assert_eq!(state.earlier_ids(id(7), &a), None, "it was written here, and the store has not reported it");
     state.apply(Mutation::Upsert(id(7), key("b"), Revision(1)), &options);
-    assert_eq!(state.earlier_ids(id(7), &a), None, "it was another's before");
+    assert_eq!(state.earlier_ids(id(7), &a), None, "the number belonged to another key before");
     state.apply(Mutation::Relisting, &options);
     state.apply(Mutation::Upsert(id(7), a.clone(), Revision(5)), &options);
-    assert_eq!(state.earlier_ids(id(7), &a), None, "a list is in the order of its keys");
+    assert_eq!(state.earlier_ids(id(7), &a), None, "a list is in key order, not in revision order");
     state.apply(Mutation::Upsert(id(8), a.clone(), Revision(3)), &options);
     state.apply(Mutation::Upsert(id(9), a.clone(), Revision(6)), &options);
     state.apply(Mutation::Relisted, &options);
@@ -188,15 +189,15 @@ fn numbers_in_use_that_are_deleted_are_restored() {
     state.local.reserve(&a, id(1)).unwrap();
     let protected = state.apply(Mutation::Delete(id(1)), &options);
     assert_eq!(protected, MutationEffects { event: None, restore: Some((id(1), a.clone())) });
-    assert_eq!(state.cache.id(&a), Some(id(1)), "its deletion is not reported");
+    assert_eq!(state.cache.id(&a), Some(id(1)), "the copy keeps the number");
     state.release(&a, &options);
     assert_eq!(state.apply(Mutation::Delete(id(1)), &options), event(AllocatorEventKind::Delete, 1, &a));
     let all: BTreeSet<_> = (0..3).map(|_| state.pool.lease(&mut random).unwrap()).collect();
-    assert_eq!(all.len(), 3, "and it is free");
+    assert_eq!(all.len(), 3, "the deleted number is free again");
 }
 
 #[test]
-fn a_number_in_use_is_free_only_when_it_is_in_use_no_more() {
+fn a_deleted_number_is_free_only_after_its_last_release() {
     let (options, a, mut random) = (options(false), key("a"), StdRng::seed_from_u64(1));
     let mut state = AllocatorState::new(&options);
     state.apply(Mutation::ListDone, &options);
@@ -210,7 +211,7 @@ fn a_number_in_use_is_free_only_when_it_is_in_use_no_more() {
 }
 
 #[test]
-fn a_remote_cluster_s_numbers_are_of_its_range_and_name_it() {
+fn remote_numbers_must_be_in_range_and_have_the_cluster_label() {
     let validator = Validator::remote(range(100, 199), "k8s:io.cilium.k8s.policy.cluster", "vms".into());
     let options = AllocatorOptions { validator: Some(validator), ..AllocatorOptions::default() };
     let mut state = AllocatorState::new(&options);
@@ -231,7 +232,7 @@ fn a_remote_cluster_s_numbers_are_of_its_range_and_name_it() {
 }
 
 #[test]
-fn a_mask_joins_every_number_and_must_keep_them_apart() {
+fn a_mask_must_keep_different_numbers_different() {
     let masked = |min, max, prefix_mask| AllocatorOptions { range: range(min, max), prefix_mask, ..AllocatorOptions::default() };
     let options = masked(1, 255, 0x4d_0000);
     options.check().unwrap();

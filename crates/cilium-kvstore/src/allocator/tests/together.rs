@@ -1,5 +1,5 @@
-//! Many tasks of two nodes over one store that sometimes loses responses, while a collector runs
-//! and references are lost.
+//! Many tasks of two nodes over one store. The store sometimes loses responses and references, and
+//! a collector runs meanwhile.
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
@@ -30,11 +30,11 @@ async fn work(allocator: Allocator<MemoryNode>, uses: Arc<Mutex<UseModel>>, seed
 }
 
 async fn collect(node: MemoryNode) {
-    let what = CollectionLimits { range: range(1, 48), deletes_per_minute: NonZeroU32::MAX };
+    let limits = CollectionLimits { range: range(1, 48), deletes_per_minute: NonZeroU32::MAX };
     let mut stale = StaleIds::new();
     loop {
-        stale = node.run_gc(&stale, &what).await.unwrap().stale;
-        // more often than lost references need to be written again
+        stale = node.run_gc(&stale, &limits).await.unwrap().stale;
+        // rounds follow each other faster than lost references are written again
         tokio::time::sleep(Duration::from_millis(30)).await;
     }
 }
@@ -52,7 +52,7 @@ async fn disturb(memory: MemoryStore, nodes: Vec<MemoryNode>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn never_two_numbers_for_a_key_nor_two_keys_for_a_number() {
+async fn keys_and_numbers_are_assigned_one_to_one() {
     let memory = MemoryStore::default();
     let nodes = vec![memory.node("one"), memory.node("two")];
     let uses = Arc::new(Mutex::new(UseModel::default()));
@@ -60,7 +60,7 @@ async fn never_two_numbers_for_a_key_nor_two_keys_for_a_number() {
     others.spawn(collect(memory.node("collector")));
     others.spawn(disturb(memory.clone(), nodes.clone()));
     let mut workers = JoinSet::new();
-    for (place, node) in nodes.iter().enumerate() {
+    for (index, node) in nodes.iter().enumerate() {
         let options = AllocatorOptions {
             range: range(1, 48),
             master_key_protection: true,
@@ -69,7 +69,7 @@ async fn never_two_numbers_for_a_key_nor_two_keys_for_a_number() {
         };
         let allocator = Allocator::start(node.clone(), options).unwrap();
         for task in 0..16 {
-            workers.spawn(work(allocator.clone(), Arc::clone(&uses), place as u64 * 100 + task));
+            workers.spawn(work(allocator.clone(), Arc::clone(&uses), index as u64 * 100 + task));
         }
     }
     workers.join_all().await;

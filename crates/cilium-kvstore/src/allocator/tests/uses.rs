@@ -1,4 +1,4 @@
-//! Model of the current uses of numbers, for the tests over the store in memory and over etcd.
+//! Model of the numbers that are in use, for the tests over the in-memory store and over etcd.
 
 use std::collections::HashMap;
 

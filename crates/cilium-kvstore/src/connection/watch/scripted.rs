@@ -1,5 +1,5 @@
-//! Watch with a scripted server for tests: returns the same requests and messages as a watch over a
-//! connection.
+//! Watch for tests that supply the server's responses. Sends the same request and returns the same
+//! messages as a watch over a connection.
 
 use etcd_client::proto::{PbEvent, PbKeyValue, PbResponseHeader, PbWatchResponse};
 
@@ -8,19 +8,19 @@ use crate::{EtcdClusterId, Event, KeyValue, KvstoreError, Revision};
 
 const CLUSTER: u64 = 0xabc;
 
-/// Scripted watch.
+/// Watch without a server: the test passes the responses to [`ScriptedWatch::accept`].
 pub struct ScriptedWatch {
     after: Revision,
     assembler: RevisionAssembler,
 }
 
 impl ScriptedWatch {
-    /// Creates the watch as `Connection::watch` does after a read at revision `after`.
+    /// Creates the watch that `Connection::watch` would create after a read at revision `after`.
     pub fn after(after: Revision) -> Self {
         Self { after, assembler: RevisionAssembler::new(EtcdClusterId(CLUSTER), "watching".into(), usize::MAX, after) }
     }
 
-    /// Returns the start revision of the request to etcd.
+    /// Returns the start revision that the request to etcd would have.
     pub fn start_revision(&self) -> Revision {
         start_revision(self.after)
     }
@@ -28,12 +28,12 @@ impl ScriptedWatch {
     /// Processes one response.
     pub fn accept(&mut self, header_revision: Revision, events: &[Event]) -> Result<Option<WatchMessage>, KvstoreError> {
         let header = PbResponseHeader { cluster_id: CLUSTER, revision: header_revision.0, ..Default::default() };
-        let events = events.iter().map(raw).collect();
+        let events = events.iter().map(pb_event).collect();
         self.assembler.accept(PbWatchResponse { header: Some(header), watch_id: 1, events, ..Default::default() })
     }
 }
 
-fn raw(event: &Event) -> PbEvent {
+fn pb_event(event: &Event) -> PbEvent {
     match event {
         Event::Put(KeyValue { key, value, create_revision, mod_revision, version, lease }) => {
             let kv = PbKeyValue {

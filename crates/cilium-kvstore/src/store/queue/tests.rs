@@ -5,7 +5,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::{ClientOptions, EtcdConfig, SessionOptions};
 
-/// Numbered keys, each with its own name as the desired value.
+/// Numbered keys. The desired value of each key is the key itself.
 struct Numbered(usize);
 
 impl Numbered {
@@ -14,7 +14,7 @@ impl Numbered {
     }
 }
 
-impl Wanted for Numbered {
+impl DesiredState for Numbered {
     type Key = Vec<u8>;
 
     fn etcd_key(&self, key: &Vec<u8>) -> Vec<u8> {
@@ -25,13 +25,13 @@ impl Wanted for Numbered {
         Some(key.as_slice().into())
     }
 
-    fn keys_behind(&self, last: Option<&Vec<u8>>, count: usize) -> Vec<Vec<u8>> {
+    fn keys_after(&self, last: Option<&Vec<u8>>, count: usize) -> Vec<Vec<u8>> {
         let keys = (0..self.0).map(Self::key);
         keys.skip_while(|key| last.is_some_and(|last| key <= last)).take(count).collect()
     }
 }
 
-/// Returns a queue over an endpoint without a server: each attempt fails after 20 ms.
+/// Returns a queue whose session has no server: each write fails after 20 ms.
 fn queue(keys: usize) -> SyncQueue<Numbered> {
     let file = EtcdConfig::new("http://127.0.0.1:1");
     let client = ClientOptions { request_timeout: Duration::from_millis(20), ..ClientOptions::default() };
@@ -40,7 +40,7 @@ fn queue(keys: usize) -> SyncQueue<Numbered> {
 }
 
 #[tokio::test]
-async fn what_was_being_written_when_a_run_was_dropped_is_written_by_the_next_one() {
+async fn interrupted_writes_are_repeated_by_the_next_run() {
     let queue = queue(1);
     queue.add_now(b"a".to_vec(), 1);
     {
@@ -49,15 +49,15 @@ async fn what_was_being_written_when_a_run_was_dropped_is_written_by_the_next_on
         assert!(queue.shared.state().items[&b"a"[..]].running);
         queue.add_now(b"a".to_vec(), 1);
     }
-    assert_eq!(queue.counts().failed, 0, "the first run came to no end of its try");
-    let second = async {
+    assert_eq!(queue.counts().failed, 0, "the first run did not finish its write");
+    let retried = async {
         while queue.counts().failed == 0 {
             tokio::task::yield_now().await;
         }
     };
     tokio::select! {
         () = queue.run() => {}
-        tried = tokio::time::timeout(Duration::from_secs(10), second) => tried.expect("must be tried again"),
+        result = tokio::time::timeout(Duration::from_secs(10), retried) => result.expect("the second run must try to write the key again"),
     }
     assert_eq!((queue.pending(1), queue.counts().waiting), (1, 1));
     queue.clear();
@@ -65,52 +65,52 @@ async fn what_was_being_written_when_a_run_was_dropped_is_written_by_the_next_on
 }
 
 #[tokio::test]
-async fn keys_of_lost_leases_are_found_piece_by_piece_as_far_as_there_is_room() {
-    let count = WAITING_MAX + 3 * LOOKED_AT_ONCE;
+async fn lost_keys_are_searched_in_batches_while_there_is_capacity() {
+    let count = WAITING_MAX + 3 * LOST_KEY_BATCH;
     let queue = queue(count);
     let all: Vec<Vec<u8>> = (0..count).map(Numbered::key).collect();
-    queue.add_lost(&LostKeys::of(all.iter().map(Vec::as_slice)));
-    assert_eq!(queue.pending(SyncQueue::<Numbered>::LOST), 1, "nothing is found yet, and nothing may be taken for written");
-    assert!(queue.look_for_lost());
-    assert_eq!(queue.counts().waiting, LOOKED_AT_ONCE);
-    while queue.look_for_lost() {}
-    assert_eq!(queue.counts().waiting, WAITING_MAX, "there is no room for more");
+    queue.add_lost_keys(&LostKeys::of(all.iter().map(Vec::as_slice)));
+    assert_eq!(queue.pending(SyncQueue::<Numbered>::LOST), 1, "the search has found no key yet, so the group must not count as written");
+    assert!(queue.scan_for_lost_keys());
+    assert_eq!(queue.counts().waiting, LOST_KEY_BATCH);
+    while queue.scan_for_lost_keys() {}
+    assert_eq!(queue.counts().waiting, WAITING_MAX, "the queue is full");
     assert_eq!(queue.pending(SyncQueue::<Numbered>::LOST), WAITING_MAX + 1);
     let now = Instant::now();
-    let (mut written, mut looks) = (0, 0);
+    let (mut written, mut scans) = (0, 0);
     while queue.pending(SyncQueue::<Numbered>::LOST) > 0 {
-        let taken = queue.shared.state().take(now);
-        taken.iter().for_each(|key| queue.shared.state().succeeded(key));
-        written += usize::from(taken.is_some());
-        looks += usize::from(queue.look_for_lost());
+        let due = queue.shared.state().take(now);
+        due.iter().for_each(|key| queue.shared.state().succeeded(key));
+        written += usize::from(due.is_some());
+        scans += usize::from(queue.scan_for_lost_keys());
     }
-    assert_eq!(written, count, "each once");
-    assert!(looks >= 3, "{looks}");
+    assert_eq!(written, count, "each key is written once");
+    assert!(scans >= 3, "{scans}");
 }
 
 #[tokio::test]
-async fn a_key_waits_once_is_written_again_if_it_changed_meanwhile_and_counts_until_it_succeeded() {
+async fn a_key_is_queued_once_and_counts_until_it_is_written() {
     let mut state = QueueState::<&str>::default();
     let now = Instant::now();
     assert!(state.add("a", 1));
-    assert!(!state.add("a", 1), "it waits already");
+    assert!(!state.add("a", 1), "the key is in the queue already");
     assert!(state.add("b", 1));
     assert_eq!(state.take(now), Some("a"));
-    assert!(!state.add("a", 1), "it changed while it was written");
+    assert!(!state.add("a", 1), "the key changed while it was being written");
     state.succeeded(&"a");
     assert_eq!(state.groups.get(&1), Some(&2));
     assert_eq!(state.take(now), Some("b"));
-    state.put_off(&"b", now);
+    state.reschedule(&"b", now);
     assert_eq!(state.take(now), Some("a"));
     state.succeeded(&"a");
     assert_eq!(state.groups.get(&1), Some(&1));
-    assert_eq!(state.take(now), None, "b waits before it is tried again");
+    assert_eq!(state.take(now), None, "b is not due before its retry");
     assert_eq!(state.take(now + RETRY_MIN), Some("b"));
-    state.put_off(&"b", now);
+    state.reschedule(&"b", now);
     assert_eq!(state.later.first().unwrap().0, now + 2 * RETRY_MIN);
     for _ in 0..40 {
         state.later.clear();
-        state.put_off(&"b", now);
+        state.reschedule(&"b", now);
     }
     assert_eq!(state.later.first().unwrap().0, now + RETRY_MAX);
     state.succeeded(&"b");

@@ -10,16 +10,17 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
 use super::{FLAG, Mirrored, list};
-use crate::harness::etcd::{etcd_binaries, take_port};
+use crate::harness::etcd::{etcd_binaries, unused_port};
 use crate::harness::eventually;
 use crate::harness::mesh::MeshCluster;
 use crate::stream_clients::client::{Client, Following, etcd_clients, python, source};
 
-/// Programs that follow a prefix, in addition to those of this repository, with the same arguments
-/// and output. `scripts/nightly` adds some that take long to build.
+/// Environment variable with additional programs that follow a prefix. Their arguments and output
+/// are those of the programs in this repository. `scripts/nightly` sets it to programs that take
+/// long to build.
 const MORE_CLIENTS: &str = "ETCD_FACE_CLIENTS";
 
-/// Number of the delete event in etcd's JSON.
+/// Number of the event type `DELETE` in etcd's JSON.
 const DELETE: u64 = 1;
 
 /// Returns the etcdctl next to each etcd.
@@ -35,13 +36,13 @@ fn etcdctl(tool: &Path, url: &str, arguments: &[&str]) -> Command {
 }
 
 /// Runs a tool. Returns whether it succeeded, and its output.
-fn asked(tool: &Path, url: &str, arguments: &[&str]) -> (bool, String) {
+fn run_etcdctl(tool: &Path, url: &str, arguments: &[&str]) -> (bool, String) {
     let output = etcdctl(tool, url, arguments).output().unwrap_or_else(|error| panic!("{tool:?} (see scripts/test): {error}"));
     (output.status.success(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
 }
 
 /// Returns keys and values below a prefix in base64, as in etcd's JSON.
-fn held(cluster: &MeshCluster, prefix: &str) -> BTreeMap<String, String> {
+fn encoded_entries(cluster: &MeshCluster, prefix: &str) -> BTreeMap<String, String> {
     let below = cluster.entries.iter().filter(|(key, _)| key.starts_with(prefix));
     below.map(|(key, value)| (BASE64.encode(key), BASE64.encode(value))).collect()
 }
@@ -51,15 +52,15 @@ fn text(value: &Value) -> String {
 }
 
 /// Applies the events that `etcdctl watch --prev-kv` has written so far.
-fn apply(held: &mut BTreeMap<String, String>, written: &str) {
+fn apply(entries: &mut BTreeMap<String, String>, output: &str) {
     // the last line may be incomplete
-    let whole = &written[..written.rfind('\n').map_or(0, |end| end + 1)];
-    for line in whole.lines() {
+    let complete = &output[..output.rfind('\n').map_or(0, |end| end + 1)];
+    for line in complete.lines() {
         let reported: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
         for event in reported["Events"].as_array().into_iter().flatten() {
             let (key, value) = (text(&event["kv"]["key"]), text(&event["kv"]["value"]));
             let is_delete = event["type"] == DELETE;
-            let before = if is_delete { held.remove(&key) } else { held.insert(key, value) };
+            let before = if is_delete { entries.remove(&key) } else { entries.insert(key, value) };
             assert_eq!(event.get("prev_kv").map(|kv| text(&kv["value"])), before, "{line}");
         }
     }
@@ -74,13 +75,13 @@ fn change(cluster: &mut MeshCluster) {
 }
 
 #[tokio::test]
-async fn etcdctl_reads_and_believes_that_it_is_an_etcd() {
+async fn etcdctl_reads_and_accepts_meshkeep_as_an_etcd() {
     let mirrored = Mirrored::start().await;
     let (url, cluster) = (mirrored.url(), &mirrored.remote.clusters[0]);
-    let ips = held(cluster, "cilium/cache/ip/");
+    let ips = encoded_entries(cluster, "cilium/cache/ip/");
     for tool in etcdctls() {
-        let (_, help) = asked(&tool, &url, &["get", "--help"]);
-        for (arguments, words) in [
+        let (_, help) = run_etcdctl(&tool, &url, &["get", "--help"]);
+        for (arguments, expected) in [
             (&["get", "cilium/cluster-config/c01"][..], r#""cached":true"#),
             (&["get", "cilium/", "--prefix", "--keys-only", "--limit=5"], "cilium/.heartbeat"),
             (&["get", "cilium/cache/ip/", "--prefix", "--count-only", "--write-out=fields"], &format!("\"Count\" : {}", ips.len())),
@@ -97,45 +98,45 @@ async fn etcdctl_reads_and_believes_that_it_is_an_etcd() {
             // etcdctl 3.4 sends the whole URL in place of host and port when it requests a status,
             // which is refused as malformed (docs/operate/etcd.md)
             let url = if arguments[0] == "endpoint" { url.trim_start_matches("http://") } else { &url };
-            let (is_content, said) = asked(&tool, url, arguments);
-            assert!(is_content && said.contains(words), "{tool:?} {arguments:?}: {said}");
+            let (succeeded, output) = run_etcdctl(&tool, url, arguments);
+            assert!(succeeded && output.contains(expected), "{tool:?} {arguments:?}: {output}");
         }
-        let (is_content, said) = asked(&tool, &url, &["get", "cilium/cache/ip/", "--prefix", "-w=json"]);
+        let (succeeded, output) = run_etcdctl(&tool, &url, &["get", "cilium/cache/ip/", "--prefix", "-w=json"]);
         // warnings follow the one line of the answer
-        let listed: Value = serde_json::from_str(said.lines().next().unwrap_or_default()).unwrap();
+        let listed: Value = serde_json::from_str(output.lines().next().unwrap_or_default()).unwrap();
         let kvs = listed["kvs"].as_array().unwrap().iter().map(|kv| (text(&kv["key"]), text(&kv["value"])));
-        assert_eq!((is_content, kvs.collect()), (true, ips.clone()), "{tool:?}");
+        assert_eq!((succeeded, kvs.collect()), (true, ips.clone()), "{tool:?}");
         for refused in [&["put", "a", "b"][..], &["del", "a"], &["compact", "1"]] {
-            let (is_content, said) = asked(&tool, &url, refused);
-            assert!(!is_content && said.contains("permission denied"), "{tool:?} {refused:?}: {said}");
+            let (succeeded, output) = run_etcdctl(&tool, &url, refused);
+            assert!(!succeeded && output.contains("permission denied"), "{tool:?} {refused:?}: {output}");
         }
     }
 }
 
 #[tokio::test]
-async fn etcdctl_watches_what_comes_and_what_came() {
+async fn etcdctl_watches_earlier_and_later_changes() {
     let mut mirrored = Mirrored::start().await;
-    let (url, before) = (mirrored.url(), held(&mirrored.remote.clusters[0], "cilium/cache/ip/"));
+    let (url, before) = (mirrored.url(), encoded_entries(&mirrored.remote.clusters[0], "cilium/cache/ip/"));
     let first = list(&mut mirrored.face, "cilium/cache/ip/").await.header().unwrap().revision();
     let from = format!("--rev={}", first + 1);
     let arguments = ["watch", "cilium/cache/ip/", "--prefix", "--prev-kv", "-w=json", &from];
-    let watching = || etcdctls().into_iter().map(|tool| Client::start(|_| etcdctl(&tool, &url, &arguments)));
-    let mut watches: Vec<Client> = watching().collect();
+    let start_watches = || etcdctls().into_iter().map(|tool| Client::start(|_| etcdctl(&tool, &url, &arguments)));
+    let mut watches: Vec<Client> = start_watches().collect();
     mirrored.remote.change(change).await;
     mirrored.settles("a change").await;
-    watches.extend(watching());
-    let now = held(&mirrored.remote.clusters[0], "cilium/cache/ip/");
+    watches.extend(start_watches());
+    let now = encoded_entries(&mirrored.remote.clusters[0], "cilium/cache/ip/");
     for watch in &watches {
         eventually("all events", || async {
-            let mut held = before.clone();
-            apply(&mut held, &watch.read("output"));
-            (held == now).then_some(())
+            let mut entries = before.clone();
+            apply(&mut entries, &watch.read("output"));
+            (entries == now).then_some(())
         })
         .await;
     }
 }
 
-/// Starts the Go and Python clients and those that the environment names.
+/// Starts the Go client, the Python client and the programs in [`MORE_CLIENTS`].
 fn followers(url: &str) -> Vec<Client> {
     let mut script = Command::new(python());
     // the package's generated code is older than protobuf 4
@@ -151,8 +152,8 @@ fn followers(url: &str) -> Vec<Client> {
 }
 
 #[tokio::test]
-async fn clients_of_other_languages_hold_what_is_mirrored_over_kills_too() {
-    let flag = FLAG.replace(":0", &format!(":{}", take_port()));
+async fn clients_of_other_languages_stay_in_sync_over_kills() {
+    let flag = FLAG.replace(":0", &format!(":{}", unused_port()));
     let mut mirrored = Mirrored::with_flags(&[&flag]).await;
     let followers = followers(&mirrored.url());
     let agree = async |mirrored: &Mirrored, what: &str| {
@@ -170,14 +171,14 @@ async fn clients_of_other_languages_hold_what_is_mirrored_over_kills_too() {
     agree(&mirrored, "changes, live").await;
     for follower in &followers[..2] {
         let state = follower.latest().await.unwrap();
-        assert!(state["previous"].as_u64().unwrap() >= 3 * 4, "each change and delete with what was before");
+        assert!(state["previous"].as_u64().unwrap() >= 3 * 4, "each change and delete comes with the previous value");
     }
-    let mut mirrored = mirrored.killed_and_started(change).await;
-    agree(&mirrored, "changes while it was away").await;
+    let mut mirrored = mirrored.restart_after_kill(change).await;
+    agree(&mirrored, "changes while meshkeep was down").await;
     mirrored.remote.change(change).await;
     mirrored.settles("a change").await;
     agree(&mirrored, "changes after a kill").await;
     for follower in &followers {
-        assert_eq!(follower.latest().await.unwrap()["lists"], 1, "nobody had to list again");
+        assert_eq!(follower.latest().await.unwrap()["lists"], 1, "no client had to list again");
     }
 }

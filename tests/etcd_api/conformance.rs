@@ -1,8 +1,9 @@
-//! Conformance of the etcd face: random requests to a real etcd and to the face, which have the
-//! same history. Every field of every answer must be equal, except ids, leases, and revisions,
-//! which are compared by their meaning.
+//! Conformance of the etcd API: sends random requests to a real etcd and to meshkeep, which have
+//! the same history. Every field of every answer must be equal, except ids and leases. Revisions
+//! are translated before they are compared.
 //!
-//! The etcd gets the face's history by replaying the events of a watch, change by change.
+//! The etcd gets meshkeep's history: the test replays the events of a watch in the etcd, one by
+//! one.
 
 use std::collections::BTreeMap;
 
@@ -16,41 +17,41 @@ use super::Mirrored;
 use super::watches::message;
 use crate::harness::etcd::{Etcd, etcd_binaries};
 
-/// Number of requests of each kind.
-const QUESTIONS: usize = 400;
+/// Number of range requests to each release of etcd.
+const RANGE_REQUESTS: usize = 400;
 
-/// The face, and an etcd with the same history.
-struct Pair {
+/// The etcd API of a sidecar, and an etcd with the same history.
+struct ServerPair {
     face: Client,
     etcd: Client,
-    copying: WatchStream,
-    /// Revision of the etcd for each revision of the face.
+    replayed_watch: WatchStream,
+    /// Revision of the etcd for each revision of the etcd API.
     revisions: BTreeMap<i64, i64>,
     keys: Vec<Vec<u8>>,
 }
 
 /// Key, value, create revision, mod revision and version, as the etcd has them.
-type Plain = (Vec<u8>, Vec<u8>, i64, i64, i64);
+type ComparableKey = (Vec<u8>, Vec<u8>, i64, i64, i64);
 
-impl Pair {
+impl ServerPair {
     async fn new(mut face: Client, etcd: &Etcd) -> Self {
-        // the face's revisions start at its first start; a watch from an earlier revision receives
-        // that one as the compact revision
+        // the revisions of the etcd API begin with meshkeep's first start; a watch from an earlier
+        // revision is refused with the first revision as its compact revision
         let options = |revision| WatchOptions::new().with_all_keys().with_start_revision(revision);
         let mut before = face.watch("", Some(options(1))).await.unwrap();
         assert!(message(&mut before).await.created());
         let first = message(&mut before).await.compact_revision();
-        let mut copying = face.watch("", Some(options(first))).await.unwrap();
-        assert!(message(&mut copying).await.created());
-        Self { face, etcd: etcd.client().await, copying, revisions: BTreeMap::new(), keys: Vec::new() }
+        let mut replayed_watch = face.watch("", Some(options(first))).await.unwrap();
+        assert!(message(&mut replayed_watch).await.created());
+        Self { face, etcd: etcd.client().await, replayed_watch, revisions: BTreeMap::new(), keys: Vec::new() }
     }
 
-    /// Replays the face's changes in the etcd, up to the face's current revision.
-    async fn copy(&mut self) {
+    /// Replays the changes in the etcd, up to the current revision of the etcd API.
+    async fn replay(&mut self) {
         let head = self.face.get("none", None).await.unwrap().header().unwrap().revision();
-        self.copying.request_progress().await.unwrap();
+        self.replayed_watch.request_progress().await.unwrap();
         loop {
-            let reported = message(&mut self.copying).await;
+            let reported = message(&mut self.replayed_watch).await;
             assert!(!reported.canceled(), "{reported:?}");
             for event in reported.events() {
                 let kv = event.kv().unwrap();
@@ -60,34 +61,35 @@ impl Pair {
                 };
                 self.revisions.insert(kv.mod_revision(), header.unwrap().revision());
             }
-            let upto = reported.header().unwrap().revision();
-            if reported.watch_id() == -1 && upto >= head {
+            let progress = reported.header().unwrap().revision();
+            if reported.watch_id() == -1 && progress >= head {
                 break;
             }
             if reported.watch_id() == -1 {
-                self.copying.request_progress().await.unwrap();
+                self.replayed_watch.request_progress().await.unwrap();
             }
         }
         let all = self.etcd.get("", Some(GetOptions::new().with_all_keys())).await.unwrap();
         self.keys = all.kvs().iter().map(|kv| kv.key().to_vec()).collect();
     }
 
-    /// Returns whether the face wrote a heartbeat since the last copy, which it does once a minute.
-    async fn has_beaten(&mut self) -> bool {
-        let beat = self.face.get("cilium/.heartbeat", None).await.unwrap();
-        !self.revisions.contains_key(&beat.kvs()[0].mod_revision())
+    /// Returns whether meshkeep has written a heartbeat since the last replay. It writes one per
+    /// minute.
+    async fn has_new_heartbeat(&mut self) -> bool {
+        let heartbeat = self.face.get("cilium/.heartbeat", None).await.unwrap();
+        !self.revisions.contains_key(&heartbeat.kvs()[0].mod_revision())
     }
 
-    fn of_etcd(&self, revision: i64) -> i64 {
+    fn etcd_revision(&self, revision: i64) -> i64 {
         if revision == 0 { 0 } else { self.revisions[&revision] }
     }
 
-    fn plain_of_face(&self, kv: &KeyValue) -> Plain {
-        let (created, changed) = (self.of_etcd(kv.create_revision()), self.of_etcd(kv.mod_revision()));
+    fn comparable_of_face(&self, kv: &KeyValue) -> ComparableKey {
+        let (created, changed) = (self.etcd_revision(kv.create_revision()), self.etcd_revision(kv.mod_revision()));
         (kv.key().to_vec(), kv.value().to_vec(), created, changed, kv.version())
     }
 
-    fn bound(&self, random: &mut StdRng) -> Vec<u8> {
+    fn random_bound(&self, random: &mut StdRng) -> Vec<u8> {
         let mut key = self.keys[random.random_range(0..self.keys.len())].clone();
         match random.random_range(0..6) {
             0 => key.truncate(random.random_range(1..=key.len())),
@@ -99,9 +101,10 @@ impl Pair {
         key
     }
 
-    /// Returns random options, once with revisions of the face and once with those of the etcd.
-    fn options(&self, random: &mut StdRng) -> (Vec<u8>, [GetOptions; 2]) {
-        let key = self.bound(random);
+    /// Returns a random key and options: once with revisions of the etcd API, and once with the
+    /// same revisions of the etcd.
+    fn random_options(&self, random: &mut StdRng) -> (Vec<u8>, [GetOptions; 2]) {
+        let key = self.random_bound(random);
         let mut both = [GetOptions::new(), GetOptions::new()];
         let mut each = |change: &dyn Fn(GetOptions, bool) -> GetOptions| {
             both = [change(both[0].clone(), true), change(both[1].clone(), false)];
@@ -111,7 +114,7 @@ impl Pair {
             1 => each(&|options, _| options.with_from_key()),
             2 => each(&|options, _| options.with_prefix()),
             _ => {
-                let end = self.bound(random);
+                let end = self.random_bound(random);
                 each(&|options, _| options.with_range(end.clone()));
             }
         }
@@ -130,16 +133,16 @@ impl Pair {
         };
         let pick = |of_face: bool, (face, etcd): (i64, i64)| if of_face { face } else { etcd };
         if random.random_bool(0.3) {
-            let at = revision(random);
-            each(&|options, of_face| options.with_revision(pick(of_face, at)));
+            let revisions = revision(random);
+            each(&|options, of_face| options.with_revision(pick(of_face, revisions)));
         }
         if random.random_bool(0.3) {
-            let (filter, at) = (random.random_range(0..4), revision(random));
+            let (filter, revisions) = (random.random_range(0..4), revision(random));
             each(&|options, of_face| match filter {
-                0 => options.with_min_mod_revision(pick(of_face, at)),
-                1 => options.with_max_mod_revision(pick(of_face, at)),
-                2 => options.with_min_create_revision(pick(of_face, at)),
-                _ => options.with_max_create_revision(pick(of_face, at)),
+                0 => options.with_min_mod_revision(pick(of_face, revisions)),
+                1 => options.with_max_mod_revision(pick(of_face, revisions)),
+                2 => options.with_min_create_revision(pick(of_face, revisions)),
+                _ => options.with_max_create_revision(pick(of_face, revisions)),
             });
         }
         if random.random_bool(0.3) {
@@ -151,11 +154,11 @@ impl Pair {
         (key, both)
     }
 
-    fn same(&self, face: Result<GetResponse, Error>, etcd: Result<GetResponse, Error>, what: &str) {
+    fn assert_same_answer(&self, face: Result<GetResponse, Error>, etcd: Result<GetResponse, Error>, what: &str) {
         match (face, etcd) {
             (Ok(face), Ok(etcd)) => {
-                let of_face: Vec<Plain> = face.kvs().iter().map(|kv| self.plain_of_face(kv)).collect();
-                assert_eq!(of_face, plain_of_etcd(etcd.kvs()), "{what}");
+                let of_face: Vec<ComparableKey> = face.kvs().iter().map(|kv| self.comparable_of_face(kv)).collect();
+                assert_eq!(of_face, comparable_of_etcd(etcd.kvs()), "{what}");
                 assert_eq!((face.count(), face.more()), (etcd.count(), etcd.more()), "{what}");
                 let newest = self.revisions.last_key_value().unwrap();
                 assert_eq!(
@@ -172,15 +175,15 @@ impl Pair {
     }
 }
 
-fn plain_of_etcd(kvs: &[KeyValue]) -> Vec<Plain> {
+fn comparable_of_etcd(kvs: &[KeyValue]) -> Vec<ComparableKey> {
     kvs.iter().map(|kv| (kv.key().to_vec(), kv.value().to_vec(), kv.create_revision(), kv.mod_revision(), kv.version())).collect()
 }
 
-/// Starts a face whose source changes, and an etcd with its history.
-async fn pair(etcd: &Etcd) -> (Mirrored, Pair) {
+/// Starts a mirrored cluster, and replays its history in an etcd.
+async fn start_pair(etcd: &Etcd) -> (Mirrored, ServerPair) {
     let mirrored = Mirrored::start().await;
-    let mut pair = Pair::new(mirrored.face.clone(), etcd).await;
-    pair.copy().await;
+    let mut pair = ServerPair::new(mirrored.face.clone(), etcd).await;
+    pair.replay().await;
     (mirrored, pair)
 }
 
@@ -199,10 +202,11 @@ async fn change(mirrored: &mut Mirrored, random: &mut StdRng) {
     mirrored.settles("a change").await;
 }
 
-/// Comparisons of every target and operator with what a key that does not exist has.
+/// Returns comparisons of a key with the values that a missing key has, for every target and
+/// operator.
 fn comparisons(key: &[u8]) -> Vec<Compare> {
     let operators = [CompareOp::Equal, CompareOp::Greater, CompareOp::Less, CompareOp::NotEqual];
-    let each = operators.into_iter().flat_map(|operator| {
+    let compares = operators.into_iter().flat_map(|operator| {
         [
             Compare::value(key, operator, ""),
             Compare::version(key, operator, 0),
@@ -211,14 +215,14 @@ fn comparisons(key: &[u8]) -> Vec<Compare> {
             Compare::lease(key, operator, 0),
         ]
     });
-    each.flat_map(|compare| [compare.clone(), compare.with_prefix()]).collect()
+    compares.flat_map(|compare| [compare.clone(), compare.with_prefix()]).collect()
 }
 
 #[tokio::test]
-async fn comparisons_hold_where_those_of_an_etcd_do_also_with_keys_that_do_not_exist() {
+async fn comparisons_give_the_same_results_as_an_etcd() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(&binary).start().await;
-        let (_mirrored, mut pair) = pair(&etcd).await;
+        let (_mirrored, mut pair) = start_pair(&etcd).await;
         let known = pair.keys.iter().find(|key| key.starts_with(b"cilium/cache/")).unwrap().clone();
         for compare in [comparisons(&known), comparisons(b"cilium/cache/nobody")].concat() {
             let transaction = || Txn::new().when([compare.clone()]);
@@ -230,22 +234,22 @@ async fn comparisons_hold_where_those_of_an_etcd_do_also_with_keys_that_do_not_e
 }
 
 #[tokio::test]
-async fn every_answer_is_that_of_an_etcd_which_holds_the_same() {
+async fn range_answers_equal_those_of_an_etcd_with_the_same_keys() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(&binary).start().await;
-        let (mut mirrored, mut pair) = pair(&etcd).await;
+        let (mut mirrored, mut pair) = start_pair(&etcd).await;
         let mut random = StdRng::seed_from_u64(29);
         for _ in 0..4 {
             change(&mut mirrored, &mut random).await;
-            pair.copy().await;
-            for _ in 0..QUESTIONS / 4 {
-                let (key, [of_face, of_etcd]) = pair.options(&mut random);
+            pair.replay().await;
+            for _ in 0..RANGE_REQUESTS / 4 {
+                let (key, [of_face, of_etcd]) = pair.random_options(&mut random);
                 let what = format!("{} with {of_face:?}", key.escape_ascii());
                 let (face, etcd) = (pair.face.get(key.clone(), Some(of_face)).await, pair.etcd.get(key, Some(of_etcd)).await);
-                if pair.has_beaten().await {
-                    pair.copy().await;
+                if pair.has_new_heartbeat().await {
+                    pair.replay().await;
                 } else {
-                    pair.same(face, etcd, &what);
+                    pair.assert_same_answer(face, etcd, &what);
                 }
             }
         }
@@ -253,18 +257,18 @@ async fn every_answer_is_that_of_an_etcd_which_holds_the_same() {
 }
 
 #[tokio::test]
-async fn watches_tell_what_those_of_an_etcd_tell() {
+async fn watches_report_the_same_events_as_an_etcd() {
     let etcd = Etcd::builder().binary(&etcd_binaries()[0]).start().await;
-    let (mut mirrored, mut pair) = pair(&etcd).await;
+    let (mut mirrored, mut pair) = start_pair(&etcd).await;
     let mut random = StdRng::seed_from_u64(30);
     for _ in 0..3 {
         change(&mut mirrored, &mut random).await;
     }
-    pair.copy().await;
+    pair.replay().await;
     let events = |reported: &etcd_client::WatchResponse| reported.events().to_vec();
     for _ in 0..40 {
         let (from_face, from_etcd) = pair.revisions.iter().nth(random.random_range(0..pair.revisions.len())).unwrap();
-        let (key, end) = (pair.bound(&mut random), pair.bound(&mut random));
+        let (key, end) = (pair.random_bound(&mut random), pair.random_bound(&mut random));
         let options = |from: i64| WatchOptions::new().with_range(end.clone()).with_start_revision(from).with_prev_key();
         let (from_face, from_etcd) = (*from_face, *from_etcd);
         let mut of_face = pair.face.watch(key.clone(), Some(options(from_face))).await.unwrap();
@@ -280,14 +284,14 @@ async fn watches_tell_what_those_of_an_etcd_tell() {
             continue;
         }
         // the etcd's own history gives the number of expected events
-        let holds = |key_: &[u8]| key_ >= key.as_slice() && key_ < end.as_slice();
+        let is_in_range = |candidate: &[u8]| candidate >= key.as_slice() && candidate < end.as_slice();
         let mut expected = Vec::new();
-        let mut all = pair.etcd.watch("", Some(WatchOptions::new().with_all_keys().with_start_revision(from_etcd))).await.unwrap();
-        let (last, mut seen) = (*pair.revisions.last_key_value().unwrap().1, 0);
-        while seen < last {
-            for event in events(&message(&mut all).await) {
-                seen = event.kv().unwrap().mod_revision();
-                if holds(event.kv().unwrap().key()) {
+        let mut full_watch = pair.etcd.watch("", Some(WatchOptions::new().with_all_keys().with_start_revision(from_etcd))).await.unwrap();
+        let (last, mut last_seen) = (*pair.revisions.last_key_value().unwrap().1, 0);
+        while last_seen < last {
+            for event in events(&message(&mut full_watch).await) {
+                last_seen = event.kv().unwrap().mod_revision();
+                if is_in_range(event.kv().unwrap().key()) {
                     expected.push(event);
                 }
             }
@@ -299,16 +303,20 @@ async fn watches_tell_what_those_of_an_etcd_tell() {
         while reported_etcd.len() < expected.len() {
             reported_etcd.extend(events(&message(&mut of_etcd).await));
         }
-        // ignore later events: the face may have written a heartbeat since
+        // ignore later events, because meshkeep may have written a heartbeat since
         let of_face: Vec<_> = reported_face[..expected.len()]
             .iter()
             .map(|event| {
-                (event.event_type(), event.kv().map(|kv| pair.plain_of_face(kv)), event.prev_kv().map(|kv| pair.plain_of_face(kv)))
+                (
+                    event.event_type(),
+                    event.kv().map(|kv| pair.comparable_of_face(kv)),
+                    event.prev_kv().map(|kv| pair.comparable_of_face(kv)),
+                )
             })
             .collect();
-        let plain = |kv: &KeyValue| plain_of_etcd(std::slice::from_ref(kv)).remove(0);
+        let comparable = |kv: &KeyValue| comparable_of_etcd(std::slice::from_ref(kv)).remove(0);
         let of_etcd: Vec<_> =
-            reported_etcd.iter().map(|event| (event.event_type(), event.kv().map(plain), event.prev_kv().map(plain))).collect();
+            reported_etcd.iter().map(|event| (event.event_type(), event.kv().map(comparable), event.prev_kv().map(comparable))).collect();
         assert_eq!(of_face, of_etcd, "{what}");
     }
 }

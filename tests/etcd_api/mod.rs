@@ -1,4 +1,4 @@
-//! Tests of the etcd face with etcd's clients, and compared with a real etcd.
+//! Tests of meshkeep's etcd API with etcd's clients, and comparisons with a real etcd.
 
 mod agents;
 mod bounds;
@@ -18,11 +18,11 @@ use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::scene::{Remote, settles};
 use crate::harness::truth::Truth;
 
-/// Flag that enables the face.
+/// Flag that enables the etcd API, on a free port.
 const FLAG: &str = "--etcd-listen=127.0.0.1:0";
 
 /// The cluster `c01` with objects of every kind, a sidecar that mirrors it and serves it as an
-/// etcd, and a client of that face.
+/// etcd, and a client of the sidecar's etcd API.
 struct Mirrored {
     remote: Remote,
     home: Home,
@@ -41,46 +41,46 @@ impl Mirrored {
         home.write_cluster("c01", &remote.client_file());
         let meshkeep = home.start().await;
         meshkeep.reaches("c01", "live").await;
-        let face = client(&face_url(&home)).await;
+        let face = client(&etcd_api_url(&home)).await;
         let mirrored = Self { remote, home, meshkeep, face };
         mirrored.settles("the first loading").await;
         mirrored
     }
 
-    /// Waits until everything in the cluster is served.
+    /// Waits until the sidecar serves everything in the cluster.
     async fn settles(&self, after: &str) {
         settles(&self.meshkeep, &Truth::of(&self.remote.clusters).expected(), after).await;
     }
 
-    /// Kills the sidecar, changes the cluster while it is down, and starts it again until
-    /// everything is served.
-    async fn killed_and_started(mut self, meanwhile: impl FnMut(&mut MeshCluster)) -> Self {
+    /// Kills the sidecar, changes the cluster while it is down, starts it again, and waits until it
+    /// serves everything.
+    async fn restart_after_kill(mut self, meanwhile: impl FnMut(&mut MeshCluster)) -> Self {
         self.meshkeep.kill();
         self.remote.change(meanwhile).await;
         self.meshkeep = self.home.start().await;
-        self.face = client(&face_url(&self.home)).await;
+        self.face = client(&etcd_api_url(&self.home)).await;
         self.settles("a kill").await;
         self
     }
 
-    /// Returns the URL of the face.
+    /// Returns the URL of the etcd API.
     fn url(&self) -> String {
-        face_url(&self.home)
+        etcd_api_url(&self.home)
     }
 }
 
-/// Returns the URL of the face of a sidecar that has just started.
-fn face_url(home: &Home) -> String {
+/// Returns the URL of the etcd API of a sidecar that has just started.
+fn etcd_api_url(home: &Home) -> String {
     let output = home.output();
     let line = output.lines().find_map(|line| line.strip_prefix("listening on ")?.strip_suffix(" as an etcd"));
-    line.unwrap_or_else(|| panic!("no etcd face in {output}")).to_owned()
+    line.unwrap_or_else(|| panic!("no etcd API in {output}")).to_owned()
 }
 
 async fn client(url: &str) -> Client {
     Client::connect([url], Some(ConnectOptions::new())).await.unwrap()
 }
 
-/// Lists everything below a prefix.
+/// Lists all keys with a prefix.
 async fn list(client: &mut Client, prefix: &str) -> GetResponse {
     client.get(prefix, Some(GetOptions::new().with_prefix())).await.unwrap()
 }

@@ -1,12 +1,12 @@
-//! Access to the face with certificates: a client with a certificate may read what Cilium's role
-//! `local` may, and a client without one cannot connect.
+//! Access to the etcd API with certificates: a client with a certificate may read the keys that
+//! Cilium's role `local` may read, and a client without one cannot connect.
 
 use std::fs;
 
 use etcd_client::{Certificate, Client, ConnectOptions, Error, GetOptions, Identity, TlsOptions, WatchOptions};
 
 use super::watches::message;
-use super::{FLAG, face_url};
+use super::{FLAG, etcd_api_url};
 use crate::harness::certificates::{Authority, Pair};
 use crate::harness::etcd::etcd_binaries;
 use crate::harness::eventually;
@@ -26,13 +26,13 @@ async fn connect(url: &str, authority: &Authority, pair: Option<&Pair>) -> Resul
 /// A web page can reach a loopback address through a name of its own (DNS rebinding) and send any
 /// HTTP/1.1 request to it.
 #[tokio::test]
-async fn a_page_in_a_browser_reads_nothing() {
+async fn a_web_page_cannot_read_the_etcd_api() {
     let remote = Remote::start(&etcd_binaries()[0], Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
     let mut home = Home::new().with_flags(&[FLAG]);
     home.write_cluster("c01", &remote.client_file());
     let meshkeep = home.start().await;
     meshkeep.reaches("c01", "live").await;
-    let (url, browser) = (face_url(&home), http());
+    let (url, browser) = (etcd_api_url(&home), http());
     for path in ["version", "health", "metrics"] {
         let ask = |host: &str| browser.get(format!("{url}/{path}")).header("host", host).send();
         assert_eq!(ask("evil.example").await.unwrap().status(), 421, "{path}");
@@ -41,14 +41,14 @@ async fn a_page_in_a_browser_reads_nothing() {
     // a range of everything, framed as gRPC: the keys from `cilium/` to below `cilium0`
     let message = b"\x0a\x07cilium/\x12\x07cilium0";
     let body = [&[0, 0, 0, 0, u8::try_from(message.len()).unwrap()][..], message].concat();
-    let asked = browser.post(format!("{url}/etcdserverpb.KV/Range")).header("content-type", "application/grpc").body(body).send();
-    let answer = asked.await.unwrap();
+    let request = browser.post(format!("{url}/etcdserverpb.KV/Range")).header("content-type", "application/grpc").body(body).send();
+    let answer = request.await.unwrap();
     assert_eq!(answer.status(), 505);
     assert!(!String::from_utf8_lossy(&answer.bytes().await.unwrap()).contains("cilium/cache"));
 }
 
 #[tokio::test]
-async fn who_has_a_certificate_reads_what_the_role_local_may_and_nothing_else() {
+async fn a_client_certificate_grants_the_rights_of_the_role_local() {
     let remote = Remote::start(&etcd_binaries()[0], Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
     let directory = tempfile::tempdir().unwrap();
     let authority = Authority::new(directory.path(), "ca");
@@ -64,7 +64,7 @@ async fn who_has_a_certificate_reads_what_the_role_local_may_and_nothing_else() 
     let mut home = Home::new().with_only_flags(&[&socket, FLAG]).with_flags(&flags.each_ref().map(String::as_str));
     home.write_cluster("c01", &remote.client_file());
     let _meshkeep = home.start().await;
-    let url = face_url(&home);
+    let url = etcd_api_url(&home);
     assert!(url.starts_with("https://"));
     let mut face = connect(&url, &authority, Some(&agent)).await.unwrap();
     eventually("the cluster config", || {
@@ -95,10 +95,10 @@ async fn who_has_a_certificate_reads_what_the_role_local_may_and_nothing_else() 
     watch.watch("cilium/cluster-config/c01", None).await.unwrap();
     assert!(!message(&mut watch).await.canceled());
     // a client without a certificate
-    let stranger = connect(&url, &authority, None).await;
-    let asked = match stranger {
-        Ok(mut stranger) => stranger.get("cilium/cluster-config/c01", None).await.map(drop),
+    let anonymous = connect(&url, &authority, None).await;
+    let result = match anonymous {
+        Ok(mut anonymous) => anonymous.get("cilium/cluster-config/c01", None).await.map(drop),
         Err(error) => Err(error),
     };
-    assert!(asked.is_err());
+    assert!(result.is_err());
 }

@@ -1,11 +1,12 @@
-//! Reads as Cilium's agents make them: the keys of a KVStoreMesh, served at once after every start.
+//! Reads that Cilium's agents make. meshkeep serves the keys that a KVStoreMesh would write, at
+//! once after every start.
 
 use std::collections::BTreeMap;
 
 use etcd_client::{Client, Compare, CompareOp, Error, GetOptions, SortOrder, SortTarget, Txn, TxnOp, WatchOptions};
 
 use super::watches::message;
-use super::{Mirrored, client, face_url, list};
+use super::{Mirrored, client, etcd_api_url, list};
 use crate::harness::eventually;
 use crate::harness::meshkeep::{Home, http};
 use crate::harness::scene::settles;
@@ -21,17 +22,17 @@ async fn keys(client: &mut Client, prefix: &str) -> Keys {
 }
 
 fn without_heartbeat(mut keys: Keys) -> Keys {
-    keys.remove("cilium/.heartbeat").expect("must beat");
+    keys.remove("cilium/.heartbeat").expect("must have a heartbeat");
     keys
 }
 
-fn code(error: Error) -> (tonic::Code, String) {
+fn status_of(error: Error) -> (tonic::Code, String) {
     let Error::GRpcStatus(status) = error else { panic!("{error}") };
     (status.code(), status.message().to_owned())
 }
 
 #[tokio::test]
-async fn agents_find_what_a_kvstoremesh_would_write_and_find_it_again_after_a_start() {
+async fn agents_read_the_keys_of_a_kvstoremesh_before_and_after_a_restart() {
     let Mirrored { mut remote, mut home, meshkeep, mut face } = Mirrored::start().await;
     eventually("all canaries", || {
         let mut face = face.clone();
@@ -48,20 +49,20 @@ async fn agents_find_what_a_kvstoremesh_would_write_and_find_it_again_after_a_st
     let header = list(&mut face, "cilium/cluster-config/").await.header().unwrap().clone();
     assert!(header.cluster_id() != 0 && header.revision() >= all.values().map(|kv| kv.2).max().unwrap());
 
-    // again, with only the data on disk
+    // restart with only the data on disk
     meshkeep.stop().await;
     remote.proxy.cut().await;
     let meshkeep = home.start().await;
-    let mut face = client(&face_url(&home)).await;
-    let again = eventually("a heartbeat", || {
+    let mut face = client(&etcd_api_url(&home)).await;
+    let after_restart = eventually("a heartbeat", || {
         let mut face = face.clone();
         async move { Some(keys(&mut face, "cilium/").await).filter(|keys| keys.contains_key("cilium/.heartbeat")) }
     })
     .await;
-    assert_eq!(without_heartbeat(again), all, "nothing has changed");
-    let after = list(&mut face, "cilium/cluster-config/").await.header().unwrap().clone();
-    assert_eq!(after.cluster_id(), header.cluster_id());
-    assert!(after.revision() > header.revision());
+    assert_eq!(without_heartbeat(after_restart), all, "nothing has changed");
+    let header_after = list(&mut face, "cilium/cluster-config/").await.header().unwrap().clone();
+    assert_eq!(header_after.cluster_id(), header.cluster_id());
+    assert!(header_after.revision() > header.revision());
     // a client that watched before continues without a list: only the heartbeat has changed
     let options = WatchOptions::new().with_prefix().with_start_revision(header.revision() + 1);
     let mut watch = face.watch("cilium/", Some(options)).await.unwrap();
@@ -69,42 +70,42 @@ async fn agents_find_what_a_kvstoremesh_would_write_and_find_it_again_after_a_st
     let reported = watch.message().await.unwrap().unwrap();
     let reported: Vec<&str> = reported.events().iter().map(|event| event.kv().unwrap().key_str().unwrap()).collect();
     assert_eq!(reported, ["cilium/.heartbeat"]);
-    // after the loss of the store the history is a new one
+    // without its store, meshkeep begins a new history
     meshkeep.stop().await;
     std::fs::remove_dir_all(home.data_directory()).unwrap();
     let _meshkeep = home.start().await;
-    let mut face = client(&face_url(&home)).await;
+    let mut face = client(&etcd_api_url(&home)).await;
     let lost = list(&mut face, "cilium/cluster-config/").await;
     assert_ne!(lost.header().unwrap().cluster_id(), header.cluster_id());
     remote.change(|_| {}).await;
 }
 
 #[tokio::test]
-async fn what_writes_is_refused_and_what_cannot_be_read_is_said_in_etcds_words() {
+async fn writes_and_invalid_reads_get_the_errors_of_an_etcd() {
     let mirrored = Mirrored::start().await;
     let mut face = mirrored.face.clone();
     let denied = (tonic::Code::PermissionDenied, "etcdserver: permission denied".to_owned());
-    assert_eq!(code(face.put("a", "b", None).await.unwrap_err()), denied);
-    assert_eq!(code(face.delete("a", None).await.unwrap_err()), denied);
-    assert_eq!(code(face.compact(1, None).await.unwrap_err()), denied);
+    assert_eq!(status_of(face.put("a", "b", None).await.unwrap_err()), denied);
+    assert_eq!(status_of(face.delete("a", None).await.unwrap_err()), denied);
+    assert_eq!(status_of(face.compact(1, None).await.unwrap_err()), denied);
     let put = Txn::new().and_then([TxnOp::put("a", "b", None)]);
-    assert_eq!(code(face.txn(put).await.unwrap_err()), denied);
+    assert_eq!(status_of(face.txn(put).await.unwrap_err()), denied);
     let read = Txn::new()
         .when([Compare::version("cilium/cluster-config/c01", CompareOp::Greater, 0), Compare::version("none", CompareOp::Equal, 0)])
         .and_then([TxnOp::get("cilium/cluster-config/c01", None)]);
     let read = face.txn(read).await.unwrap();
     assert!(read.succeeded() && read.op_responses().len() == 1);
-    let at = |revision: i64| Some(GetOptions::new().with_prefix().with_revision(revision));
+    let at_revision = |revision: i64| Some(GetOptions::new().with_prefix().with_revision(revision));
     let head = list(&mut face, "cilium/cluster-config/").await.header().unwrap().revision();
     let future = (tonic::Code::OutOfRange, "etcdserver: mvcc: required revision is a future revision".to_owned());
-    assert_eq!(code(face.get("cilium/", at(head + 1_000_000)).await.unwrap_err()), future);
-    assert_eq!(code(face.get("", None).await.unwrap_err()).1, "etcdserver: key is not provided");
+    assert_eq!(status_of(face.get("cilium/", at_revision(head + 1_000_000)).await.unwrap_err()), future);
+    assert_eq!(status_of(face.get("", None).await.unwrap_err()).1, "etcdserver: key is not provided");
     // a lease has no effect, but is granted
     let lease = face.lease_grant(900, None).await.unwrap();
     assert_eq!(lease.ttl(), 900);
-    let (mut keeper, mut kept) = face.lease_keep_alive(lease.id()).await.unwrap();
+    let (mut keeper, mut renewals) = face.lease_keep_alive(lease.id()).await.unwrap();
     keeper.keep_alive().await.unwrap();
-    assert!(kept.message().await.unwrap().unwrap().ttl() > 0);
+    assert!(renewals.message().await.unwrap().unwrap().ttl() > 0);
     face.lease_revoke(lease.id()).await.unwrap();
     let status = face.status().await.unwrap();
     assert_eq!((status.version(), status.leader()), ("3.7.0", 1));
@@ -120,13 +121,13 @@ async fn what_writes_is_refused_and_what_cannot_be_read_is_said_in_etcds_words()
 
 /// All pages of a list are read at the revision of the first page, regardless of later changes.
 #[tokio::test]
-async fn a_list_that_goes_on_is_of_one_moment() {
+async fn all_pages_of_a_list_have_the_revision_of_the_first() {
     let Mirrored { mut remote, home: _home, meshkeep, mut face } = Mirrored::start().await;
     let before = keys(&mut face, "cilium/cache/").await;
     let page = |revision: i64| GetOptions::new().with_range("cilium/cache0").with_limit(7).with_revision(revision);
     let first = face.get("cilium/cache/", Some(page(0))).await.unwrap();
     assert_eq!((first.count(), first.more()), (i64::try_from(before.len()).unwrap(), true));
-    let (revision, mut found) = (first.header().unwrap().revision(), first.kvs().to_vec());
+    let (revision, mut received) = (first.header().unwrap().revision(), first.kvs().to_vec());
     loop {
         let keys = remote.clusters[0].keys_of("ip/v1");
         remote
@@ -136,35 +137,36 @@ async fn a_list_that_goes_on_is_of_one_moment() {
             })
             .await;
         settles(&meshkeep, &Truth::of(&remote.clusters).expected(), "a change").await;
-        let start = [found.last().unwrap().key(), &[0]].concat();
+        let start = [received.last().unwrap().key(), &[0]].concat();
         let next = face.get(start, Some(page(revision))).await.unwrap();
         assert!(next.header().unwrap().revision() > revision);
-        assert_eq!(next.count() + i64::try_from(found.len()).unwrap(), first.count());
-        found.extend(next.kvs().iter().cloned());
+        assert_eq!(next.count() + i64::try_from(received.len()).unwrap(), first.count());
+        received.extend(next.kvs().iter().cloned());
         if !next.more() {
             break;
         }
     }
-    let found: Keys = found
+    let received: Keys = received
         .iter()
         .map(|kv| (kv.key_str().unwrap().to_owned(), (kv.value().to_vec(), kv.create_revision(), kv.mod_revision(), kv.version())))
         .collect();
-    assert_eq!(found, before);
+    assert_eq!(received, before);
 }
 
 #[tokio::test]
-async fn metrics_count_what_clients_ask_and_what_is_open() {
+async fn metrics_count_ranges_and_open_watches() {
     let mut mirrored = Mirrored::start().await;
     let face = &mut mirrored.face;
-    let (revision, prefix) = (|at: i64| Some(GetOptions::new().with_prefix().with_revision(at)), GetOptions::new().with_prefix());
+    let (at_revision, prefix) =
+        (|revision: i64| Some(GetOptions::new().with_prefix().with_revision(revision)), GetOptions::new().with_prefix());
     for _ in 0..3 {
         face.get("cilium/cache/", Some(prefix.clone())).await.unwrap();
     }
     let mut stream = face.kv_client().get_stream("cilium/cache/", Some(prefix)).await.unwrap();
     while stream.message().await.unwrap().is_some() {}
     face.txn(Txn::new().and_then([TxnOp::get("a", None)])).await.unwrap();
-    code(face.get("cilium/", revision(i64::MAX)).await.unwrap_err());
-    code(face.get("", None).await.unwrap_err());
+    status_of(face.get("cilium/", at_revision(i64::MAX)).await.unwrap_err());
+    status_of(face.get("", None).await.unwrap_err());
     let mut watch = face.watch("cilium/", None).await.unwrap();
     assert!(message(&mut watch).await.created());
     watch.watch("cilium/cache/", None).await.unwrap();
@@ -193,7 +195,7 @@ async fn metrics_count_what_clients_ask_and_what_is_open() {
 }
 
 #[tokio::test]
-async fn a_meshkeep_mirrors_what_another_serves() {
+async fn meshkeep_mirrors_the_etcd_api_of_another_meshkeep() {
     let mut first = Mirrored::start().await;
     let mut second_home = Home::new();
     second_home.write_cluster("c01", &format!("endpoints:\n- {}\n", first.url()));
@@ -217,8 +219,9 @@ async fn a_meshkeep_mirrors_what_another_serves() {
 /// The revision of a list in progress stays readable even if the remembered changes no longer reach
 /// back to it.
 #[tokio::test]
-async fn a_list_goes_on_over_more_changes_than_are_remembered() {
-    // some networks occur twice, but more than 16,384 different ones remain
+async fn a_list_stays_readable_beyond_the_remembered_changes() {
+    // some of the added addresses are equal, but more than `RING_LENGTH_MAX` (16,384) different
+    // ones remain
     const ADDED: u32 = 18_000;
     let Mirrored { mut remote, home: _home, meshkeep: _meshkeep, mut face } = Mirrored::start().await;
     let before = keys(&mut face, "cilium/cache/").await;
@@ -228,15 +231,15 @@ async fn a_list_goes_on_over_more_changes_than_are_remembered() {
     remote.change(|cluster| cluster.add_endpoints(ADDED)).await;
     let all = i64::try_from(remote.clusters[0].entries.len()).unwrap();
     assert!(all > 17_000);
-    eventually("all of them", || {
+    eventually("all entries", || {
         let mut face = face.clone();
         async move { (face.get("cilium/cache/", Some(page(0).with_count_only())).await.unwrap().count() == all).then_some(()) }
     })
     .await;
-    let rest = face.get([first.kvs().last().unwrap().key(), &[0]].concat(), Some(page(revision).with_limit(1_000))).await.unwrap();
-    let found = first.kvs().iter().chain(rest.kvs()).map(|kv| (kv.key_str().unwrap().to_owned(), kv.mod_revision()));
-    assert_eq!(found.collect::<BTreeMap<_, _>>(), before.iter().map(|(key, kv)| (key.clone(), kv.2)).collect());
-    // a revision that no list uses is not kept
-    let unknown = code(face.get("cilium/cache/", Some(page(revision - 1))).await.unwrap_err());
+    let remaining = face.get([first.kvs().last().unwrap().key(), &[0]].concat(), Some(page(revision).with_limit(1_000))).await.unwrap();
+    let received = first.kvs().iter().chain(remaining.kvs()).map(|kv| (kv.key_str().unwrap().to_owned(), kv.mod_revision()));
+    assert_eq!(received.collect::<BTreeMap<_, _>>(), before.iter().map(|(key, kv)| (key.clone(), kv.2)).collect());
+    // a revision that no list in progress uses is compacted
+    let unknown = status_of(face.get("cilium/cache/", Some(page(revision - 1))).await.unwrap_err());
     assert_eq!(unknown, (tonic::Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted".to_owned()));
 }

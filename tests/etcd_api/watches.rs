@@ -5,30 +5,30 @@ use std::collections::BTreeSet;
 
 use etcd_client::{Client, EventType, WatchFilterType, WatchOptions, WatchResponse, WatchStream};
 
-use super::{FLAG, Mirrored, client, face_url, list, values};
+use super::{FLAG, Mirrored, client, etcd_api_url, list, values};
 use crate::harness::PATIENCE;
 use crate::harness::mesh::MeshCluster;
 use crate::harness::scene::settles;
 use crate::harness::truth::Truth;
 
 pub(super) async fn message(watch: &mut WatchStream) -> WatchResponse {
-    tokio::time::timeout(PATIENCE, watch.message()).await.expect("must be reported").unwrap().expect("must stand")
+    tokio::time::timeout(PATIENCE, watch.message()).await.expect("must get a response in time").unwrap().expect("must stay open")
 }
 
-async fn from(face: &mut Client, key: &str, options: WatchOptions) -> WatchStream {
+async fn start_watch(face: &mut Client, key: &str, options: WatchOptions) -> WatchStream {
     let mut watch = face.watch(key, Some(options)).await.unwrap();
     assert!(message(&mut watch).await.created());
     watch
 }
 
 #[tokio::test]
-async fn a_watch_reports_each_change_once_and_its_progress_is_never_ahead() {
+async fn a_watch_reports_each_change_once_and_no_progress_ahead_of_it() {
     let Mirrored { mut remote, home: _home, meshkeep: _meshkeep, mut face } = Mirrored::start().await;
     let listed = list(&mut face, "cilium/cache/ip/").await;
-    let mut held = values(&listed);
+    let mut copy = values(&listed);
     let first = listed.header().unwrap().revision();
     let options = || WatchOptions::new().with_prefix().with_start_revision(first + 1);
-    let mut watch = from(&mut face, "cilium/cache/ip/", options().with_prev_key()).await;
+    let mut watch = start_watch(&mut face, "cilium/cache/ip/", options().with_prev_key()).await;
     // the second watch on the same stream receives only deletes
     watch.watch("cilium/cache/ip/", Some(options().with_filters([WatchFilterType::NoPut]))).await.unwrap();
     let second = message(&mut watch).await;
@@ -57,10 +57,10 @@ async fn a_watch_reports_each_change_once_and_its_progress_is_never_ahead() {
                 assert!(kv.mod_revision() > last, "each revision once, in order");
                 last = kv.mod_revision();
                 reported += 1;
-                let before = held.remove(kv.key());
+                let before = copy.remove(kv.key());
                 assert_eq!(event.prev_kv().map(|kv| kv.value().to_vec()), before);
                 if event.event_type() == EventType::Put {
-                    held.insert(kv.key().to_vec(), kv.value().to_vec());
+                    copy.insert(kv.key().to_vec(), kv.value().to_vec());
                 }
             }
         }
@@ -69,7 +69,7 @@ async fn a_watch_reports_each_change_once_and_its_progress_is_never_ahead() {
     let progress = message(&mut watch).await;
     assert!(progress.events().is_empty() && progress.watch_id() == -1);
     assert!(progress.header().unwrap().revision() >= last);
-    assert_eq!(held, values(&list(&mut face, "cilium/cache/ip/").await));
+    assert_eq!(copy, values(&list(&mut face, "cilium/cache/ip/").await));
     watch.cancel(0).await.unwrap();
     let canceled = message(&mut watch).await;
     assert!(canceled.canceled() && canceled.watch_id() == 0 && canceled.cancel_reason().is_empty());
@@ -78,10 +78,10 @@ async fn a_watch_reports_each_change_once_and_its_progress_is_never_ahead() {
 /// From a revision of an earlier start, a watch receives the newest state of each changed key, in
 /// order, and the deletes.
 #[tokio::test]
-async fn a_watch_from_before_a_start_ends_with_the_truth() {
+async fn a_watch_from_before_a_restart_ends_with_the_true_state() {
     let mut mirrored = Mirrored::start().await;
     let listed = list(&mut mirrored.face, "cilium/cache/").await;
-    let mut held = values(&listed);
+    let mut copy = values(&listed);
     let first = listed.header().unwrap().revision();
     for _ in 0..3 {
         let keys = mirrored.remote.clusters[0].keys_of("ip/v1");
@@ -92,34 +92,34 @@ async fn a_watch_from_before_a_start_ends_with_the_truth() {
         mirrored.remote.change(change).await;
     }
     mirrored.settles("some changes").await;
-    let mut mirrored = mirrored.killed_and_started(|_| {}).await;
+    let mut mirrored = mirrored.restart_after_kill(|_| {}).await;
     let face = &mut mirrored.face;
-    let mut watch = from(face, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(first + 1)).await;
+    let mut watch = start_watch(face, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(first + 1)).await;
     let (mut last, mut seen) = (first, BTreeSet::new());
     let now = values(&list(face, "cilium/cache/").await);
-    while held != now {
+    while copy != now {
         let response = message(&mut watch).await;
         assert!(!response.canceled(), "{response:?}");
         for event in response.events() {
             let kv = event.kv().unwrap();
             assert!(kv.mod_revision() > last && kv.mod_revision() <= response.header().unwrap().revision());
-            assert!(seen.insert(kv.key().to_vec()), "the newest state of each key alone");
+            assert!(seen.insert(kv.key().to_vec()), "only the newest state of each key");
             last = kv.mod_revision();
             match event.event_type() {
-                EventType::Put => held.insert(kv.key().to_vec(), kv.value().to_vec()),
-                EventType::Delete => held.remove(kv.key()),
+                EventType::Put => copy.insert(kv.key().to_vec(), kv.value().to_vec()),
+                EventType::Delete => copy.remove(kv.key()),
             };
         }
     }
 }
 
 #[tokio::test]
-async fn a_watch_from_below_the_known_deletes_is_compacted_and_so_is_one_from_the_future() {
+async fn a_watch_from_below_the_kept_deletes_or_ahead_is_compacted() {
     // only the newest delete is remembered
     let Mirrored { mut remote, mut home, meshkeep, mut face } = Mirrored::with_flags(&[FLAG, "--tombstone-max-count=1"]).await;
     let first = list(&mut face, "cilium/cache/").await.header().unwrap().revision();
     let keys = remote.clusters[0].keys_of("ip/v1");
-    let mut live = from(&mut face, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(first + 1)).await;
+    let mut live = start_watch(&mut face, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(first + 1)).await;
     remote.change(|cluster| keys[..3].iter().for_each(|key| cluster.delete(key))).await;
     let expected = Truth::of(&remote.clusters).expected();
     settles(&meshkeep, &expected, "some deletes").await;
@@ -132,18 +132,18 @@ async fn a_watch_from_below_the_known_deletes_is_compacted_and_so_is_one_from_th
     meshkeep.stop().await;
     let meshkeep = home.start().await;
     settles(&meshkeep, &expected, "a start").await;
-    let mut face = client(&face_url(&home)).await;
+    let mut face = client(&etcd_api_url(&home)).await;
     let mut compacted = 0;
     // a watch at or before a forgotten delete reports the compaction or a delete that is
     // remembered, and never stays silent
     for revision in first + 1..=deleted {
-        let mut watch = from(&mut face, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(revision)).await;
+        let mut watch = start_watch(&mut face, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(revision)).await;
         let reported = message(&mut watch).await;
         if reported.canceled() {
             assert!(reported.compact_revision() > revision && reported.events().is_empty());
             compacted += 1;
             let from_there = WatchOptions::new().with_prefix().with_start_revision(reported.compact_revision());
-            let mut watch = from(&mut face, "cilium/cache/", from_there).await;
+            let mut watch = start_watch(&mut face, "cilium/cache/", from_there).await;
             watch.request_progress().await.unwrap();
             assert!(!message(&mut watch).await.canceled());
         } else {
@@ -155,31 +155,31 @@ async fn a_watch_from_below_the_known_deletes_is_compacted_and_so_is_one_from_th
     let metrics = meshkeep.text("/metrics").await;
     assert!(metrics.contains(&format!("meshkeep_etcd_watches_compacted_total {compacted}\n")), "{metrics}");
     let head = list(&mut face, "cilium/cache/").await.header().unwrap().revision();
-    // heartbeats may arrive meanwhile
-    let mut watch = from(&mut face, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(head + 100)).await;
+    // a hundred, because heartbeats may be written meanwhile
+    let mut watch = start_watch(&mut face, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(head + 100)).await;
     let reported = message(&mut watch).await;
     assert!(reported.canceled() && reported.compact_revision() > 0 && reported.events().is_empty(), "{reported:?}");
-    let mut watch = from(&mut face, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(head + 1)).await;
+    let mut watch = start_watch(&mut face, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(head + 1)).await;
     watch.request_progress().await.unwrap();
     assert!(!message(&mut watch).await.canceled());
 }
 
-/// Events that do not fit into one answer: neither the revision in an answer's header nor a
+/// If the events do not fit into one answer, neither the revision in an answer's header nor a
 /// progress notification is ahead of an event that follows.
 #[tokio::test]
-async fn a_watch_that_is_reported_in_pieces_has_no_head_and_no_progress_ahead_of_them() {
+async fn a_watch_that_is_reported_in_parts_has_no_revision_ahead() {
     const ADDED: u32 = 3_000;
     let mut mirrored = Mirrored::start().await;
     let first = list(&mut mirrored.face, "cilium/cache/ip/").await.header().unwrap().revision();
     mirrored.remote.change(|cluster| cluster.add_endpoints(ADDED)).await;
-    mirrored.settles("many new ones").await;
-    // from the newest changes in memory first, then from the store
+    mirrored.settles("many new entries").await;
+    // the first round reads the changes from memory, the second one from the store
     for _ in 0..2 {
         let options = WatchOptions::new().with_prefix().with_start_revision(first + 1);
         let mut watch = mirrored.face.watch("cilium/cache/ip/", Some(options)).await.unwrap();
         watch.request_progress().await.unwrap();
-        let (mut head, mut pieces, mut reported, mut progress) = (0, 0, BTreeSet::new(), false);
-        while reported.len() < ADDED as usize || !progress {
+        let (mut head, mut answers, mut keys, mut progress) = (0, 0, BTreeSet::new(), false);
+        while keys.len() < ADDED as usize || !progress {
             let response = message(&mut watch).await;
             let revision = response.header().unwrap().revision();
             if response.created() {
@@ -188,14 +188,14 @@ async fn a_watch_that_is_reported_in_pieces_has_no_head_and_no_progress_ahead_of
             for event in response.events() {
                 let kv = event.kv().unwrap();
                 assert!(kv.mod_revision() > head && kv.mod_revision() <= revision, "{} at {head} in {revision}", kv.mod_revision());
-                assert!(reported.insert(kv.key().to_vec()));
+                assert!(keys.insert(kv.key().to_vec()));
             }
             assert!(revision >= head);
             head = revision;
-            pieces += usize::from(!response.events().is_empty());
+            answers += usize::from(!response.events().is_empty());
             progress |= response.watch_id() == -1;
         }
-        assert!(pieces > 2, "all of it in {pieces} answers");
-        mirrored = mirrored.killed_and_started(|_| {}).await;
+        assert!(answers > 2, "all events in {answers} answers");
+        mirrored = mirrored.restart_after_kill(|_| {}).await;
     }
 }

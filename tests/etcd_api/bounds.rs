@@ -1,5 +1,5 @@
-//! Limits of one client of the etcd face, and that other clients are not affected by a client that
-//! reaches them.
+//! Limits for one client of the etcd API. A client that reaches a limit must not affect other
+//! clients.
 
 use std::net::IpAddr;
 
@@ -8,21 +8,21 @@ use tonic::Code;
 use tonic::transport::Endpoint;
 
 use super::watches::message;
-use super::{Mirrored, face_url, list};
+use super::{Mirrored, etcd_api_url, list};
 use crate::harness::PATIENCE;
 
-/// Connects a client from its own address, because clients are distinguished by address.
-pub(super) async fn client_at(url: &str, address: [u8; 4]) -> Client {
+/// Connects a client from the given address, because the server distinguishes clients by address.
+pub(super) async fn client_with_address(url: &str, address: [u8; 4]) -> Client {
     let endpoint = Endpoint::from_shared(url.to_owned()).unwrap().local_address(Some(IpAddr::from(address)));
     Client::from_channel(Channel::Tonic(endpoint.connect().await.unwrap()), None).await.unwrap()
 }
 
 #[tokio::test]
-async fn watches_of_one_client_keep_16_mib_of_keys_and_say_why_there_is_no_more() {
+async fn watches_of_one_client_use_at_most_16_mib_of_keys() {
     const KEY_BYTES: usize = 1 << 20;
     let Mirrored { mut remote, home, meshkeep: _meshkeep, face: _ } = Mirrored::start().await;
-    let url = face_url(&home);
-    let mut greedy = client_at(&url, [127, 0, 0, 2]).await;
+    let url = etcd_api_url(&home);
+    let mut greedy = client_with_address(&url, [127, 0, 0, 2]).await;
     // `key` and `range_end` together are larger than a request to etcd may be
     let range = WatchOptions::new().with_range(vec![b'l'; 1 << 20]);
     let mut watch = greedy.watch(vec![b'k'; (1 << 19) + 1], Some(range)).await.unwrap();
@@ -36,12 +36,12 @@ async fn watches_of_one_client_keep_16_mib_of_keys_and_say_why_there_is_no_more(
             break reported;
         }
         watches.push(watch);
-        assert!(watches.len() < 100, "there is no bound");
+        assert!(watches.len() < 100, "there is no limit");
     };
     assert!(refused.cancel_reason().contains("this client's watches"), "{refused:?}");
-    assert_eq!(watches.len(), 15, "16 MiB with what is kept next to the keys");
-    // other clients continue
-    let mut other = client_at(&url, [127, 0, 0, 3]).await;
+    assert_eq!(watches.len(), 15, "16 MiB including what each watch needs in addition to its key");
+    // other clients are not affected
+    let mut other = client_with_address(&url, [127, 0, 0, 3]).await;
     let from = list(&mut other, "cilium/cache/ip/").await.header().unwrap().revision();
     let options = WatchOptions::new().with_prefix().with_start_revision(from + 1);
     let mut live = other.watch("cilium/cache/ip/", Some(options)).await.unwrap();
@@ -52,9 +52,9 @@ async fn watches_of_one_client_keep_16_mib_of_keys_and_say_why_there_is_no_more(
     // a cancelled or closed watch frees its slot
     watches[0].cancel(0).await.unwrap();
     assert!(message(&mut watches[0]).await.canceled());
-    let mut one = greedy.watch(vec![b'k'; KEY_BYTES], None).await.unwrap();
-    assert!(!message(&mut one).await.canceled());
-    drop((watches, one));
+    let mut replacement = greedy.watch(vec![b'k'; KEY_BYTES], None).await.unwrap();
+    assert!(!message(&mut replacement).await.canceled());
+    drop((watches, replacement));
     let freed = async {
         loop {
             let mut watch = greedy.watch(vec![b'k'; KEY_BYTES], None).await.unwrap();
@@ -68,12 +68,12 @@ async fn watches_of_one_client_keep_16_mib_of_keys_and_say_why_there_is_no_more(
 
 /// Builds a transaction with `inner` nested transactions of `ranges` ranges each.
 fn tree(inner: usize, ranges: usize) -> Txn {
-    let inner_one = || TxnOp::txn(Txn::new().and_then(vec![TxnOp::get("cilium/.heartbeat", None); ranges]));
-    Txn::new().and_then((0..inner).map(|_| inner_one()).collect::<Vec<_>>())
+    let nested = || TxnOp::txn(Txn::new().and_then(vec![TxnOp::get("cilium/.heartbeat", None); ranges]));
+    Txn::new().and_then((0..inner).map(|_| nested()).collect::<Vec<_>>())
 }
 
 #[tokio::test]
-async fn a_transaction_has_1024_operations_in_its_whole_tree_and_128_along_a_path() {
+async fn a_transaction_may_have_1024_operations_and_128_along_a_path() {
     let Mirrored { remote: _remote, home: _home, meshkeep: _meshkeep, mut face } = Mirrored::start().await;
     // 8 nested transactions with 120 ranges each
     let answer = face.txn(tree(8, 120)).await.unwrap();
@@ -82,9 +82,9 @@ async fn a_transaction_has_1024_operations_in_its_whole_tree_and_128_along_a_pat
         other => panic!("{other:?}"),
     });
     assert_eq!(inner.collect::<Vec<_>>(), [120; 8]);
-    for (too_large, said) in [(tree(9, 113), "a transaction may have 1024"), (tree(1, 128), "too many operations in txn request")] {
-        let Err(Error::GRpcStatus(refused)) = face.txn(too_large).await else { panic!("must be refused: {said}") };
-        assert!(refused.code() == Code::InvalidArgument && refused.message().contains(said), "{refused}");
+    for (too_large, expected) in [(tree(9, 113), "a transaction may have 1024"), (tree(1, 128), "too many operations in txn request")] {
+        let Err(Error::GRpcStatus(refused)) = face.txn(too_large).await else { panic!("must be refused: {expected}") };
+        assert!(refused.code() == Code::InvalidArgument && refused.message().contains(expected), "{refused}");
     }
     // the keys together must be within etcd's maximum request size
     let long = vec![TxnOp::get(vec![b'k'; 1 << 20], None); 2];

@@ -1,5 +1,5 @@
-//! Copies of the data directory. A client that continues from the revision that it knows ends with
-//! the correct state or is asked to list again, whichever copy it reaches.
+//! Clients of copies of the data directory. A client may resume from its last revision at any copy:
+//! either it reaches the true state, or its watch is compacted and it lists again.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ use meshkeep::internals::store::{Group, Store};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::watches::message;
-use super::{FLAG, Mirrored, client, face_url, list, values};
+use super::{FLAG, Mirrored, client, etcd_api_url, list, values};
 use crate::harness::mesh::MeshCluster;
 use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::scene::{Remote, settles};
@@ -21,24 +21,24 @@ const PREFIX: &str = "cilium/cache/";
 
 /// An etcd client that lists, follows the changes, and lists again if its watch was compacted.
 struct Reflector {
-    held: BTreeMap<Vec<u8>, Vec<u8>>,
+    entries: BTreeMap<Vec<u8>, Vec<u8>>,
     revision: i64,
     lists: usize,
 }
 
 impl Reflector {
     async fn start(face: &mut Client) -> Self {
-        let mut reflector = Self { held: BTreeMap::new(), revision: 0, lists: 0 };
+        let mut reflector = Self { entries: BTreeMap::new(), revision: 0, lists: 0 };
         reflector.list(face).await;
         reflector
     }
 
     async fn list(&mut self, face: &mut Client) {
         let listed = list(face, PREFIX).await;
-        (self.held, self.revision, self.lists) = (values(&listed), listed.header().unwrap().revision(), self.lists + 1);
+        (self.entries, self.revision, self.lists) = (values(&listed), listed.header().unwrap().revision(), self.lists + 1);
     }
 
-    /// Continues from the newest revision that it knows until it has received all changes.
+    /// Watches from its last revision until it has received all changes.
     async fn follow(&mut self, face: &mut Client) {
         let mut watch = face.watch(PREFIX, Some(WatchOptions::new().with_prefix().with_start_revision(self.revision + 1))).await.unwrap();
         assert!(message(&mut watch).await.created());
@@ -53,8 +53,8 @@ impl Reflector {
             for event in response.events() {
                 let kv = event.kv().unwrap();
                 match event.event_type() {
-                    EventType::Put => self.held.insert(kv.key().to_vec(), kv.value().to_vec()),
-                    EventType::Delete => self.held.remove(kv.key()),
+                    EventType::Put => self.entries.insert(kv.key().to_vec(), kv.value().to_vec()),
+                    EventType::Delete => self.entries.remove(kv.key()),
                 };
             }
             self.revision = self.revision.max(response.header().unwrap().revision());
@@ -64,9 +64,9 @@ impl Reflector {
         }
     }
 
-    async fn has_the_truth(&self, face: &mut Client) {
+    async fn assert_equal_to_list(&self, face: &mut Client) {
         let listed = list(face, PREFIX).await;
-        assert_eq!(self.held, values(&listed), "{} lists", self.lists);
+        assert_eq!(self.entries, values(&listed), "{} lists", self.lists);
     }
 }
 
@@ -94,17 +94,17 @@ fn copy_tree(from: &Path, to: &Path) {
 }
 
 /// Creates the directories of another sidecar that starts with a copy of the store.
-fn copied(remote: &Remote, data: &Path) -> Home {
+fn home_with_copy(remote: &Remote, data: &Path) -> Home {
     let home = Home::new().with_flags(&[FLAG]);
     home.write_cluster("c01", &remote.client_file());
     copy_tree(data, &home.data_directory());
     home
 }
 
-async fn started(home: &mut Home, remote: &Remote, after: &str) -> (Meshkeep, Client) {
+async fn start_settled(home: &mut Home, remote: &Remote, after: &str) -> (Meshkeep, Client) {
     let meshkeep = home.start().await;
     settles(&meshkeep, &Truth::of(&remote.clusters).expected(), after).await;
-    let face = client(&face_url(home)).await;
+    let face = client(&etcd_api_url(home)).await;
     (meshkeep, face)
 }
 
@@ -113,41 +113,41 @@ async fn cluster_id(face: &mut Client) -> u64 {
 }
 
 #[tokio::test]
-async fn a_restored_backup_goes_on_from_what_it_knows_and_from_nothing_that_came_later() {
+async fn a_restored_backup_resumes_only_revisions_that_it_knows() {
     let Mirrored { mut remote, mut home, meshkeep, mut face } = Mirrored::start().await;
     let mut early = Reflector::start(&mut face).await;
-    let lineage = cluster_id(&mut face).await;
+    let original_cluster_id = cluster_id(&mut face).await;
     meshkeep.stop().await;
     let backup = tempfile::tempdir().unwrap();
     copy_tree(&home.data_directory(), backup.path());
     for quiet in [false, true] {
-        let (meshkeep, mut face) = started(&mut home, &remote, "a start").await;
+        let (meshkeep, mut face) = start_settled(&mut home, &remote, "a start").await;
         early.follow(&mut face).await;
-        assert_eq!(early.lists, 1, "as over any start");
-        let mut reflector = Reflector { held: early.held.clone(), ..early };
+        assert_eq!(early.lists, 1, "a restart needs no new list");
+        let mut reflector = Reflector { entries: early.entries.clone(), ..early };
         for _ in 0..5 {
             churn(&mut remote).await;
         }
         settles(&meshkeep, &Truth::of(&remote.clusters).expected(), "changes that the backup lacks").await;
         reflector.follow(&mut face).await;
-        reflector.has_the_truth(&mut face).await;
+        reflector.assert_equal_to_list(&mut face).await;
         meshkeep.kill();
         std::fs::remove_dir_all(home.data_directory()).unwrap();
         copy_tree(backup.path(), &home.data_directory());
         if !quiet {
             churn(&mut remote).await;
         }
-        let (meshkeep, mut face) = started(&mut home, &remote, "a restored backup").await;
-        // more changes than there were after the backup, so that plain counting would have reached
-        // those revisions again
+        let (meshkeep, mut face) = start_settled(&mut home, &remote, "a restored backup").await;
+        // more changes than the restore lost: if revisions were only counted, the lost ones would
+        // be used a second time
         for _ in 0..8 {
             churn(&mut remote).await;
         }
         settles(&meshkeep, &Truth::of(&remote.clusters).expected(), "changes after the restore").await;
-        assert_eq!(cluster_id(&mut face).await, lineage);
+        assert_eq!(cluster_id(&mut face).await, original_cluster_id);
         reflector.follow(&mut face).await;
-        reflector.has_the_truth(&mut face).await;
-        assert_eq!(reflector.lists, 2, "it knew revisions that this store did not announce");
+        reflector.assert_equal_to_list(&mut face).await;
+        assert_eq!(reflector.lists, 2, "the client knew revisions that this store never announced");
         early = Reflector { lists: 1, ..reflector };
         meshkeep.stop().await;
         std::fs::remove_dir_all(backup.path()).unwrap();
@@ -156,18 +156,19 @@ async fn a_restored_backup_goes_on_from_what_it_knows_and_from_nothing_that_came
 }
 
 #[tokio::test]
-async fn a_client_may_change_between_copies_that_run_side_by_side() {
+async fn a_client_may_switch_between_running_copies() {
     let Mirrored { mut remote, mut home, meshkeep, .. } = Mirrored::start().await;
     meshkeep.stop().await;
-    let mut other = copied(&remote, &home.data_directory());
-    let (mut first, mut second) = (started(&mut home, &remote, "the first").await, started(&mut other, &remote, "its copy").await);
+    let mut other = home_with_copy(&remote, &home.data_directory());
+    let (mut first, mut second) =
+        (start_settled(&mut home, &remote, "the first").await, start_settled(&mut other, &remote, "its copy").await);
     let mut reflector = Reflector::start(&mut first.1).await;
     for _ in 0..4 {
         for (meshkeep, face) in [&mut second, &mut first] {
             churn(&mut remote).await;
             settles(meshkeep, &Truth::of(&remote.clusters).expected(), "changes with a copy").await;
             reflector.follow(face).await;
-            reflector.has_the_truth(face).await;
+            reflector.assert_equal_to_list(face).await;
         }
     }
     assert!(reflector.lists > 4, "{} lists", reflector.lists);
@@ -175,22 +176,22 @@ async fn a_client_may_change_between_copies_that_run_side_by_side() {
 
 /// A client continues after a volume snapshot of a running process, which captures one moment.
 #[tokio::test]
-async fn a_snapshot_of_a_running_store_knows_what_was_announced_before_it() {
+async fn a_snapshot_of_a_running_store_knows_all_earlier_revisions() {
     let Mirrored { mut remote, home, meshkeep, mut face } = Mirrored::start().await;
     let mut before = Reflector::start(&mut face).await;
     let mut after = Reflector::start(&mut face).await;
     let pid = Pid::from_raw(meshkeep.id().cast_signed()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
-    let mut copy = copied(&remote, &home.data_directory());
+    let mut copy = home_with_copy(&remote, &home.data_directory());
     kill_process(pid, Signal::CONT).unwrap();
     churn(&mut remote).await;
     settles(&meshkeep, &Truth::of(&remote.clusters).expected(), "changes after the snapshot").await;
     after.follow(&mut face).await;
     drop(meshkeep);
-    let (_copied, mut face) = started(&mut copy, &remote, "a snapshot").await;
+    let (_copied, mut face) = start_settled(&mut copy, &remote, "a snapshot").await;
     for (reflector, lists) in [(&mut before, 1), (&mut after, 2)] {
         reflector.follow(&mut face).await;
-        reflector.has_the_truth(&mut face).await;
+        reflector.assert_equal_to_list(&mut face).await;
         assert_eq!(reflector.lists, lists);
     }
 }
@@ -198,25 +199,26 @@ async fn a_snapshot_of_a_running_store_knows_what_was_announced_before_it() {
 /// Copies of a store that contains a time in the future get different cluster ids, because they
 /// cannot know which revisions others announce.
 #[tokio::test]
-async fn copies_whose_clock_was_set_back_are_other_clusters() {
+async fn copies_with_a_clock_set_back_get_different_cluster_ids() {
     let Mirrored { remote, mut home, meshkeep, mut face } = Mirrored::start().await;
-    let lineage = cluster_id(&mut face).await;
+    let original_cluster_id = cluster_id(&mut face).await;
     let mut reflector = Reflector::start(&mut face).await;
     meshkeep.stop().await;
-    let to_come = (SystemTime::now() + Duration::from_secs(3_600)).duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros();
+    let future_us = (SystemTime::now() + Duration::from_secs(3_600)).duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros();
     let (store, _) = Store::open(&home.data_directory(), Duration::ZERO).unwrap();
-    let sequence_reserved = Some(Sequence(u64::try_from(to_come).unwrap()));
+    let sequence_reserved = Some(Sequence(u64::try_from(future_us).unwrap()));
     store.apply(&Group { sequence_reserved, ..Group::default() }).unwrap();
     store.close().unwrap();
-    let mut other = copied(&remote, &home.data_directory());
-    let (mut first, mut second) = (started(&mut home, &remote, "a clock set back").await, started(&mut other, &remote, "a copy").await);
+    let mut other = home_with_copy(&remote, &home.data_directory());
+    let (mut first, mut second) =
+        (start_settled(&mut home, &remote, "a clock set back").await, start_settled(&mut other, &remote, "a copy").await);
     let ids = [cluster_id(&mut first.1).await, cluster_id(&mut second.1).await];
-    assert!(ids[0] != ids[1] && !ids.contains(&lineage), "{ids:?} and {lineage}");
+    assert!(ids[0] != ids[1] && !ids.contains(&original_cluster_id), "{ids:?} and {original_cluster_id}");
     reflector.follow(&mut second.1).await;
-    reflector.has_the_truth(&mut second.1).await;
-    assert_eq!(reflector.lists, 1, "what was announced before is known");
-    // revisions of the first are unknown to the second
+    reflector.assert_equal_to_list(&mut second.1).await;
+    assert_eq!(reflector.lists, 1, "both copies know the revisions from before the copy");
+    // the second copy does not know revisions of the first
     reflector.list(&mut first.1).await;
     reflector.follow(&mut second.1).await;
-    reflector.has_the_truth(&mut second.1).await;
+    reflector.assert_equal_to_list(&mut second.1).await;
 }
