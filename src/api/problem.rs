@@ -7,94 +7,44 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
 use crate::dto::problem::ProblemDocument;
+pub(crate) use crate::dto::values::closed::ProblemCode;
 use crate::handle::{DecodedBudgetError, StoreLoading};
 
 /// `Retry-After` in seconds for temporary errors: the store is loading, or there is no free slot
 /// for a stream or scan.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
-/// Codes of the errors of the API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ProblemCode {
-    BadParameter,
-    BadRequest,
-    Unauthorized,
-    NotFound,
-    UnknownRoute,
-    MethodNotAllowed,
-    NotAcceptable,
-    ExpiredPosition,
-    BodyTimeout,
-    TooLarge,
-    UnsupportedMediaType,
-    UnknownHost,
-    TooManyStreams,
-    TooBusy,
-    Internal,
-    Loading,
-    MemoryLimitReached,
-    Stopping,
-    TooOld,
-}
-
 impl ProblemCode {
-    /// All codes in order of status.
-    pub(crate) const ALL: [Self; 19] = [
-        Self::BadParameter,
-        Self::BadRequest,
-        Self::Unauthorized,
-        Self::NotFound,
-        Self::UnknownRoute,
-        Self::MethodNotAllowed,
-        Self::NotAcceptable,
-        Self::BodyTimeout,
-        Self::ExpiredPosition,
-        Self::TooLarge,
-        Self::UnsupportedMediaType,
-        Self::UnknownHost,
-        Self::TooManyStreams,
-        Self::TooBusy,
-        Self::Internal,
-        Self::Loading,
-        Self::MemoryLimitReached,
-        Self::Stopping,
-        Self::TooOld,
-    ];
-
     pub(crate) const fn status(self) -> StatusCode {
         self.parts().0
     }
 
-    pub(crate) const fn name(self) -> &'static str {
+    pub(crate) const fn title(self) -> &'static str {
         self.parts().1
     }
 
-    pub(crate) const fn title(self) -> &'static str {
-        self.parts().2
-    }
-
-    /// Returns the HTTP status, the name and the title of a code.
-    const fn parts(self) -> (StatusCode, &'static str, &'static str) {
+    /// Returns the HTTP status and the title of a code.
+    const fn parts(self) -> (StatusCode, &'static str) {
         match self {
-            Self::BadParameter => (StatusCode::BAD_REQUEST, "badParameter", "A parameter cannot be used"),
-            Self::BadRequest => (StatusCode::BAD_REQUEST, "badRequest", "The request cannot be read"),
-            Self::Unauthorized => (StatusCode::UNAUTHORIZED, "unauthorized", "A bearer token is needed"),
-            Self::NotFound => (StatusCode::NOT_FOUND, "notFound", "There is no such object"),
-            Self::UnknownRoute => (StatusCode::NOT_FOUND, "unknownRoute", "There is no such path"),
-            Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "methodNotAllowed", "The path does not support this method"),
-            Self::NotAcceptable => (StatusCode::NOT_ACCEPTABLE, "notAcceptable", "No form of the answer is acceptable"),
-            Self::ExpiredPosition => (StatusCode::GONE, "expiredPosition", "The position can no longer be served"),
-            Self::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "bodyTimeout", "The body did not arrive in time"),
-            Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "tooLarge", "The request is too large"),
-            Self::UnsupportedMediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupportedMediaType", "The body is not application/json"),
-            Self::UnknownHost => (StatusCode::MISDIRECTED_REQUEST, "unknownHost", "meshkeep does not accept the Host of the request"),
-            Self::TooManyStreams => (StatusCode::TOO_MANY_REQUESTS, "tooManyStreams", "Too many streams are open"),
-            Self::TooBusy => (StatusCode::TOO_MANY_REQUESTS, "tooBusy", "Too many long requests are in progress"),
-            Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal", "meshkeep failed to answer"),
-            Self::Loading => (StatusCode::SERVICE_UNAVAILABLE, "loading", "The store is still loading"),
-            Self::MemoryLimitReached => (StatusCode::SERVICE_UNAVAILABLE, "memoryLimitReached", "The memory for decoded values is in use"),
-            Self::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping", "meshkeep is shutting down"),
-            Self::TooOld => (StatusCode::SERVICE_UNAVAILABLE, "tooOld", "The answer is older than maxAge allows"),
+            Self::BadParameter => (StatusCode::BAD_REQUEST, "A parameter cannot be used"),
+            Self::BadRequest => (StatusCode::BAD_REQUEST, "The request cannot be read"),
+            Self::Unauthorized => (StatusCode::UNAUTHORIZED, "A bearer token is needed"),
+            Self::NotFound => (StatusCode::NOT_FOUND, "There is no such object"),
+            Self::UnknownRoute => (StatusCode::NOT_FOUND, "There is no such path"),
+            Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "The path does not support this method"),
+            Self::NotAcceptable => (StatusCode::NOT_ACCEPTABLE, "No form of the answer is acceptable"),
+            Self::ExpiredPosition => (StatusCode::GONE, "The position can no longer be served"),
+            Self::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "The body did not arrive in time"),
+            Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "The request is too large"),
+            Self::UnsupportedMediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "The body is not application/json"),
+            Self::UnknownHost => (StatusCode::MISDIRECTED_REQUEST, "meshkeep does not accept the Host of the request"),
+            Self::TooManyStreams => (StatusCode::TOO_MANY_REQUESTS, "Too many streams are open"),
+            Self::TooBusy => (StatusCode::TOO_MANY_REQUESTS, "Too many long requests are in progress"),
+            Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "meshkeep failed to answer"),
+            Self::Loading => (StatusCode::SERVICE_UNAVAILABLE, "The store is still loading"),
+            Self::MemoryLimitReached => (StatusCode::SERVICE_UNAVAILABLE, "The memory for decoded values is in use"),
+            Self::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "meshkeep is shutting down"),
+            Self::TooOld => (StatusCode::SERVICE_UNAVAILABLE, "The answer is older than maxAge allows"),
         }
     }
 
@@ -207,15 +157,15 @@ impl Problem {
 
     /// Returns the problem document. `instance` is the path of the request, if known.
     pub(crate) fn document(self, instance: Option<String>) -> ProblemDocument {
-        let (status, code, title) = self.code.parts();
-        let (problem_type, status) = (format!("/problems/{code}"), status.as_u16());
+        let (status, title) = self.code.parts();
+        let (problem_type, status) = (format!("/problems/{}", self.code), status.as_u16());
         ProblemDocument {
             problem_type,
             title: title.into(),
             status,
             detail: self.detail,
             instance,
-            code: code.into(),
+            code: self.code.into(),
             age_seconds: self.age_seconds,
         }
     }

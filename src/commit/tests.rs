@@ -8,7 +8,7 @@ use std::{fs, thread};
 use super::*;
 use crate::feed::Retention;
 use crate::model::{
-    Change, ClusterId, ClusterName, FindingObject, Kind, MaxConnectedClusters, Object, Revision, Scope, Severity, SourceStamp,
+    Change, ClusterId, ClusterName, FindingKind, FindingObject, Kind, MaxConnectedClusters, Object, Revision, Scope, SourceStamp,
 };
 use crate::store::{Store, StoreError};
 use crate::wire::{self, Context};
@@ -102,18 +102,7 @@ fn empty_snapshot() -> MirrorSnapshot {
 
 /// Adds a finding, or resolves it.
 fn finding(is_current: bool) -> Command {
-    let clusters = vec!["paris".to_owned()];
-    let finding = FindingObject {
-        id: "heldEntries/paris".to_owned(),
-        kind: "heldEntries",
-        severity: Severity::Info,
-        clusters,
-        detail: String::new(),
-        advice: String::new(),
-        since: None,
-        count: None,
-        key: None,
-    };
+    let finding = FindingObject::new(FindingKind::HeldEntries, "paris", ["paris"], "");
     let key = finding.stream_key();
     Command::Findings(vec![(key, is_current.then(|| Arc::new(Object::Finding(finding.into()))))])
 }

@@ -1,9 +1,9 @@
 //! The settings in force.
 
-use std::borrow::Cow;
-
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+
+use super::values::SettingSource;
 
 /// The settings that `meshkeep serve` uses.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -23,7 +23,7 @@ pub(crate) struct Setting {
     /// repeatable.
     pub(crate) values: Vec<String>,
     /// Layer that the value comes from: `flag`, `environment`, `file` or `default`.
-    pub(crate) source: Cow<'static, str>,
+    pub(crate) source: SettingSource,
     /// Place where the value is set, as text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) origin: Option<String>,

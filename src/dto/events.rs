@@ -1,7 +1,5 @@
 //! The change stream: its events, and parts of it in single answers.
 
-use std::borrow::Cow;
-
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
@@ -9,6 +7,7 @@ use utoipa::ToSchema;
 use super::objects::Backend;
 use super::problem::ProblemDocument;
 use super::status::ClusterAge;
+use super::values::{EventReason, EventType, ResetReason, StreamedKind, SyncMode};
 use crate::dto::streamed::StreamedObject;
 
 /// One event of the stream. Its members depend on `type`.
@@ -17,10 +16,10 @@ use crate::dto::streamed::StreamedObject;
 pub(crate) struct WatchEvent {
     /// `reset`, `upsert`, `patch`, `delete`, `cluster`, `synced`, `bookmark` or `error`.
     #[serde(rename = "type")]
-    pub(crate) event_type: Cow<'static, str>,
+    pub(crate) event_type: EventType,
     /// Only in `upsert`, `patch`, `delete` and `cluster`: kind of the object.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) kind: Option<Cow<'static, str>>,
+    pub(crate) kind: Option<StreamedKind>,
     /// Only in `upsert`, `patch`, `delete` and `cluster`: the key in `cilium/cache` form. A cluster
     /// has the key of its cluster config, a finding has `problem/<type>/<cluster>/<subject>`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,10 +33,10 @@ pub(crate) struct WatchEvent {
     /// Reason of a `delete`: `deleted`, `leftFilter`, `clusterRemoved` or `unknown`. Reason of a
     /// `reset`: `initial`, `expired`, `foreignEpoch`, `rolledBack` or `malformed`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) reason: Option<Cow<'static, str>>,
+    pub(crate) reason: Option<EventReason>,
     /// Only in `synced`: `snapshot` or `replay`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) mode: Option<Cow<'static, str>>,
+    pub(crate) mode: Option<SyncMode>,
     /// Only in `synced`: number of upserts and deletes that were sent for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) count: Option<u64>,
@@ -96,7 +95,7 @@ pub(crate) struct Changes {
     /// The client must drop its copy before it applies the events, for this reason. The first event
     /// is a `reset` with the same reason.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) reset: Option<Cow<'static, str>>,
+    pub(crate) reset: Option<ResetReason>,
 }
 
 /// Deserializes an object of a known kind. Objects of other kinds, which a newer server may send,

@@ -2,10 +2,10 @@
 //!
 //! Their size does not grow with the mesh.
 
-use std::borrow::Cow;
-
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+
+use super::values::{Kind, Origin, Phase, UnknownAge};
 
 /// Sources and age of a list.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -17,7 +17,7 @@ pub(crate) struct ListMeta {
     /// `live` if all sources are live, `restored` if any comes from the store and is not confirmed,
     /// otherwise `neverRead`. Left out if there are no sources.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) origin: Option<Cow<'static, str>>,
+    pub(crate) origin: Option<Origin>,
     /// Summary of the sources.
     #[serde(flatten)]
     pub(crate) sources: Sources,
@@ -53,7 +53,7 @@ pub(crate) struct Source {
     /// The cluster.
     pub(crate) cluster: String,
     /// Kind: `node`, `service`, `identity`, `ipcache`, `serviceExport` or `endpointSlice`.
-    pub(crate) kind: Cow<'static, str>,
+    pub(crate) kind: Kind,
     /// Origin and age.
     #[serde(flatten)]
     pub(crate) age: SourceAge,
@@ -65,10 +65,10 @@ pub(crate) struct Source {
 pub(crate) struct SourceAge {
     /// `live`: the source confirmed the data since meshkeep started. `restored`: from the store,
     /// not confirmed yet. `neverRead`: no complete list was ever read.
-    pub(crate) origin: Cow<'static, str>,
+    pub(crate) origin: Origin,
     /// Phase of the connection to the cluster. Left out if the cluster is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) phase: Option<Cow<'static, str>>,
+    pub(crate) phase: Option<Phase>,
     /// Time at which the source's etcd last answered. Left out if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_contact: Option<String>,
@@ -87,7 +87,7 @@ pub(crate) struct SourceAge {
     /// `unknown` if the source is itself a KVStoreMesh's copy: the age of the copy's own source
     /// cannot be known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) source_age: Option<Cow<'static, str>>,
+    pub(crate) source_age: Option<UnknownAge>,
     /// `true` if the source lost the data together with its lease or its cluster config. meshkeep
     /// retains it until the source is back.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -105,10 +105,10 @@ pub(crate) struct ItemMeta {
     /// `live`, `restored` or `neverRead`. If the answer joins several clusters, the same rule as
     /// for a list.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) origin: Option<Cow<'static, str>>,
+    pub(crate) origin: Option<Origin>,
     /// Phase of the connection to the cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) phase: Option<Cow<'static, str>>,
+    pub(crate) phase: Option<Phase>,
     /// Time at which the source's etcd last answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_contact: Option<String>,
@@ -124,7 +124,7 @@ pub(crate) struct ItemMeta {
     pub(crate) revision: Option<i64>,
     /// `unknown` if the source is itself a KVStoreMesh's copy.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) source_age: Option<Cow<'static, str>>,
+    pub(crate) source_age: Option<UnknownAge>,
     /// `true` if the source lost this object. meshkeep retains it until the source is back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) stale: Option<bool>,

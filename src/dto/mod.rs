@@ -1,8 +1,7 @@
 //! JSON shapes of answers and events: one flat struct each. Unset members are left out, never null.
 //!
 //! `api` builds them from readings, and `cli` reads them. `cli` may be older than the server, so it
-//! ignores unknown members, and enumerations are strings here (`api::openapi::closed` lists their
-//! values).
+//! ignores unknown members, and accepts unknown values of enumerations ([`values::Open`]).
 
 pub(crate) mod config;
 pub(crate) mod events;
@@ -17,6 +16,7 @@ pub(crate) mod reflection;
 pub(crate) mod status;
 pub(crate) mod streamed;
 pub(crate) mod text;
+pub(crate) mod values;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

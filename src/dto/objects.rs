@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::meta::ItemMeta;
+use super::values::{EntrySource, IdentityScope};
 use labels::LabelsOfIdentity;
 
 /// A node of a cluster.
@@ -166,7 +167,7 @@ pub(crate) struct Identity {
     #[serde(rename = "clusterID", skip_serializing_if = "Option::is_none")]
     pub(crate) cluster_id: Option<u32>,
     /// Scope: `global`, `local`, `remoteNode` or `unknown`.
-    pub(crate) scope: Cow<'static, str>,
+    pub(crate) scope: IdentityScope,
     /// Name of a reserved or well-known identity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reserved: Option<Cow<'static, str>>,
@@ -226,7 +227,7 @@ pub(crate) struct IpcacheEntry {
     pub(crate) named_ports: Vec<Port>,
     /// Source of the entry: `clustermesh`, or `node` if it is derived from a node's addresses or
     /// pod CIDRs.
-    pub(crate) source: Cow<'static, str>,
+    pub(crate) source: EntrySource,
     /// Labels of the identity. Present only in lookups, if the identity is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<BTreeMap<String, String>>)]

@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::values::ProblemCode;
+
 /// A problem document (RFC 9457).
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -23,7 +25,7 @@ pub(crate) struct ProblemDocument {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) instance: Option<String>,
     /// Machine-readable type of the error.
-    pub(crate) code: Cow<'static, str>,
+    pub(crate) code: ProblemCode,
     /// Only with `tooOld`: age that the answer would have had, in seconds. Left out if it is
     /// unknown.
     #[serde(skip_serializing_if = "Option::is_none")]

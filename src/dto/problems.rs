@@ -1,12 +1,11 @@
 //! JSON shapes of findings and of the explanation of an address.
 
-use std::borrow::Cow;
-
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::meta::{ItemMeta, ListMeta};
 use super::objects::{IpcacheEntry, Node};
+use super::values::{BackendSource, FindingKind, HintKind, Origin, Severity, Verdict, closed};
 use crate::model::FindingObject;
 
 /// Something that looks wrong in the mesh.
@@ -16,9 +15,9 @@ pub(crate) struct Finding {
     /// Id of the finding. It stays the same for as long as the finding lasts.
     pub(crate) id: String,
     /// Kind of the finding.
-    pub(crate) kind: Cow<'static, str>,
+    pub(crate) kind: FindingKind,
     /// Severity of the finding.
-    pub(crate) severity: Cow<'static, str>,
+    pub(crate) severity: Severity,
     /// The affected cluster. Left out unless the finding affects exactly one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cluster: Option<String>,
@@ -46,7 +45,7 @@ impl From<FindingObject> for Finding {
             [only] => Some(only.clone()),
             _ => None,
         };
-        Self { id, kind: kind.into(), severity: severity.api_name().into(), cluster, clusters, detail, advice, since, count, key }
+        Self { id, kind: kind.into(), severity: severity.into(), cluster, clusters, detail, advice, since, count, key }
     }
 }
 
@@ -118,15 +117,15 @@ pub(crate) struct ExplainedEntry {
     pub(crate) entry: IpcacheEntry,
     /// Verdict: `wins`, `shadowed` (by a host entry for the same address), `lessSpecific` or
     /// `outranked` (by another entry of the same prefix).
-    pub(crate) verdict: Cow<'static, str>,
+    pub(crate) verdict: Verdict,
     /// Reason of the verdict, as text.
     pub(crate) reason: String,
     /// `live` if the source has confirmed the entry since meshkeep started, otherwise `restored`.
-    pub(crate) origin: Cow<'static, str>,
+    pub(crate) origin: Origin,
 }
 
 /// A possible reason why an address has no entry of its own, or an outdated one.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Hint {
     /// `rejected`: meshkeep rejected the value that a cluster announces for the address, for a
@@ -134,7 +133,7 @@ pub(crate) struct Hint {
     /// `deleted`: an entry for exactly this address was deleted. `neverRead`, `restored`: clusters
     /// whose addresses are not known, or not confirmed. `nearest`: an entry for a nearby address,
     /// if none covers this one.
-    pub(crate) kind: Cow<'static, str>,
+    pub(crate) kind: HintKind,
     /// The reason as text.
     pub(crate) detail: String,
     /// Affected clusters, at most 20.
@@ -156,12 +155,20 @@ pub(crate) struct Hint {
     pub(crate) time: Option<String>,
 }
 
+impl Hint {
+    /// Creates a hint with only the required members, and no clusters.
+    pub(crate) fn new(kind: closed::HintKind, detail: String) -> Self {
+        let (more_clusters, prefix, node, key, time) = (None, None, None, None, None);
+        Self { kind: kind.into(), detail, clusters: Vec::new(), more_clusters, prefix, node, key, time }
+    }
+}
+
 /// A service or endpoint slice that has the address as a backend.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct BackedService {
     /// `service` or `endpointSlice`.
-    pub(crate) kind: Cow<'static, str>,
+    pub(crate) kind: BackendSource,
     /// The cluster that exports the object.
     pub(crate) cluster: String,
     /// Kubernetes namespace.

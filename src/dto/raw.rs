@@ -1,9 +1,9 @@
 //! Keys and bytes as they are mirrored, and those that could not be used.
 
-use std::borrow::Cow;
-
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+
+use super::values::StreamedKind;
 
 /// One mirrored key with the newest bytes, usable or not.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -32,7 +32,7 @@ pub(crate) struct Rejected {
     /// The key in `cilium/cache` form, or the source's key if it is not an entry.
     pub(crate) key: String,
     /// Kind of the key; `cluster` for a cluster config.
-    pub(crate) kind: Cow<'static, str>,
+    pub(crate) kind: StreamedKind,
     /// The cluster that the entry comes from.
     pub(crate) cluster: String,
     /// Reason as text; it names the field.

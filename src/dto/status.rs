@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use super::meta::ItemMeta;
 use super::reflection::ReflectionStatus;
+use super::values::{Kind, Origin, Phase, StoreState};
 
 /// The process as a whole.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -104,7 +105,7 @@ pub(crate) struct StoreStatus {
     /// `loading`. `healthy`. `lost`: storing works, but not all data from before the start is
     /// there. `failing`: meshkeep retries; new changes are only in memory or in the log. `stopped`:
     /// nothing is stored at the moment.
-    pub(crate) state: Cow<'static, str>,
+    pub(crate) state: StoreState,
     /// Error of the store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
@@ -142,12 +143,12 @@ pub(crate) struct Cluster {
     /// `waitingForCanary`, `listing`, `live`, `sourceLost`, `backingOff` or `draining`. Left out in
     /// the stream's event for a removed cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) phase: Option<Cow<'static, str>>,
+    pub(crate) phase: Option<Phase>,
     /// Seconds since the cluster entered this phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) phase_seconds: Option<f64>,
     /// `live`, or `restored` while any of the cluster's data is unconfirmed.
-    pub(crate) origin: Cow<'static, str>,
+    pub(crate) origin: Origin,
     /// Time at which the cluster's etcd last answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_contact: Option<String>,
@@ -227,7 +228,7 @@ pub(crate) struct ClusterConfigStatus {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Resource {
     /// The kind.
-    pub(crate) kind: Cow<'static, str>,
+    pub(crate) kind: Kind,
     /// Number of mirrored keys.
     pub(crate) entries: u64,
     /// Number of these keys that come from the store and are not confirmed yet.
@@ -245,7 +246,7 @@ pub(crate) struct Resource {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_event: Option<String>,
     /// `live`, `restored` or `neverRead`.
-    pub(crate) origin: Cow<'static, str>,
+    pub(crate) origin: Origin,
     /// Revision of the source up to which this kind is complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) revision: Option<i64>,
@@ -259,7 +260,7 @@ pub(crate) struct ClusterAge {
     pub(crate) cluster: String,
     /// Phase of the connection to the cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) phase: Option<Cow<'static, str>>,
+    pub(crate) phase: Option<Phase>,
     /// Age of the data in seconds: the time since the last contact or, if the last heartbeat is
     /// older than two minutes, the time since that heartbeat.
     #[serde(skip_serializing_if = "Option::is_none")]

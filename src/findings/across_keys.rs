@@ -9,10 +9,6 @@ use crate::handle;
 use crate::handle::{FindingIndex, Reading};
 use crate::model::{ClusterName, EntryKey, FindingObject, Kind, ObjectPrefix};
 
-/// Advice for overlapping pod CIDRs that no pod uses (cilium/cilium#46179).
-const WRONG_POD_CIDRS: &str =
-    "with ENI, Azure or multi-pool IPAM, some versions of Cilium announce wrong pod CIDRs (cilium/cilium#46179): upgrade them";
-
 /// Returns a finding across keys with its text.
 ///
 /// Returns `None` if the finding was resolved since the survey, or if it depends on data that is
@@ -26,7 +22,7 @@ pub(crate) fn describe(finding: &handle::Finding, survey: &FindingIndex, reading
             (clusters.len() > 1).then_some(())?;
             let detail =
                 format!("{} is announced by {}: agents use the entry that was written last", prefix_text(*prefix), list_names(&clusters));
-            finding_across_keys(finding, &clusters, detail, "give the clusters address ranges that do not overlap")
+            finding_across_keys(finding, &clusters, detail)
         }
         handle::Finding::ExportConflict(service) => export_conflict_finding(finding, service, reading)?,
         handle::Finding::IdentityOutOfRange(key) => {
@@ -35,8 +31,7 @@ pub(crate) fn describe(finding: &handle::Finding, survey: &FindingIndex, reading
             let detail = format!(
                 "{key} has identity {identity}, which is outside the range of {cluster}, {lowest} to {highest}: the key is not used"
             );
-            let advice = "check whether the cluster's id was changed while it was running";
-            FindingObject { key: Some(key.to_string()), ..finding_across_keys(finding, std::slice::from_ref(cluster), detail, advice) }
+            FindingObject { key: Some(key.to_string()), ..finding_across_keys(finding, [cluster], detail) }
         }
         handle::Finding::OverlappingNodePodCidr(cluster) => {
             let nets = &survey.overlaps(cluster)?.between_nodes;
@@ -45,7 +40,7 @@ pub(crate) fn describe(finding: &handle::Finding, survey: &FindingIndex, reading
                 "pod CIDRs of {cluster} are shared by several of its nodes, or overlap: {}; traffic to such an address goes to the node that wrote last, and agents with encryption may drop it",
                 join_with_more(names.collect(), nets.len())
             );
-            finding_across_keys(finding, std::slice::from_ref(cluster), detail, format!("give each node its own ranges; {WRONG_POD_CIDRS}"))
+            finding_across_keys(finding, [cluster], detail)
         }
         handle::Finding::OverlappingPodCidr(cluster) => {
             let overlaps = survey.overlaps(cluster)?;
@@ -58,7 +53,7 @@ pub(crate) fn describe(finding: &handle::Finding, survey: &FindingIndex, reading
             let mut clusters = others;
             clusters.push(cluster.clone());
             clusters.sort();
-            finding_across_keys(finding, &clusters, detail, format!("give the clusters pod ranges that do not overlap; {WRONG_POD_CIDRS}"))
+            finding_across_keys(finding, &clusters, detail)
         }
         handle::Finding::ServiceTooLarge(service) => service_too_large_finding(finding, service, survey, reading)?,
     };
@@ -81,8 +76,7 @@ fn dangling_host_finding(
     };
     let detail =
         format!("{cluster} has addresses on host {ip}, which is not a node of any cluster{unknown}: traffic to them has no tunnel");
-    let advice = "check whether the node was removed, or its agent does not announce it";
-    Some(finding_across_keys(finding, std::slice::from_ref(cluster), detail, advice))
+    Some(finding_across_keys(finding, [cluster], detail))
 }
 
 fn dangling_identity_finding(finding: &handle::Finding, cluster: &ClusterName, identity: u32, reading: &Reading) -> Option<FindingObject> {
@@ -90,9 +84,8 @@ fn dangling_identity_finding(finding: &handle::Finding, cluster: &ClusterName, i
     let detail = format!(
         "{cluster} has addresses with identity {identity}, but does not announce that identity: policies by label do not match them"
     );
-    let advice = "check whether its operator deleted an identity that is still in use";
     let key = reading.ip_of_identity(identity, cluster).map(|key| key.to_string());
-    Some(FindingObject { key, ..finding_across_keys(finding, std::slice::from_ref(cluster), detail, advice) })
+    Some(FindingObject { key, ..finding_across_keys(finding, [cluster], detail) })
 }
 
 fn export_conflict_finding(finding: &handle::Finding, service: &str, reading: &Reading) -> Option<FindingObject> {
@@ -106,8 +99,7 @@ fn export_conflict_finding(finding: &handle::Finding, service: &str, reading: &R
     let oldest = exports.exports.first().map(|record| &record.key.cluster);
     let clusters: BTreeSet<ClusterName> = in_conflict.chain(oldest).cloned().collect();
     let key = first.clusters.first().map(|cluster| EntryKey::new(Kind::ServiceExport, cluster.clone(), service).to_string());
-    let advice = format!("make the exported services equal in all clusters; /v1/global-services/{service} lists every conflict");
-    Some(FindingObject { key, ..finding_across_keys(finding, &clusters.into_iter().collect::<Vec<_>>(), detail, advice) })
+    Some(FindingObject { key, ..finding_across_keys(finding, clusters, detail) })
 }
 
 fn service_too_large_finding(finding: &handle::Finding, service: &str, survey: &FindingIndex, reading: &Reading) -> Option<FindingObject> {
@@ -118,14 +110,14 @@ fn service_too_large_finding(finding: &handle::Finding, service: &str, survey: &
     let detail = format!(
         "the decoded endpoint slices of service {service} need {total} bytes, {bytes} of them for {cluster}, and the limit for all decoded values is {bytes_max}: the service is listed without its backends"
     );
-    let advice =
-        format!("check what writes the endpoint slices of {cluster} (the first is {key}); if they are intended, raise --decoded-max-bytes");
-    Some(FindingObject { key: Some(key), ..finding_across_keys(finding, std::slice::from_ref(cluster), detail, advice) })
+    let found = finding_across_keys(finding, [cluster], detail);
+    let advice = found.advice.replace("{cluster}", cluster.as_str()).replace("{key}", &key);
+    Some(FindingObject { key: Some(key), advice, ..found })
 }
 
 /// Returns a finding across keys, with its id.
-fn finding_across_keys(finding: &handle::Finding, clusters: &[ClusterName], detail: String, advice: impl Into<String>) -> FindingObject {
-    FindingObject { id: finding.to_string(), ..super::finding(finding.kind_name(), "", clusters, detail, advice) }
+fn finding_across_keys(finding: &handle::Finding, clusters: impl IntoIterator<Item = impl ToString>, detail: String) -> FindingObject {
+    FindingObject::new(finding.kind(), &finding.subject(), clusters, detail)
 }
 
 fn prefix_text(prefix: ObjectPrefix) -> String {

@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::expiry::expiry_finding;
-use super::finding;
 use super::list_names;
 use super::writer::silent_writer_finding;
 use crate::dto::text::rfc3339;
 use crate::handle::{ClusterReading, REJECTED_COUNTED_MAX, Reading};
-use crate::model::{ClusterName, ClusterStatus, FindingObject, Kind, MissingConfigState, Phase, RevisionRollback};
+use crate::model::{ClusterName, ClusterStatus, FindingKind, FindingObject, Kind, MissingConfigState, Phase, RevisionRollback};
 
 /// Maximum time that a cluster may be in a phase before it lists. Agents wait a minute for a
 /// cluster (`clustermesh-sync-timeout`).
@@ -40,33 +39,26 @@ fn findings_of_cluster(cluster: &ClusterReading, reading: &Reading) -> Vec<Findi
     findings.extend(connection_finding(name, status));
     if let Some(slips) = &status.misspelt_keys {
         let detail = format!("the client file of {name} has a key that is not used: {slips}");
-        let advice = "correct the key: meshkeep reads the file again when it changes";
-        findings.push(finding("clusterFileMisspelt", name.as_str(), [name], detail, advice));
+        findings.push(cluster_finding(FindingKind::ClusterFileMisspelt, name, detail));
     }
     findings.extend(certificate_finding(name, status));
     findings.extend(config_findings(name, status));
     findings.extend(silent_writer_finding(name, status));
     if status.phase == Phase::SourceLost {
         let detail = format!("the leases of {name} are no longer renewed: meshkeep serves its last known state");
-        let advice = format!("check that the KVStoreMesh of {name}, or its clustermesh-apiserver, is running");
-        findings.push(FindingObject {
-            since: wall_clock_text(status.phase_since),
-            ..finding("sourceLost", name.as_str(), [name], detail, advice)
-        });
+        let since = wall_clock_text(status.phase_since);
+        findings.push(FindingObject { since, ..cluster_finding(FindingKind::SourceLost, name, detail) });
     }
     let held: usize = status.resources.iter().map(|resource| resource.held_count).sum();
     if held > 0 {
         let detail = format!("{held} keys of {name} disappeared with the lease of their writer and are held until the writer is back");
-        let advice = "wait until its KVStoreMesh writes or deletes them; see docs/use/holds.md";
-        findings.push(FindingObject { count: Some(held as u64), ..finding("heldEntries", name.as_str(), [name], detail, advice) });
+        findings.push(FindingObject { count: Some(held as u64), ..cluster_finding(FindingKind::HeldEntries, name, detail) });
     }
     if status.progress_unanswered {
         let detail = format!(
             "the etcd of {name} sends changes but does not answer progress requests: meshkeep cannot distinguish an idle source from a broken connection"
         );
-        let advice =
-            "check whether a proxy in between buffers streams; connect to etcd directly, or make the proxy forward gRPC without buffering";
-        findings.push(finding("progressUnanswered", name.as_str(), [name], detail, advice));
+        findings.push(cluster_finding(FindingKind::ProgressUnanswered, name, detail));
     }
     findings
 }
@@ -77,13 +69,7 @@ fn connection_finding(name: &ClusterName, status: &ClusterStatus) -> Option<Find
     let error = || status.last_error.as_deref().unwrap_or("there is no error message");
     if let Some(error) = &status.file_error {
         let detail = format!("the client file of {name} cannot be used: {error}");
-        return Some(finding(
-            "clusterFileInvalid",
-            name.as_str(),
-            [name],
-            detail,
-            "correct the file: meshkeep reads it again when it changes",
-        ));
+        return Some(cluster_finding(FindingKind::ClusterFileInvalid, name, detail));
     }
     if let Some(state) = &status.missing_config {
         return missing_config_finding(name, status, state);
@@ -96,14 +82,11 @@ fn connection_finding(name: &ClusterName, status: &ClusterStatus) -> Option<Find
     match status.failed_in {
         Some(Phase::WaitingForFiles | Phase::Connecting) if matches!(status.phase, Phase::BackingOff | Phase::Connecting) => {
             let detail = format!("{name} cannot be reached: {}", error());
-            let advice = "run `meshkeep doctor`, which tests each step of the connection; meshkeep serves the last known state";
-            return Some(finding("clusterUnreachable", name.as_str(), [name], detail, advice));
+            return Some(cluster_finding(FindingKind::ClusterUnreachable, name, detail));
         }
         Some(Phase::ReadingConfig | Phase::WaitingForCanary | Phase::Listing) => {
             let detail = format!("{name} can be reached but not read: {}", error());
-            let advice =
-                "run `meshkeep doctor`, which shows what the user may read and what is missing; meshkeep serves the last known state";
-            return Some(finding("clusterUnreadable", name.as_str(), [name], detail, advice));
+            return Some(cluster_finding(FindingKind::ClusterUnreadable, name, detail));
         }
         Some(_) | None => {}
     }
@@ -111,14 +94,17 @@ fn connection_finding(name: &ClusterName, status: &ClusterStatus) -> Option<Find
     if status.phase_since.elapsed() < limit {
         return None;
     }
-    let detail = format!("{name} has been {} for more than {} s: {}", status.phase.api_name(), limit.as_secs(), error());
+    let detail = format!("{name} has been {} for more than {} s: {}", status.phase, limit.as_secs(), error());
+    let stuck = cluster_finding(FindingKind::ClusterStuck, name, detail);
     let advice = match status.phase {
-        Phase::WaitingForFiles => "put the certificate or key at the path that the client file names",
-        Phase::ReadingConfig => "check that its clustermesh-apiserver has written cilium/cluster-config, and that the user may read it",
-        Phase::WaitingForCanary => "check that its clustermesh-apiserver or KVStoreMesh has finished its first sync",
-        _ => "run `meshkeep doctor`, which tests each step of the connection",
+        Phase::WaitingForFiles => "put the certificate or key at the path that the client file names".to_owned(),
+        Phase::ReadingConfig => {
+            "check that its clustermesh-apiserver has written cilium/cluster-config, and that the user may read it".to_owned()
+        }
+        Phase::WaitingForCanary => "check that its clustermesh-apiserver or KVStoreMesh has finished its first sync".to_owned(),
+        _ => stuck.advice,
     };
-    Some(FindingObject { since: wall_clock_text(status.phase_since), ..finding("clusterStuck", name.as_str(), [name], detail, advice) })
+    Some(FindingObject { since: wall_clock_text(status.phase_since), advice, ..stuck })
 }
 
 /// Returns the finding about an etcd without the cluster's config.
@@ -134,15 +120,14 @@ fn missing_config_finding(name: &ClusterName, status: &ClusterStatus, state: &Mi
     }
     let rest = if status.config_deleted { "; meshkeep keeps the last known state" } else { "" };
     let detail = format!("{name} is not read: {}{rest}", missing.describe(name));
-    let finding = finding("clusterConfigMissing", name.as_str(), [name], detail, missing.advice(name));
-    Some(FindingObject { since: wall_clock_text(*missing_since), ..finding })
+    let (since, advice) = (wall_clock_text(*missing_since), missing.advice(name));
+    Some(FindingObject { since, advice, ..cluster_finding(FindingKind::ClusterConfigMissing, name, detail) })
 }
 
 /// Returns the finding about the cluster's certificate that expires first.
 fn certificate_finding(name: &ClusterName, status: &ClusterStatus) -> Option<FindingObject> {
     let what = format!("the client certificate or the CA for {name}");
-    let advice = format!("renew it and replace the file that the client file of {name} names: the next connection uses it");
-    expiry_finding((name.as_str(), &what), [name], status.certificate_expiry?, &advice)
+    expiry_finding((name.as_str(), &what), [name], status.certificate_expiry?)
 }
 
 /// Returns the findings about a cluster's config, its size and its revisions.
@@ -151,19 +136,15 @@ fn config_findings(name: &ClusterName, status: &ClusterStatus) -> Vec<FindingObj
     let has_own_finding = status.missing_config.as_ref().is_some_and(|state| missing_config_finding(name, status, state).is_some());
     if status.config_deleted && !has_own_finding {
         let detail = format!("the cluster config of {name} was deleted from its etcd: meshkeep uses the last one");
-        let advice = "check that its clustermesh-apiserver or KVStoreMesh is running";
-        findings.push(finding("clusterConfigLost", name.as_str(), [name], detail, advice));
+        findings.push(cluster_finding(FindingKind::ClusterConfigLost, name, detail));
     }
     if let Some(refused) = status.refused.iter().find(|refused| refused.kind == Kind::Cluster) {
-        let key = String::from_utf8_lossy(&refused.source_key);
         let detail = format!("the cluster config of {name} cannot be used: {}; meshkeep keeps the last known state", refused.reason);
-        let advice = format!("check what wrote {key} (/v1/rejected has its value)");
         let since = Some(rfc3339(refused.first_seen));
-        findings.push(FindingObject { since, ..finding("clusterConfigRefused", name.as_str(), [name], detail, advice) });
+        findings.push(FindingObject { since, ..cluster_finding(FindingKind::ClusterConfigRefused, name, detail) });
     }
     if let Some(excess) = &status.too_large {
-        let advice = "find out what fills its etcd, or raise --cluster-max-keys or --cluster-max-bytes";
-        findings.push(finding("clusterTooLarge", name.as_str(), [name], format!("{name} is not read: {excess}"), advice));
+        findings.push(cluster_finding(FindingKind::ClusterTooLarge, name, format!("{name} is not read: {excess}")));
     }
     if let Some(RevisionRollback { error, count, last }) =
         status.revision_rollback.as_ref().filter(|one| one.last.elapsed() < WENT_BACK_REPORTED_MAX)
@@ -171,9 +152,7 @@ fn config_findings(name: &ClusterName, status: &ClusterStatus) -> Vec<FindingObj
         let detail = format!(
             "{error}; meshkeep reads {name} again each time ({count} since the start), and agents may have older data than they expect"
         );
-        let advice = "give each etcd its own address, and restart agents after a restore";
-        findings
-            .push(FindingObject { since: wall_clock_text(*last), ..finding("revisionWentBack", name.as_str(), [name], detail, advice) });
+        findings.push(FindingObject { since: wall_clock_text(*last), ..cluster_finding(FindingKind::RevisionWentBack, name, detail) });
     }
     findings
 }
@@ -187,9 +166,8 @@ fn rejected_values_finding(name: &ClusterName, reading: &Reading) -> Option<Find
         REJECTED_COUNTED_MAX.. => format!("{count} or more values of {name} were rejected: the last good values stay in use"),
         _ => format!("{count} values of {name} were rejected: the last good values stay in use"),
     };
-    let advice = format!("/v1/rejected?cluster={name} lists them with the reasons; check what wrote them");
     let count = Some(count as u64);
-    Some(FindingObject { count, key: Some(key), ..finding("rejectedValues", name.as_str(), [name], detail, advice) })
+    Some(FindingObject { count, key: Some(key), ..cluster_finding(FindingKind::RejectedValues, name, detail) })
 }
 
 /// Returns the findings about ids that several clusters have. The identities of such clusters have
@@ -206,8 +184,13 @@ fn duplicate_id_findings(clusters: &[ClusterReading]) -> impl Iterator<Item = Fi
     }
     by_id.into_iter().filter(|(_, clusters)| clusters.len() > 1).map(|(id, clusters)| {
         let detail = format!("{} all have the cluster id {id}", list_names(&clusters));
-        finding("duplicateClusterID", &id.to_string(), &clusters, detail, "give each cluster of the mesh its own id")
+        FindingObject::new(FindingKind::DuplicateClusterId, &id.to_string(), &clusters, detail)
     })
+}
+
+/// Returns a finding about one cluster.
+fn cluster_finding(kind: FindingKind, name: &ClusterName, detail: String) -> FindingObject {
+    FindingObject::new(kind, name.as_str(), [name], detail)
 }
 
 /// Converts a time of the monotonic clock to wall-clock time as text.

@@ -2,9 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::finding;
 use crate::dto::text::rfc3339;
-use crate::model::{FindingObject, Severity};
+use crate::model::{FindingKind, FindingObject, Severity};
 
 /// Times before the expiry of a certificate at which it is reported, and at which the finding
 /// becomes critical. Certificate authorities usually send reminders at these times.
@@ -16,7 +15,6 @@ pub(super) fn expiry_finding(
     (subject, what): (&str, &str),
     clusters: impl IntoIterator<Item = impl ToString>,
     expiry: SystemTime,
-    advice: &str,
 ) -> Option<FindingObject> {
     let left = expiry.duration_since(SystemTime::now()).unwrap_or_default();
     if left > REPORTED_BEFORE {
@@ -29,6 +27,6 @@ pub(super) fn expiry_finding(
         1 => format!("{what} expires at {at}, in a day"),
         days => format!("{what} expires at {at}, in {days} days"),
     };
-    let expiring = finding("certificateExpiring", subject, clusters, detail, advice);
+    let expiring = FindingObject::new(FindingKind::CertificateExpiring, subject, clusters, detail);
     Some(if left <= CRITICAL_BEFORE { FindingObject { severity: Severity::Critical, ..expiring } } else { expiring })
 }

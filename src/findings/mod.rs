@@ -2,13 +2,13 @@
 //! `--on-problem`.
 //!
 //! Findings about clusters and this process are derived from their state for each request, those
-//! across keys from a [`FindingIndex`]. Each has a kind ([`KINDS`]) with its severity.
+//! across keys from a [`FindingIndex`].
 
 mod across_keys;
 mod clusters;
 mod detector;
 mod expiry;
-mod kinds;
+mod limits;
 mod process;
 mod publisher;
 mod start_times;
@@ -23,13 +23,13 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use crate::handle::{FindingIndex, Handle, Reading};
-use crate::model::{ClusterName, FindingObject, Severity};
+use crate::model::{ClusterName, FindingKind, FindingObject, Severity};
 use crate::server::{ReloadableFile, ReloadableFiles, TlsConfig};
 use start_times::FindingStartTimes;
 
 pub(crate) use across_keys::{describe, describe_existing, namespace_and_name};
 pub(crate) use detector::detect_findings;
-pub(crate) use kinds::{KINDS, PUBLISHED_BYTES_MAX, PUBLISHED_COUNT_MAX, finding};
+pub(crate) use limits::{PUBLISHED_BYTES_MAX, PUBLISHED_COUNT_MAX};
 #[cfg(test)]
 pub(crate) use publisher::{FindingPublisher, FindingSet};
 pub(crate) use survey_task::{CurrentSurvey, SurveyHandle};
@@ -84,15 +84,14 @@ pub(crate) fn current_findings(sources: &FindingSources, reading: &Reading) -> V
 
 /// Returns the number of findings by kind and severity, 0 for kinds without any. Findings across
 /// keys count as far as the newest survey has them.
-pub(crate) fn counts(sources: &FindingSources, reading: &Reading) -> BTreeMap<(&'static str, Severity), u64> {
-    let mut counts: BTreeMap<(&'static str, Severity), u64> = KINDS.iter().map(|kind| (*kind, 0)).collect();
+pub(crate) fn counts(sources: &FindingSources, reading: &Reading) -> BTreeMap<(FindingKind, Severity), u64> {
+    let mut counts: BTreeMap<_, u64> = FindingKind::ALL.into_iter().map(|kind| ((kind, kind.severity()), 0)).collect();
     for finding in current_findings(sources, reading) {
         *counts.entry((finding.kind, finding.severity)).or_default() += 1;
     }
     let survey = sources.survey.newest();
     for (kind, count) in survey.iter().flat_map(FindingIndex::counts) {
-        let known = KINDS.iter().find(|(name, _)| *name == kind);
-        known.map(|kind| counts.insert(*kind, count));
+        counts.insert((kind, kind.severity()), count);
     }
     counts
 }

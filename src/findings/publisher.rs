@@ -108,7 +108,7 @@ impl FindingPublisher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::findings::finding;
+    use crate::model::FindingKind;
 
     fn found(findings: impl IntoIterator<Item = FindingObject>) -> FindingSet {
         let mut found = FindingSet::default();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     fn lost(cluster: &str, detail: &str) -> FindingObject {
-        finding("sourceLost", cluster, [cluster], detail, "")
+        FindingObject::new(FindingKind::SourceLost, cluster, [cluster], detail)
     }
 
     fn texts(changes: Vec<FindingChange>) -> Vec<String> {
@@ -141,7 +141,9 @@ mod tests {
 
     #[test]
     fn many_findings_are_published_in_steps_and_within_the_limits() {
-        let many = |count: usize| (0..count).map(|number| finding("staleFile", &number.to_string(), ["paris"], "x".repeat(100), ""));
+        let many = |count: usize| {
+            (0..count).map(|number| FindingObject::new(FindingKind::StaleFile, &number.to_string(), ["paris"], "x".repeat(100)))
+        };
         let mut bounded = FindingSet::default();
         let inserted_count = many(PUBLISHED_COUNT_MAX + 100).filter(|finding| bounded.insert(finding.clone())).count();
         assert_eq!(inserted_count, PUBLISHED_COUNT_MAX);

@@ -48,13 +48,14 @@ impl FindingStartTimes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::findings::finding;
+    use crate::model::FindingKind;
 
     #[test]
     fn a_finding_is_there_since_it_was_seen_first_until_it_is_over() {
         let start_times = FindingStartTimes::default();
         let record = |present: bool| {
-            let mut findings: Vec<FindingObject> = present.then(|| finding("staleFile", "x", ["paris"], "", "")).into_iter().collect();
+            let mut findings: Vec<FindingObject> =
+                present.then(|| FindingObject::new(FindingKind::StaleFile, "x", ["paris"], "")).into_iter().collect();
             start_times.record(&mut findings);
             let since = findings.pop().and_then(|finding| finding.since);
             (since, start_times.0.since.lock().unwrap().get("staleFile/x").copied())

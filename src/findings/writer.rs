@@ -1,8 +1,7 @@
 //! A writer that has been silent for too long behind an etcd that answers.
 
-use super::finding;
 use crate::dto::text::rfc3339;
-use crate::model::{ClusterName, ClusterStatus, FindingObject};
+use crate::model::{ClusterName, ClusterStatus, FindingKind, FindingObject};
 
 /// Returns the finding about a cluster whose writer puts no heartbeat.
 pub(super) fn silent_writer_finding(name: &ClusterName, status: &ClusterStatus) -> Option<FindingObject> {
@@ -19,22 +18,23 @@ pub(super) fn silent_writer_finding(name: &ClusterName, status: &ClusterStatus) 
         errors => format!("; the etcd reports {}", errors.join(", ")),
     };
     let detail = format!("the etcd of {name} answers, but {silence}{errors}: later changes in {name} are unknown");
-    let silent = finding("writerSilent", name.as_str(), [name], detail, advice(name, &writer.etcd_errors));
-    Some(FindingObject { severity, since, ..silent })
+    let silent = FindingObject::new(FindingKind::WriterSilent, name.as_str(), [name], detail);
+    let advice = alarm_advice(name, &writer.etcd_errors).unwrap_or(silent.advice);
+    Some(FindingObject { severity, since, advice, ..silent })
 }
 
-/// Returns what to do about a silent writer whose etcd reports these errors.
-fn advice(name: &ClusterName, errors: &[String]) -> String {
+/// Returns what to do about an alarm that stops the writer; `None` if the etcd reports none.
+fn alarm_advice(name: &ClusterName, errors: &[String]) -> Option<String> {
     let reports = |alarm: &str| errors.iter().any(|error| error == alarm);
     if reports("CORRUPT") {
-        format!(
+        Some(format!(
             "the members of the etcd of {name} differ: replace the corrupt one, or restart its clustermesh-apiserver with an empty etcd"
-        )
+        ))
     } else if reports("NOSPACE") {
-        format!(
+        Some(format!(
             "the database of the etcd of {name} is full: compact and defragment it or raise --quota-backend-bytes, then run `etcdctl alarm disarm`; or restart its clustermesh-apiserver with an empty etcd"
-        )
+        ))
     } else {
-        format!("check that the clustermesh-apiserver (or KVStoreMesh) of {name} runs, and that it can write to its etcd")
+        None
     }
 }

@@ -23,7 +23,7 @@ use ipnet::IpNet;
 use smol_str::SmolStr;
 
 use super::{IdentityScope, Reading};
-use crate::model::{ALLOCATED_IDENTITY_MIN, ClusterName, EntryKey, Kind, ObjectPrefix, Sequence};
+use crate::model::{ALLOCATED_IDENTITY_MIN, ClusterName, EntryKey, FindingKind, Kind, ObjectPrefix, Sequence};
 use crate::view::RecordReferences;
 
 pub use builder::FindingIndexBuilder;
@@ -48,7 +48,7 @@ pub struct FindingIndex {
     slice_bytes: SliceBytes,
     /// Current findings, with the time at which each was found.
     findings: OrdMap<Finding, SystemTime>,
-    counts: BTreeMap<&'static str, u64>,
+    counts: BTreeMap<FindingKind, u64>,
 }
 
 impl FindingIndex {
@@ -72,7 +72,7 @@ impl FindingIndex {
 
     /// Returns the number of findings by kind. A kind without current findings has 0 if it had any
     /// before.
-    pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    pub fn counts(&self) -> impl Iterator<Item = (FindingKind, u64)> {
         self.counts.iter().map(|(kind, count)| (*kind, *count))
     }
 
@@ -229,7 +229,7 @@ impl FindingIndex {
 
     fn set_finding(&mut self, finding: Finding, is_current: bool) {
         let was_current = self.has(&finding);
-        let count = self.counts.entry(finding.kind_name()).or_default();
+        let count = self.counts.entry(finding.kind()).or_default();
         if is_current && !was_current {
             *count += 1;
             self.findings.insert(finding, SystemTime::now());

@@ -36,10 +36,9 @@ use crate::model::{ClusterName, ClusterStatus, DirectoryState, MaxConnectedClust
 
 pub use crate::commit::{ChangeCounts, DecodedBudgetError, LatestChange};
 pub use crate::feed::Announcement;
-pub use crate::model::IdentityScope;
+pub use crate::model::{Affinity, IdentityScope, Origin, ResetReason, SyncMode};
 pub use crate::view::{
-    Affinity, BackendPort, CONFLICT_REASONS, ExportConflict, GlobalBackend, GlobalService, LookupMatch, MergedExports, RankReason, RawKey,
-    SelectionRule, ServiceShare,
+    BackendPort, ExportConflict, GlobalBackend, GlobalService, LookupMatch, MergedExports, RankReason, RawKey, ServiceShare,
 };
 pub use answers::explain::{EntryRole, UseReason};
 pub use answers::global_services::{LargeService, SelectedBackends, ServiceEntry};
@@ -50,7 +49,7 @@ pub use finding_sender::FindingSender;
 pub use follower::{Expired, Follower, NewestChanges};
 pub use missing_clusters::ClientFileLocation;
 pub use raw::{FormerValues, RawChange};
-pub use reading::{ClusterReading, Origin, REJECTED_COUNTED_MAX, Reading, ResourceReading, SourceMeta};
+pub use reading::{ClusterReading, REJECTED_COUNTED_MAX, Reading, ResourceReading, SourceMeta};
 pub use reflection::{Reflection, ReflectionSource};
 pub use scan::ScanEnd;
 pub use scan::work_slice::{ScanUsage, SliceLimit, WorkSlice};
@@ -59,8 +58,7 @@ pub(crate) use selection::filter_terms::{FilterTerm, filter_terms_of, may_match_
 pub use selection::selector::LabelSelector;
 pub(crate) use subscribe::SCANNED_KEYS_MAX;
 pub use subscribe::{
-    BackendsPatch, BatchLimits, CatchUpStage, DeleteCause, EncodedByteCount, ResetReason, ResumePoint, StreamEvent, StreamStart,
-    Subscription, SyncMode,
+    BackendsPatch, BatchLimits, CatchUpStage, DeleteCause, EncodedByteCount, ResumePoint, StreamEvent, StreamStart, Subscription,
 };
 
 /// Maximum time that a request waits for the store to load (docs/use/api/errors.md: 2 s, then 503).

@@ -10,8 +10,8 @@ use super::ClusterStatuses;
 use crate::commit::{DecodedBudget, DecodedBudgetError, DecodedPermit, MirrorSnapshot};
 use crate::feed::TrimmedCounts;
 use crate::model::{
-    ClusterId, ClusterName, ClusterRecord, ClusterStatus, EntryKey, Kind, MaxConnectedClusters, Object, PackedSlice, Phase, Position,
-    Record, RefusedKey, Revision, Scope, Sequence,
+    ClusterId, ClusterName, ClusterRecord, ClusterStatus, EntryKey, Kind, MaxConnectedClusters, Object, Origin, PackedSlice, Phase,
+    Position, Record, RefusedKey, Revision, Scope, Sequence,
 };
 use crate::view::{EntryRank, LookupMatch};
 
@@ -28,26 +28,6 @@ pub struct Reading {
     max_connected_clusters: MaxConnectedClusters,
     decoded: DecodedBudget,
     now: Instant,
-}
-
-/// Degree to which the source has confirmed mirrored data since the start of meshkeep. Sorted from
-/// the least certain to the most certain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Origin {
-    /// Nothing was ever read.
-    NeverRead,
-    /// Restored from the store and not confirmed yet.
-    Restored,
-    /// Confirmed by the source.
-    Live,
-}
-
-impl Origin {
-    /// Combines the origins of several sources: restored if any is, and live only if all are.
-    /// `None` without sources.
-    pub fn of_all(origins: impl Iterator<Item = Self>) -> Option<Self> {
-        origins.reduce(|all, one| if all == Self::Restored || one == Self::Restored { Self::Restored } else { all.min(one) })
-    }
 }
 
 /// Source and age of an answer (docs/develop/invariants.md, 10).

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use super::{Filter, Follower, NewestChanges, Reading};
 use crate::commit::LatestChange;
 use crate::feed::Announcement;
-use crate::model::{DeleteReason, EntryKey, Kind, Object, Position, ReaderPosition, Record, Revision, Sequence};
+use crate::model::{DeleteReason, EntryKey, Kind, Object, Position, ReaderPosition, Record, ResetReason, Revision, Sequence, SyncMode};
 use crate::view::{LiveKey, View};
 
 pub use event_batch::{BatchLimits, EncodedByteCount};
@@ -55,30 +55,6 @@ pub enum DeleteCause {
     /// The key was deleted or its object no longer matches. A replay sees only the newest state and
     /// cannot tell which.
     Unknown,
-}
-
-/// Reason why a subscriber must drop its copy (docs/use/api/streams.md).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ResetReason {
-    /// The subscriber asked for a snapshot.
-    Initial,
-    /// Deletes after the subscriber's position are no longer known.
-    Expired,
-    /// The subscriber's position is from an unknown run of meshkeep.
-    ForeignEpoch,
-    /// The subscriber's position is ahead of the changes that exist.
-    RolledBack,
-    /// The subscriber's position cannot be parsed.
-    Malformed,
-}
-
-/// Way in which a subscriber caught up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SyncMode {
-    /// A full snapshot.
-    Snapshot,
-    /// The changes since a position.
-    Replay,
 }
 
 /// Event for a subscriber.

@@ -6,7 +6,7 @@ use std::fmt;
 
 use smol_str::SmolStr;
 
-use super::{ClusterName, ObjectPrefix};
+use super::{ClosedSet, ClusterName, ObjectPrefix};
 
 /// Prefix of cluster configs (`pkg/clustermesh/utils`), identical in a cluster's own etcd and in a
 /// copy.
@@ -197,6 +197,19 @@ impl Kind {
     /// name itself is used. The name of an address space is `default` (`pkg/ipcache/kvstore.go`).
     pub(crate) const fn unscoped(self) -> Option<&'static str> {
         self.properties().unscoped
+    }
+}
+
+impl ClosedSet for Kind {
+    const SCHEMA: &'static str = "Kind";
+    const DESCRIPTION: &'static str = "A kind of mirrored object.";
+
+    fn values() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter()
+    }
+
+    fn api_name(self) -> &'static str {
+        self.api_name()
     }
 }
 

@@ -5,6 +5,7 @@
 //! defines the layout on disk.
 
 mod changes;
+mod closed_set;
 mod clusters;
 mod exact_name;
 mod key;
@@ -16,12 +17,16 @@ mod text;
 
 pub use cilium_kvstore::{Backoff, EtcdClusterId, LeaseId, Revision};
 
+pub use changes::catch_up::{ResetReason, SyncMode};
 pub use changes::change::{CanaryPoint, Change, Command, Cursor, DeletePoint, DeleteReason, PutPoint, Scope, Tombstone};
-pub use changes::finding::{FindingChange, FindingObject, Severity};
+pub use changes::finding::{FindingChange, FindingObject};
+pub use changes::finding_kind::{FindingKind, Severity};
 pub use changes::position::{Epoch, EpochSpan, Position, ReaderPosition, Sequence};
 pub use changes::record::{RawRecord, Record, Rejection, SourceStamp};
+pub use closed_set::ClosedSet;
+pub(crate) use closed_set::closed_set;
 pub use clusters::cluster::{
-    ClusterConfig, ClusterId, ClusterName, ClusterRecord, ClusterStatus, DirectoryState, MaxConnectedClusters, Phase, RefusedKey,
+    ClusterConfig, ClusterId, ClusterName, ClusterRecord, ClusterStatus, DirectoryState, MaxConnectedClusters, Origin, Phase, RefusedKey,
     ResourceStatus, RevisionRollback, UnknownPrefix,
 };
 pub use clusters::missing_config::{MissingConfig, MissingConfigState};
@@ -30,6 +35,7 @@ pub use exact_name::check_exact_name;
 pub(crate) use key::NODE_IP_MARK;
 pub use key::{EntryKey, Kind};
 pub use objects::export::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, SlicePort};
+pub use objects::global_service::{Affinity, BackendState, ConflictReason, SelectionRule};
 pub use objects::identity_labels::IdentityLabels;
 pub use objects::numeric_identity::{ALLOCATED_IDENTITY_MIN, IDENTITY_REMOTE_NODE, IdentityScope};
 pub use objects::object::{

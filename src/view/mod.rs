@@ -45,8 +45,7 @@ pub use lookups::references::RecordReferences;
 pub use records::folding::{FoldJob, FoldResult};
 pub use scopes::ScopeState;
 pub use services::{
-    Affinity, BackendPort, CONFLICT_REASONS, ExportConflict, GlobalBackend, GlobalService, LocalService, MergedExports, Selection,
-    SelectionRule, ServiceShare, select_backends,
+    BackendPort, ExportConflict, GlobalBackend, GlobalService, LocalService, MergedExports, Selection, ServiceShare, select_backends,
 };
 
 /// The mirror in memory. Cloning makes a snapshot in constant time.

@@ -19,9 +19,9 @@ use smol_str::SmolStr;
 use super::View;
 use crate::model::{ClusterName, EntryKey, Kind, Object, PackedSlice, Record};
 
-pub use exports::{CONFLICT_REASONS, ExportConflict, MergedExports};
-pub use merge::{BackendPort, BackendState, GlobalBackend, GlobalService, ServiceShare};
-pub use selection::{Affinity, LocalService, Selection, SelectionRule, select_backends};
+pub use exports::{ExportConflict, MergedExports};
+pub use merge::{BackendPort, GlobalBackend, GlobalService, ServiceShare};
+pub use selection::{LocalService, Selection, select_backends};
 
 /// Kinds of keys that contribute to a service.
 const SHARE_KINDS: [Kind; 3] = [Kind::EndpointSlice, Kind::ServiceExport, Kind::Service];

@@ -7,7 +7,7 @@ impl From<&[crate::model::Setting]> for Config {
         let items = settings.iter().cloned().map(|crate::model::Setting { name, values, source, origin, description }| Setting {
             name,
             values,
-            source: source.api_name().into(),
+            source: source.into(),
             origin,
             description,
         });

@@ -16,7 +16,7 @@ impl ServiceExport {
             session_affinity: non_empty(&export.session_affinity),
             session_affinity_timeout_seconds: export.session_affinity_timeout_seconds,
             ip_families: export.ip_families.clone(),
-            internal_traffic_policy: non_empty(&export.internal_traffic_policy),
+            internal_traffic_policy: non_empty(&export.internal_traffic_policy).map(Into::into),
             traffic_distribution: non_empty(&export.traffic_distribution),
             labels: export.labels.clone(),
             annotations: export.annotations.clone(),

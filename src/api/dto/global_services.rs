@@ -1,6 +1,7 @@
 //! Conversion of global services, for lists and single answers.
 
-use super::meta::origin_name;
+use std::cmp::Reverse;
+
 use crate::dto::meta::SourceAge;
 use crate::dto::objects::Frontend;
 use crate::dto::objects::exports::{ExportPort, ServiceExport};
@@ -8,6 +9,7 @@ use crate::dto::objects::global_services::{
     BackendSelection, ExportConflict, GlobalBackend, GlobalExports, GlobalPort, GlobalService, ServiceCluster, TooLarge,
 };
 use crate::dto::text::non_empty;
+use crate::dto::values::closed::BackendSource;
 use crate::handle::{self, LargeService, MergedExports, Origin, Reading, SelectedBackends, ServiceEntry, ServiceShare, SourceMeta};
 use crate::model::{ClusterName, Kind};
 
@@ -91,7 +93,7 @@ fn source_of(reading: &Reading, share: &ServiceShare) -> SourceMeta {
     let of_slices = || {
         let sources = share.slices.iter().map(|record| reading.source_of(record));
         // of several slices, the one with the least certain state decides
-        sources.min_by_key(|source| (source.origin, !source.held))
+        sources.min_by_key(|source| Reverse((source.origin, source.held)))
     };
     let of_service = share.service.as_ref().map(|record| reading.source_of(record));
     of_service.or_else(of_slices).unwrap_or_else(|| reading.source(&share.cluster, Kind::Service))
@@ -109,7 +111,7 @@ impl ServiceCluster {
         Self {
             cluster: share.cluster.to_string(),
             cluster_id: Some(share.cluster_id).filter(|id| *id != 0),
-            source: if service.is_some() { Kind::Service } else { Kind::EndpointSlice }.api_name().into(),
+            source: if service.is_some() { BackendSource::Service } else { BackendSource::EndpointSlice }.into(),
             include_external: share.includes_external(),
             backend_count: share.backends.len(),
             frontends: service.map(|service| service.frontends.iter().map(Frontend::from).collect()).unwrap_or_default(),
@@ -130,14 +132,14 @@ impl GlobalBackend {
         Self {
             ip: backend.ip.to_string(),
             cluster: share.cluster.to_string(),
-            origin: origin_name(origin).into(),
+            origin: origin.into(),
             stale: held.then_some(true),
             hostname: non_empty(&backend.hostname),
             zone: backend.zone.as_ref().map(|zone| zone.zone.clone()),
             hint_zones: backend.zone.as_ref().map(|zone| zone.for_zones.clone()).unwrap_or_default(),
             node_name: non_empty(&backend.node_name),
             ports: backend.ports.iter().map(port).collect(),
-            state: backend.state.api_name().into(),
+            state: backend.state.into(),
             endpoint_slices: backend.slices.clone(),
         }
     }
@@ -173,8 +175,8 @@ impl BackendSelection {
     fn new(selector: &BackendSelector, selected: &SelectedBackends) -> Self {
         Self {
             from: selector.from.to_string(),
-            affinity: selector.affinity.api_name().into(),
-            rule: selected.selection.rule.api_name().into(),
+            affinity: selector.affinity.into(),
+            rule: selected.selection.rule.into(),
             local: selected.selection.local,
             remote: selected.selection.remote,
             local_known: selected.is_local_known,

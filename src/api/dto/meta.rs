@@ -1,14 +1,16 @@
 //! Source and age of an answer (docs/develop/invariants.md, 10), in a size that does not grow with
 //! the mesh.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::api::problem::Problem;
 use crate::dto::meta::{ItemMeta, ListMeta, Source, SourceAge, Sources};
 use crate::dto::text::{rfc3339, seconds};
-use crate::handle::{Origin, Reading, SourceMeta};
+use crate::dto::values;
+use crate::dto::values::NeverRead;
+use crate::dto::values::closed::{MetaDetail, Origin, UnknownAge};
+use crate::handle::{Reading, SourceMeta};
 use crate::model::{ClusterName, Position, Record};
 
 /// Age from which on a summary names a source (docs/use/api/age-and-caching.md). A live source is
@@ -20,43 +22,32 @@ const OLD_SOURCE_AGE: Duration = Duration::from_secs(60);
 /// no larger than a small answer.
 const SOURCES_NAMED_MAX: usize = 20;
 
-/// Level of detail of `meta` (`meta=`).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum MetaDetail {
-    /// A summary of all sources, and the sources that are not live or are old.
-    #[default]
-    Summary,
-    /// Every source.
-    Full,
-    /// Only the position.
-    None,
-}
-
 /// Conditions of a request on the age of its answer, and the level of detail of `meta`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct MetaOptions {
     max_age: Option<u32>,
     /// Set if clusters that were never read are ignored.
     ignores_never_read: bool,
-    detail: MetaDetail,
+    /// `None` for a summary of all sources, and the sources that are not live or are old.
+    detail: Option<MetaDetail>,
 }
 
 impl From<&SourceMeta> for Source {
     fn from(source: &SourceMeta) -> Self {
-        Self { cluster: source.cluster.to_string(), kind: source.kind.api_name().into(), age: source.into() }
+        Self { cluster: source.cluster.to_string(), kind: source.kind.into(), age: source.into() }
     }
 }
 
 impl From<&SourceMeta> for SourceAge {
     fn from(source: &SourceMeta) -> Self {
         Self {
-            origin: origin_name(source.origin).into(),
-            phase: source.phase.map(|phase| phase.api_name().into()),
+            origin: source.origin.into(),
+            phase: source.phase.map(Into::into),
             last_contact: source.last_contact.map(rfc3339),
             last_heartbeat: source.last_heartbeat.map(rfc3339),
             age_seconds: source.age.map(seconds),
             revision: source.revision.map(|revision| revision.0),
-            source_age: source.cached.then_some("unknown".into()),
+            source_age: source.cached.then_some(UnknownAge::Unknown.into()),
             stale: source.held.then_some(true),
         }
     }
@@ -73,24 +64,16 @@ impl SourceAge {
 
 impl MetaOptions {
     /// Parses `maxAge=`, `neverRead=` and `meta=`.
-    pub(crate) fn parse(max_age: Option<u32>, never_read: Option<&str>, detail: Option<&str>) -> Result<Self, Problem> {
-        let ignores_never_read = match (never_read, max_age) {
-            (None, _) => false,
-            (Some("ignore"), Some(_)) => true,
-            (Some("ignore"), None) => {
-                return Err(Problem::bad_parameter("neverRead", "only works together with maxAge: add maxAge=SECONDS"));
-            }
-            (Some(other), _) => {
-                return Err(Problem::bad_parameter("neverRead", format!("{other:?} is not supported: the only value is ignore")));
-            }
-        };
-        let detail = match detail {
-            None => MetaDetail::Summary,
-            Some("full") => MetaDetail::Full,
-            Some("none") => MetaDetail::None,
-            Some(other) => return Err(Problem::bad_parameter("meta", format!("{other:?} is not supported: use full or none"))),
-        };
-        Ok(Self { max_age, ignores_never_read, detail })
+    pub(crate) fn parse(max_age: Option<u32>, never_read: Option<NeverRead>, detail: Option<values::MetaDetail>) -> Result<Self, Problem> {
+        if let Some(NeverRead::Unknown(other)) = never_read {
+            return Err(Problem::bad_parameter("neverRead", format!("{other:?} is not supported: the only value is ignore")));
+        }
+        if never_read.is_some() && max_age.is_none() {
+            return Err(Problem::bad_parameter("neverRead", "only works together with maxAge: add maxAge=SECONDS"));
+        }
+        let unknown = |other| Problem::bad_parameter("meta", format!("{other:?} is not supported: use full or none"));
+        let detail = detail.map(|detail| detail.into_known().map_err(unknown)).transpose()?;
+        Ok(Self { max_age, ignores_never_read: never_read.is_some(), detail })
     }
 
     /// Returns whether an answer can be refused because of its age.
@@ -100,7 +83,7 @@ impl MetaOptions {
 
     /// Returns whether the answer includes its sources.
     pub(crate) fn wants_sources(self) -> bool {
-        self.detail != MetaDetail::None
+        self.detail != Some(MetaDetail::None)
     }
 
     /// Refuses an answer whose oldest source is older than allowed.
@@ -131,20 +114,22 @@ impl MetaOptions {
 
 impl ListMeta {
     pub(crate) fn new(position: String, sources: &[SourceMeta], meta_options: MetaOptions) -> Self {
-        let origin = combined_origin(sources).filter(|_| meta_options.detail != MetaDetail::None);
+        let origin = combined_origin(sources).filter(|_| meta_options.detail != Some(MetaDetail::None));
         Self { position, origin, sources: Sources::new(sources, meta_options) }
     }
 }
 
 impl Sources {
     fn new(sources: &[SourceMeta], meta_options: MetaOptions) -> Self {
-        if meta_options.detail == MetaDetail::None || sources.is_empty() {
+        if meta_options.detail == Some(MetaDetail::None) || sources.is_empty() {
             return Self::default();
         }
         let is_remarkable = |source: &&SourceMeta| {
-            meta_options.detail == MetaDetail::Full || source.origin != Origin::Live || source.age.is_none_or(|age| age > OLD_SOURCE_AGE)
+            meta_options.detail == Some(MetaDetail::Full)
+                || source.origin != Origin::Live
+                || source.age.is_none_or(|age| age > OLD_SOURCE_AGE)
         };
-        let named_max = if meta_options.detail == MetaDetail::Full { usize::MAX } else { SOURCES_NAMED_MAX };
+        let named_max = if meta_options.detail == Some(MetaDetail::Full) { usize::MAX } else { SOURCES_NAMED_MAX };
         let remarkable = sources.iter().filter(is_remarkable).count();
         let mut is_live: BTreeMap<&ClusterName, bool> = BTreeMap::new();
         for source in sources {
@@ -165,7 +150,7 @@ impl ItemMeta {
     pub(crate) fn without_source(position: Position, sources: &[SourceMeta], meta_options: MetaOptions) -> Self {
         Self {
             cluster: None,
-            origin: combined_origin(sources).filter(|_| meta_options.detail != MetaDetail::None),
+            origin: combined_origin(sources).filter(|_| meta_options.detail != Some(MetaDetail::None)),
             phase: None,
             last_contact: None,
             last_heartbeat: None,
@@ -181,7 +166,7 @@ impl ItemMeta {
     /// Returns the `meta` of an answer from one source, to which `others` contributed.
     pub(crate) fn from_source(source: &SourceMeta, position: Position, others: &[SourceMeta], meta_options: MetaOptions) -> Self {
         let joined = Self::without_source(position, others, meta_options);
-        if meta_options.detail == MetaDetail::None {
+        if meta_options.detail == Some(MetaDetail::None) {
             return joined;
         }
         let age = SourceAge::from(source);
@@ -210,15 +195,6 @@ impl ItemMeta {
     }
 }
 
-/// Returns the name of an origin in the API.
-pub(crate) const fn origin_name(origin: Origin) -> &'static str {
-    match origin {
-        Origin::NeverRead => "neverRead",
-        Origin::Restored => "restored",
-        Origin::Live => "live",
-    }
-}
-
-fn combined_origin(sources: &[SourceMeta]) -> Option<Cow<'static, str>> {
-    Origin::of_all(sources.iter().map(|source| source.origin)).map(|origin| origin_name(origin).into())
+fn combined_origin(sources: &[SourceMeta]) -> Option<values::Origin> {
+    Origin::of_all(sources.iter().map(|source| source.origin)).map(Into::into)
 }

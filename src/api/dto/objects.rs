@@ -8,6 +8,7 @@ use super::reserved;
 use crate::dto::objects::labels::LabelsOfIdentity;
 use crate::dto::objects::{Backend, Frontend, Identity, IpcacheEntry, Node, NodeAddress, Port, Service};
 use crate::dto::text::{format_ip, format_net, non_empty};
+use crate::dto::values::closed::EntrySource;
 use crate::handle::{LookupMatch, Reading};
 use crate::model::{self, ClusterName, EntryKey, IdentityScope, Record};
 
@@ -111,7 +112,7 @@ impl Identity {
             id: identity.id,
             cluster: Some(key.cluster.to_string()),
             cluster_id: ids.cluster_id(&key.cluster),
-            scope: IdentityScope::of(identity.id).api_name().into(),
+            scope: IdentityScope::of(identity.id).into(),
             reserved: reserved::name(identity.id).map(Into::into),
             labels: LabelsOfIdentity(identity.labels.clone()),
         }
@@ -125,7 +126,7 @@ impl Identity {
     /// Returns a reserved or well-known identity that no cluster announces.
     pub(crate) fn reserved(id: u32) -> Option<Self> {
         let labels = reserved::labels(id, None)?;
-        let (scope, name) = (IdentityScope::of(id).api_name().into(), reserved::name(id).map(Into::into));
+        let (scope, name) = (IdentityScope::of(id).into(), reserved::name(id).map(Into::into));
         Some(Self { id, cluster: None, cluster_id: None, scope, reserved: name, labels: LabelsOfIdentity(labels.into()) })
     }
 }
@@ -146,7 +147,7 @@ impl IpcacheEntry {
             pod_uid: non_empty(&entry.pod_uid),
             service_account: non_empty(&entry.service_account),
             named_ports: entry.named_ports.iter().map(port).collect(),
-            source: if node.is_some() { "node" } else { "clustermesh" }.into(),
+            source: if node.is_some() { EntrySource::Node } else { EntrySource::Clustermesh }.into(),
             labels: None,
             node_name: node.map(ToOwned::to_owned),
         }

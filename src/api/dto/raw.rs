@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::dto::raw::{Entry, Rejected};
 use crate::dto::text::rfc3339;
+use crate::dto::values::closed::StreamedKind;
 use crate::model::{ClusterName, Kind, Record, RefusedKey};
 
 impl From<&Record> for Entry {
@@ -26,7 +27,7 @@ impl Rejected {
     pub(crate) fn from_source(cluster: &ClusterName, refused: &RefusedKey, has_config: bool) -> Self {
         Self {
             key: String::from_utf8_lossy(&refused.source_key).into_owned(),
-            kind: refused.kind.api_name().into(),
+            kind: StreamedKind(refused.kind).into(),
             cluster: cluster.to_string(),
             reason: refused.reason.to_string(),
             first_seen: rfc3339(refused.first_seen),
@@ -41,7 +42,7 @@ impl Rejected {
         let rejection = record.rejection.as_ref()?;
         Some(Self {
             key: record.key.to_string(),
-            kind: record.key.kind.api_name().into(),
+            kind: StreamedKind(record.key.kind).into(),
             cluster: record.key.cluster.to_string(),
             reason: rejection.reason.to_string(),
             first_seen: rfc3339(rejection.first_seen),

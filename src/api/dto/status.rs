@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
 
-use super::meta::origin_name;
 use crate::dto::reflection::ReflectionStatus;
 use crate::dto::status::{Cluster, ClusterAge, ClusterConfigStatus, DirectoryStatus, Resource, Status, StatusCounts, StoreStatus};
 use crate::dto::text::{rfc3339, seconds};
+use crate::dto::values::closed::StoreState;
 use crate::handle::PersistState;
 use crate::handle::{ClusterReading, Handle, Origin, Reading, ResourceReading};
 use crate::model::{ClusterConfig, ClusterName, ClusterPhase, ClusterRecord, ClusterStatus, Kind};
@@ -70,13 +70,13 @@ impl StoreStatus {
 
 /// Returns the state of the store, and its error. A store that has lost something is never called
 /// healthy.
-pub(crate) fn store_state(handle: &Handle) -> (&'static str, Option<String>) {
+pub(crate) fn store_state(handle: &Handle) -> (StoreState, Option<String>) {
     match handle.persistence() {
-        PersistState::Failing { error } => ("failing", Some(error)),
-        PersistState::Stopped { error } => ("stopped", Some(error)),
-        PersistState::Healthy if !handle.is_loaded() => ("loading", None),
-        PersistState::Healthy if !handle.store().losses.is_empty() => ("lost", None),
-        PersistState::Healthy => ("healthy", None),
+        PersistState::Failing { error } => (StoreState::Failing, Some(error)),
+        PersistState::Stopped { error } => (StoreState::Stopped, Some(error)),
+        PersistState::Healthy if !handle.is_loaded() => (StoreState::Loading, None),
+        PersistState::Healthy if !handle.store().losses.is_empty() => (StoreState::Lost, None),
+        PersistState::Healthy => (StoreState::Healthy, None),
     }
 }
 
@@ -111,9 +111,9 @@ impl From<&ClusterReading> for Cluster {
             name: cluster.name.to_string(),
             local: cluster.is_local.then_some(true),
             cluster_id: config.map(|config| config.id.0).filter(|id| *id != 0),
-            phase: cluster.phase.map(|phase| phase.api_name().into()),
+            phase: cluster.phase.map(Into::into),
             phase_seconds: status.map(|status| seconds(now.saturating_duration_since(status.phase_since))),
-            origin: origin_name(origin.unwrap_or(Origin::NeverRead)).into(),
+            origin: origin.unwrap_or(Origin::NeverRead).into(),
             last_contact: age.last_contact,
             last_heartbeat: age.last_heartbeat,
             age_seconds: age.age_seconds,
@@ -170,14 +170,14 @@ impl Resource {
     fn new(resource: &ResourceReading, status: Option<&ClusterStatus>) -> Self {
         let known = status.map(|status| status.resource(resource.kind));
         Self {
-            kind: resource.kind.api_name().into(),
+            kind: resource.kind.into(),
             entries: resource.entry_count,
             restored: resource.restored_count,
             held: known.map(|known| known.held_count).filter(|count| *count > 0),
             synced: known.is_some_and(|known| known.synced),
             expected: known.and_then(|known| known.expected_count),
             last_event: known.and_then(|known| known.last_event_time).map(rfc3339),
-            origin: origin_name(resource.source.origin).into(),
+            origin: resource.source.origin.into(),
             revision: resource.source.revision.map(|revision| revision.0),
         }
     }
@@ -188,7 +188,7 @@ impl From<&ClusterReading> for ClusterAge {
         let facts = cluster.resources.first().map(SourceFacts::from).unwrap_or_default();
         Self {
             cluster: cluster.name.to_string(),
-            phase: cluster.phase.map(|phase| phase.api_name().into()),
+            phase: cluster.phase.map(Into::into),
             age_seconds: facts.age_seconds,
             last_contact: facts.last_contact,
             last_heartbeat: facts.last_heartbeat,

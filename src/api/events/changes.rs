@@ -17,7 +17,6 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::encode::{reset_reason, sync_mode};
 use super::{SHORT, StreamContext, StreamMetrics, acquire_stream, check_stream_age, expired, position, start};
 use crate::admission::Client;
 use crate::admission::{MemoryPermit, Scanner};
@@ -26,14 +25,15 @@ use crate::api::paging::list_request::{PAGE_BYTES_MAX, checked_limit};
 use crate::api::paging::page_starts::PAGE_STARTS;
 use crate::api::paging::scanner;
 use crate::api::problem::Problem;
-use crate::api::query::{ChangesQuery, OnExpired, Parameters, StreamQuery};
+use crate::api::query::{ChangesQuery, Parameters, StreamQuery};
 use crate::dto::events::{Changes, WatchEvent};
 use crate::dto::problem::ProblemDocument;
+use crate::dto::values::closed::OnExpired;
 use crate::handle::{
     BatchLimits, CatchUpStage, EncodedByteCount, Reading, ResetReason, ResumePoint, StreamEvent, StreamStart, Subscription, SyncMode,
     WorkSlice,
 };
-use crate::model::{EntryKey, Sequence};
+use crate::model::{ClosedSet, EntryKey, Sequence};
 
 /// Maximum wait for an answer, in seconds (docs/use/api/streams.md): the idle time after which
 /// proxies drop a connection.
@@ -72,7 +72,7 @@ struct ChangesResponse {
     /// Encoded events, separated by commas.
     events: Vec<u8>,
     change_count: usize,
-    reset: Option<&'static str>,
+    reset: Option<ResetReason>,
     /// Number of upserts and deletes of a snapshot that this answer completes.
     snapshot_count: Option<u64>,
 }
@@ -217,7 +217,7 @@ impl ChangesResponse {
             if let Some(reason) = encoded.reset {
                 self.events.clear();
                 self.change_count = 0;
-                self.reset = Some(reset_reason(reason));
+                self.reset = Some(reason);
                 self.stream_metrics.reset(reason);
             }
             if !self.events.is_empty() && !encoded.events.is_empty() {
@@ -304,7 +304,6 @@ fn same_filters(fingerprint: &str, place: ResumePoint, query: &Parameters<Change
 /// Encodes a place as text, with the fingerprint of its filters.
 fn encode_place(place: &ResumePoint, fingerprint: &str) -> String {
     let ResumePoint { sent, seen, mode, stage, count } = place;
-    let mode = sync_mode(*mode);
     let (stage, key) = match stage {
         CatchUpStage::Scan(None) => ("begin", String::new()),
         CatchUpStage::Scan(Some(key)) => ("scan", PAGE_STARTS.shorten(&key.to_string())),
@@ -320,7 +319,7 @@ fn decode_place(text: &str) -> Option<(String, ResumePoint)> {
     let mut parts = text.splitn(7, '\n');
     let mut part = || parts.next();
     let (fingerprint, sent, seen, count) = (part()?, part()?.parse().ok()?, part()?.parse().ok()?, part()?.parse().ok()?);
-    let mode = [SyncMode::Snapshot, SyncMode::Replay].into_iter().zip([part()?; 2]).find(|(mode, name)| sync_mode(*mode) == *name)?.0;
+    let mode = SyncMode::from_api_name(part()?)?;
     let stage = match (part()?, part()?) {
         ("begin", "") => CatchUpStage::Scan(None),
         ("scan", start) => CatchUpStage::Scan(Some(EntryKey::from_cache_form(&PAGE_STARTS.expand(start)?)?)),

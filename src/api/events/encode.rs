@@ -11,7 +11,8 @@ use crate::dto::objects::Backend;
 use crate::dto::status::ClusterAge;
 use crate::dto::streamed::StreamedObject;
 use crate::dto::text::format_with_capacity;
-use crate::handle::{BackendsPatch, DeleteCause, EncodedByteCount, Reading, ResetReason, StreamEvent, SyncMode};
+use crate::dto::values::closed::{EventReason, EventType, StreamedKind};
+use crate::handle::{BackendsPatch, DeleteCause, EncodedByteCount, Reading, ResetReason, StreamEvent};
 use crate::model::{DeleteReason, EntryKey, Kind, Position, ReaderPosition, Revision};
 
 /// Size in bytes at which a chunk is sent. A write costs 7 to 12 µs at any size
@@ -66,7 +67,7 @@ impl Encoding {
 }
 
 impl WatchEvent {
-    fn new(event_type: &'static str) -> Self {
+    fn new(event_type: EventType) -> Self {
         Self {
             event_type: event_type.into(),
             kind: None,
@@ -83,14 +84,14 @@ impl WatchEvent {
         }
     }
 
-    fn about(event_type: &'static str, key: &EntryKey, revision: Option<Revision>, position: Option<ReaderPosition>) -> Self {
+    fn about(event_type: EventType, key: &EntryKey, revision: Option<Revision>, position: Option<ReaderPosition>) -> Self {
         let meta = EventMeta {
             cluster: key.cluster.to_string(),
             revision: revision.map(|revision| revision.0),
             position: position.map(|position| format_with_capacity(&position, POSITION_LENGTH_MAX)),
         };
         Self {
-            kind: Some(key.kind.api_name().into()),
+            kind: Some(StreamedKind(key.kind).into()),
             key: Some(format_with_capacity(key, KEY_LENGTH)),
             meta: Some(meta),
             ..Self::new(event_type)
@@ -99,24 +100,24 @@ impl WatchEvent {
 
     pub(super) fn of(item: &StreamEvent, reading: &Reading, ids: &ClusterIdCache<'_>) -> Self {
         match item {
-            StreamEvent::Reset(reason) => Self { reason: Some(reset_reason(*reason).into()), ..Self::new("reset") },
+            StreamEvent::Reset(reason) => Self { reason: Some(EventReason::from(*reason).into()), ..Self::new(EventType::Reset) },
             StreamEvent::Upsert { key, object, revision, position } => {
-                let event_type = if key.kind == Kind::Cluster { "cluster" } else { "upsert" };
+                let event_type = if key.kind == Kind::Cluster { EventType::Cluster } else { EventType::Upsert };
                 Self { object: Some(StreamedObject::new(key, object, ids)), ..Self::about(event_type, key, *revision, *position) }
             }
             StreamEvent::Patch { key, patch, revision, position } => {
-                Self { backends: Some(patch.into()), ..Self::about("patch", key, *revision, *position) }
+                Self { backends: Some(patch.into()), ..Self::about(EventType::Patch, key, *revision, *position) }
             }
             StreamEvent::Delete { key, reason, position } => {
-                Self { reason: Some(departure(*reason).into()), ..Self::about("delete", key, None, *position) }
+                Self { reason: Some(EventReason::from(*reason).into()), ..Self::about(EventType::Delete, key, None, *position) }
             }
             StreamEvent::Synced { mode, count, position } => {
-                Self { mode: Some(sync_mode(*mode).into()), count: Some(*count), ..Self::mark("synced", *position, reading) }
+                Self { mode: Some((*mode).into()), count: Some(*count), ..Self::mark(EventType::Synced, *position, reading) }
             }
         }
     }
 
-    fn mark(event_type: &'static str, position: Position, reading: &Reading) -> Self {
+    fn mark(event_type: EventType, position: Position, reading: &Reading) -> Self {
         let clusters = readings(reading).map(|cluster| ClusterAge::from(&cluster)).collect();
         Self { position: Some(position.to_string()), clusters: Some(clusters), ..Self::new(event_type) }
     }
@@ -156,12 +157,12 @@ impl Encoder {
 
     /// Adds a bookmark.
     pub(crate) fn bookmark(&mut self, position: Position, reading: &Reading) {
-        self.event(&WatchEvent::mark("bookmark", position, reading));
+        self.event(&WatchEvent::mark(EventType::Bookmark, position, reading));
     }
 
     /// Adds an `error` event.
     pub(crate) fn error(&mut self, problem: Problem) {
-        self.event(&WatchEvent { problem: Some(problem.document(None)), ..WatchEvent::new("error") });
+        self.event(&WatchEvent { problem: Some(problem.document(None)), ..WatchEvent::new(EventType::Error) });
     }
 
     /// Adds an event. Returns the size of its chunk up to and including the event, in bytes.
@@ -170,7 +171,7 @@ impl Encoder {
         self.open.reserve(512);
         if self.encoding == Encoding::Sse {
             self.open.extend_from_slice(b"event: ");
-            self.open.extend_from_slice(event.event_type.as_bytes());
+            self.open.extend_from_slice(event.event_type.name().as_bytes());
             if let Some(id) = event.id() {
                 self.open.extend_from_slice(b"\nid: ");
                 self.open.extend_from_slice(id.as_bytes());
@@ -211,30 +212,25 @@ impl From<&BackendsPatch> for BackendChanges {
     }
 }
 
-/// Returns the name of a sync mode in the API.
-pub(super) const fn sync_mode(mode: SyncMode) -> &'static str {
-    match mode {
-        SyncMode::Snapshot => "snapshot",
-        SyncMode::Replay => "replay",
+impl From<DeleteCause> for EventReason {
+    fn from(cause: DeleteCause) -> Self {
+        match cause {
+            DeleteCause::Deleted(DeleteReason::Deleted) => Self::Deleted,
+            DeleteCause::Deleted(DeleteReason::ClusterRemoved) => Self::ClusterRemoved,
+            DeleteCause::LeftFilter => Self::LeftFilter,
+            DeleteCause::Unknown => Self::Unknown,
+        }
     }
 }
 
-/// Returns the name of a delete reason in the API.
-const fn departure(reason: DeleteCause) -> &'static str {
-    match reason {
-        DeleteCause::Deleted(DeleteReason::Deleted) => "deleted",
-        DeleteCause::Deleted(DeleteReason::ClusterRemoved) => "clusterRemoved",
-        DeleteCause::LeftFilter => "leftFilter",
-        DeleteCause::Unknown => "unknown",
-    }
-}
-
-pub(super) const fn reset_reason(reason: ResetReason) -> &'static str {
-    match reason {
-        ResetReason::Initial => "initial",
-        ResetReason::Expired => "expired",
-        ResetReason::ForeignEpoch => "foreignEpoch",
-        ResetReason::RolledBack => "rolledBack",
-        ResetReason::Malformed => "malformed",
+impl From<ResetReason> for EventReason {
+    fn from(reason: ResetReason) -> Self {
+        match reason {
+            ResetReason::Initial => Self::Initial,
+            ResetReason::Expired => Self::Expired,
+            ResetReason::ForeignEpoch => Self::ForeignEpoch,
+            ResetReason::RolledBack => Self::RolledBack,
+            ResetReason::Malformed => Self::Malformed,
+        }
     }
 }

@@ -27,10 +27,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::dto::meta::MetaOptions;
 use super::problem::{Problem, ProblemCode};
-use super::query::{EventsQuery, OnExpired, Parameters, StreamQuery};
+use super::query::{EventsQuery, Parameters, StreamQuery};
 use crate::admission::{Client, ScanExecutor, StreamLimiter, StreamPermit};
 use crate::api::render::accept::MediaType;
 use crate::dto::problem::ProblemDocument;
+use crate::dto::values::closed::OnExpired;
 use crate::handle::{BatchLimits, Filter, Handle, Reading, ResetReason, StreamStart, Subscription};
 use crate::model::{Kind, ReaderPosition};
 

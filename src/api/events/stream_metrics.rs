@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use super::encode::{Encoding, reset_reason};
+use super::encode::Encoding;
 use crate::admission::Client;
 use crate::handle::{BatchLimits, ResetReason, SCANNED_KEYS_MAX, StreamEvent};
 use crate::model::Sequence;
@@ -39,10 +39,6 @@ const WAITING_BYTES_STOP: usize = 256 << 20;
 /// Value of a slot whose stream is in a group.
 const IN_GROUP: u64 = u64::MAX;
 
-/// All reset reasons. Their counters exist from the start.
-const RESET_REASONS: [ResetReason; 5] =
-    [ResetReason::Initial, ResetReason::Expired, ResetReason::ForeignEpoch, ResetReason::RolledBack, ResetReason::Malformed];
-
 /// Counters over all streams. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StreamMetrics {
@@ -52,7 +48,8 @@ pub(crate) struct StreamMetrics {
 #[derive(Debug, Default)]
 struct StreamMetricsState {
     slots: Mutex<StreamSlots>,
-    resets: [AtomicU64; RESET_REASONS.len()],
+    /// By reason, in the order of [`ResetReason::ALL`].
+    resets: [AtomicU64; ResetReason::ALL.len()],
     lagged: AtomicU64,
     events: AtomicU64,
     bytes: AtomicU64,
@@ -147,8 +144,7 @@ impl StreamMetrics {
 
     /// Counts a reset.
     pub(super) fn reset(&self, reason: ResetReason) {
-        let number = RESET_REASONS.iter().position(|one| *one == reason);
-        if let Some(counter) = number.and_then(|number| self.shared.resets.get(number)) {
+        if let Some(counter) = self.shared.resets.get(reason as usize) {
             counter.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -185,11 +181,11 @@ impl StreamMetrics {
         let slots = self.slots();
         let count_encoding = |encoding| slots.by_number.values().filter(|slot| slot.encoding == encoding).count() as u64;
         let positions = slots.by_number.values().map(|slot| slot.position.load(Ordering::Relaxed));
-        let resets = RESET_REASONS.iter().zip(&self.shared.resets);
+        let resets = ResetReason::ALL.into_iter().zip(&self.shared.resets);
         StreamCounts {
             sse: count_encoding(Encoding::Sse),
             ndjson: count_encoding(Encoding::NdJson),
-            resets: resets.map(|(reason, count)| (reset_reason(*reason), count.load(Ordering::Relaxed))).collect(),
+            resets: resets.map(|(reason, count)| (reason.api_name(), count.load(Ordering::Relaxed))).collect(),
             lagged: self.shared.lagged.load(Ordering::Relaxed),
             events: self.shared.events.load(Ordering::Relaxed),
             bytes: self.shared.bytes.load(Ordering::Relaxed),

@@ -1,14 +1,13 @@
 //! The OpenAPI document: collected by utoipa, then simplified for generators
 //! (docs/develop/http.md §3.3).
 //!
-//! [`schemas`] simplifies the schemas, [`closed`] names the closed sets, [`operations`] completes
-//! the operations, [`examples`] adds an example to each schema and parameter, [`openapi_30`]
-//! derives the 3.0 document, and [`page()`] is the document as HTML.
+//! [`schemas`] simplifies the schemas, [`operations`] completes the operations, [`examples`] adds
+//! an example to each schema and parameter, [`openapi_30`] derives the 3.0 document, and [`page()`]
+//! is the document as HTML.
 //!
 //! Schemas are flat and integers have 64 bits. Only the members in [`NULLABLE`] may be null. Every
 //! status is listed, and errors have both JSON media types.
 
-mod closed;
 mod examples;
 mod openapi_30;
 mod operations;
@@ -23,6 +22,7 @@ use utoipa::OpenApi;
 pub(crate) use page::{SCRIPT, STYLE, page};
 
 use crate::dto::problem::ProblemDocument;
+use crate::dto::values::{ConflictFilter, MetaDetail, NeverRead, OnExpired};
 
 /// Parts of the document that utoipa cannot collect from the routes.
 #[derive(OpenApi)]
@@ -37,7 +37,7 @@ use crate::dto::problem::ProblemDocument;
         (url = "/", description = "The meshkeep that served this document"),
         (url = "http://127.0.0.1:9870", description = "A meshkeep on this machine with the default address")
     ),
-    components(schemas(ProblemDocument)),
+    components(schemas(ProblemDocument, ConflictFilter, MetaDetail, NeverRead, OnExpired)),
     tags(
         (name = "status", description = "meshkeep itself"),
         (name = "clusters", description = "The remote clusters"),
@@ -109,7 +109,6 @@ fn build() -> Value {
     document["components"]["securitySchemes"] = json!({ "bearerAuth": { "type": "http", "scheme": "bearer" } });
     document["security"] = json!([{}, { "bearerAuth": [] }]);
     schemas::prune(&mut document, &["WatchEvent"]);
-    closed::add(&mut document);
     operations::complete(&mut document["paths"]);
     examples::add(&mut document);
     document

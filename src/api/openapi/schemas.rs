@@ -78,3 +78,37 @@ fn references(value: &Value, found: &mut BTreeSet<String>) {
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::api::openapi::build;
+
+    /// Texts in backquotes after a colon, or at the beginning of a description, are the values of a
+    /// member.
+    #[test]
+    fn every_enumerated_text_is_in_a_closed_set() {
+        // free text from a source
+        const OPEN: [&str; 10] = [
+            "Port.protocol",
+            "ExportPort.protocol",
+            "GlobalPort.protocol",
+            "NodeAddress.type",
+            "SlicePort.protocol",
+            "EndpointSlice.addressType",
+            "GlobalExports.sessionAffinity",
+            "GlobalExports.type",
+            "ServiceExport.sessionAffinity",
+            "ServiceExport.type",
+        ];
+        let document = build();
+        for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
+            for (member, property) in schema["properties"].as_object().into_iter().flatten() {
+                let description = property["description"].as_str().unwrap_or_default();
+                let lists = |text: &str| text.starts_with('`') && (text.contains("`, `") || text.contains("` or `"));
+                let is_listed = lists(description) || description.split(": ").any(lists);
+                let is_open = OPEN.contains(&format!("{name}.{member}").as_str());
+                assert!(property["type"] != "string" || !is_listed || is_open, "{name}.{member} is a plain string: {description}");
+            }
+        }
+    }
+}

@@ -3,13 +3,14 @@
 use std::net::IpAddr;
 
 use crate::api::problem::Problem;
+use crate::dto::values::{IdentityScope, StreamedKind, closed};
 use crate::handle::{Filter, LabelSelector, Reading};
-use crate::model::{ClusterName, IdentityScope, Kind, check_exact_name};
+use crate::model::{ClusterName, Kind, check_exact_name};
 
 /// Parameters that are filters, as the query has them.
 #[derive(Debug, Default)]
 pub(super) struct Filters {
-    pub(super) kind: Vec<String>,
+    pub(super) kind: Vec<StreamedKind>,
     pub(super) cluster: Vec<String>,
     pub(super) label_selector: Option<String>,
     pub(super) label: Vec<String>,
@@ -17,7 +18,7 @@ pub(super) struct Filters {
     pub(super) name: Option<String>,
     pub(super) shared: Option<bool>,
     pub(super) ip: Option<String>,
-    pub(super) scope: Option<String>,
+    pub(super) scope: Option<IdentityScope>,
     pub(super) cidr: Option<String>,
     pub(super) identity: Option<u32>,
     pub(super) node: Option<String>,
@@ -29,14 +30,14 @@ impl Filters {
     /// stream has none, because it filters each object by itself.
     pub(super) fn parse(self, reading: Option<&Reading>) -> Result<Filter, Problem> {
         Ok(Filter {
-            kinds: self.kind.iter().map(|name| parse_kind(name)).collect::<Result<_, _>>()?,
+            kinds: self.kind.into_iter().map(parse_kind).collect::<Result<_, _>>()?,
             clusters: parse_clusters(&self.cluster)?,
             namespace: self.namespace.map(|text| parse_exact_name("namespace", text)).transpose()?,
             name: self.name.map(|text| parse_exact_name("name", text)).transpose()?,
             labels: parse_labels(self.label_selector.as_deref(), &self.label)?,
             shared: self.shared,
             ip: parse_address("ip", self.ip.as_deref())?,
-            scope: parse_scope(self.scope.as_deref())?,
+            scope: self.scope.map(parse_scope).transpose()?,
             cidr: parse_cidr(self.cidr.as_deref())?,
             identity: self.identity,
             hosts: self.node.map(|node| parse_hosts(node, reading)).transpose()?,
@@ -88,22 +89,19 @@ fn parse_cidr(text: Option<&str>) -> Result<Option<ipnet::IpNet>, Problem> {
     text.map(read).transpose()
 }
 
-fn parse_kind(name: &str) -> Result<Kind, Problem> {
-    let unknown = || {
+fn parse_kind(kind: StreamedKind) -> Result<Kind, Problem> {
+    let unknown = |name| {
         Problem::bad_parameter(
             "kind",
             format!("{name:?} is not one of node, service, identity, ipcache, serviceExport, endpointSlice, cluster and problem"),
         )
     };
-    Kind::STREAMED.into_iter().find(|kind| kind.api_name() == name).ok_or_else(unknown)
+    kind.into_known().map(|kind| kind.0).map_err(unknown)
 }
 
-fn parse_scope(name: Option<&str>) -> Result<Option<IdentityScope>, Problem> {
-    let read = |name| {
-        let unknown = || Problem::bad_parameter("scope", format!("{name:?} is not one of global, local, remoteNode and unknown"));
-        IdentityScope::ALL.into_iter().find(|scope| scope.api_name() == name).ok_or_else(unknown)
-    };
-    name.map(read).transpose()
+fn parse_scope(scope: IdentityScope) -> Result<closed::IdentityScope, Problem> {
+    let unknown = |name| Problem::bad_parameter("scope", format!("{name:?} is not one of global, local, remoteNode and unknown"));
+    scope.into_known().map_err(unknown)
 }
 
 fn parse_labels(selector: Option<&str>, requirements: &[String]) -> Result<Option<LabelSelector>, Problem> {

@@ -21,13 +21,13 @@ use utoipa::IntoParams;
 use crate::api::dto::meta::MetaOptions;
 use crate::api::problem::Problem;
 use crate::api::render::accept::MediaType;
-use crate::dto::objects::global_services::ANY_CONFLICT;
-use crate::handle::{Affinity, CONFLICT_REASONS, Filter, Reading};
+use crate::dto::values::{Affinity, ConflictFilter, FindingKind, IdentityScope, MetaDetail, NeverRead, Severity};
+use crate::handle::{Filter, Reading};
 use fields::Fields;
 use filters::Filters;
 
 pub(crate) use filters::{parse_clusters, parse_network};
-pub(crate) use stream::{ChangesQuery, EventsQuery, OnExpired, StreamQuery};
+pub(crate) use stream::{ChangesQuery, EventsQuery, StreamQuery};
 
 /// Parameters that do not change the content of a list or stream, only its pages, its form or its
 /// start.
@@ -103,14 +103,14 @@ macro_rules! item_query {
             /// Answer 503 if the answer is older than this number of seconds.
             max_age: Option<u32>,
             /// `ignore`: `maxAge` ignores clusters that were never read.
-            never_read: Option<String>,
+            never_read: Option<NeverRead>,
             /// `full`: every source in `meta`; `none`: only the position.
-            meta: Option<String>,
+            meta: Option<MetaDetail>,
         }
 
         impl $name {
             pub(crate) fn meta_options(&self) -> Result<MetaOptions, Problem> {
-                MetaOptions::parse(self.max_age, self.never_read.as_deref(), self.meta.as_deref())
+                MetaOptions::parse(self.max_age, self.never_read.clone(), self.meta.clone())
             }
         }
     };
@@ -158,9 +158,9 @@ list_query! {
     /// Parameters of the list of findings.
     ProblemsQuery {
         /// Only findings of this kind, for example `danglingIdentity`.
-        kind: Option<String>,
+        kind: Option<FindingKind>,
         /// Only findings of this severity.
-        severity: Option<String>,
+        severity: Option<Severity>,
     } filtered by [cluster]
 }
 
@@ -209,13 +209,13 @@ list_query! {
         /// Only services with this name.
         name: Option<String>,
         /// Only the backends that would be used with this affinity: `none`, `local` or `remote`.
-        affinity: Option<String>,
+        affinity: Option<Affinity>,
         /// With `affinity=`: the cluster whose agents select the backends; default: the own
         /// cluster.
         from: Option<String>,
         /// Only services whose exports have this conflict, for example `PortConflict`. `any`: any
         /// conflict.
-        conflict: Option<String>,
+        conflict: Option<ConflictFilter>,
     } filtered by [cluster label_selector namespace name]
 }
 
@@ -241,7 +241,7 @@ list_query! {
         #[serde(default)]
         label: Vec<String>,
         /// Only identities of this scope: `global`, `local`, `remoteNode` or `unknown`.
-        scope: Option<String>,
+        scope: Option<IdentityScope>,
     } filtered by [cluster label_selector label scope]
 }
 
@@ -270,7 +270,7 @@ item_query! {
     /// Parameters of a request for one global service.
     GlobalServiceQuery {
         /// Only the backends that would be used with this affinity: `none`, `local` or `remote`.
-        affinity: Option<String>,
+        affinity: Option<Affinity>,
         /// With `affinity=`: the cluster whose agents select the backends; default: the own
         /// cluster.
         from: Option<String>,
@@ -292,17 +292,4 @@ item_query! {
         /// The address, IPv4 or IPv6.
         ip: String,
     }
-}
-
-/// Parses the reason of a conflict between exports, or [`ANY_CONFLICT`].
-pub(crate) fn parse_conflict(name: &str) -> Result<&'static str, Problem> {
-    let known = || std::iter::once(ANY_CONFLICT).chain(CONFLICT_REASONS);
-    let unknown = || Problem::bad_parameter("conflict", format!("{name:?} is not one of {}", known().collect::<Vec<_>>().join(", ")));
-    known().find(|reason| *reason == name).ok_or_else(unknown)
-}
-
-/// Parses an affinity.
-pub(crate) fn parse_affinity(name: &str) -> Result<Affinity, Problem> {
-    let unknown = || Problem::bad_parameter("affinity", format!("{name:?} is not one of none, local and remote"));
-    Affinity::ALL.into_iter().find(|affinity| affinity.api_name() == name).ok_or_else(unknown)
 }

@@ -6,6 +6,7 @@ use utoipa::IntoParams;
 use super::filters::Filters;
 use crate::api::dto::meta::MetaOptions;
 use crate::api::problem::Problem;
+use crate::dto::values::{IdentityScope, NeverRead, OnExpired, StreamedKind, closed};
 use crate::handle::Filter;
 
 /// Parameters that both forms of the change stream accept, except filters.
@@ -13,27 +14,8 @@ use crate::handle::Filter;
 pub(crate) struct StreamParameters<'a> {
     pub(crate) snapshot: bool,
     pub(crate) after: Option<&'a str>,
-    pub(crate) on_expired: OnExpired,
+    pub(crate) on_expired: closed::OnExpired,
     pub(crate) meta_options: MetaOptions,
-}
-
-/// Reaction to a position that can no longer be served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OnExpired {
-    /// Send a `reset` event.
-    Reset,
-    /// Answer with status 410.
-    Fail,
-}
-
-impl OnExpired {
-    fn parse(text: Option<&str>) -> Result<Self, Problem> {
-        match text {
-            None | Some("reset") => Ok(Self::Reset),
-            Some("fail") => Ok(Self::Fail),
-            Some(other) => Err(Problem::bad_parameter("onExpired", format!("{other:?} is not supported: use reset or fail"))),
-        }
-    }
 }
 
 /// Parameters of a form of the change stream.
@@ -56,7 +38,7 @@ macro_rules! stream_query {
             /// `endpointSlice`, `cluster`, `problem`); repeatable. Findings are only sent with
             /// `kind=problem`.
             #[serde(default)]
-            pub(crate) kind: Vec<String>,
+            pub(crate) kind: Vec<StreamedKind>,
             /// Only this cluster; repeatable.
             #[serde(default)]
             pub(crate) cluster: Vec<String>,
@@ -75,7 +57,7 @@ macro_rules! stream_query {
             /// Only nodes that have this address.
             pub(crate) ip: Option<String>,
             /// Only identities of this scope: `global`, `local`, `remoteNode` or `unknown`.
-            pub(crate) scope: Option<String>,
+            pub(crate) scope: Option<IdentityScope>,
             /// Only ipcache entries inside this CIDR.
             pub(crate) cidr: Option<String>,
             /// Only ipcache entries of this numeric identity.
@@ -90,20 +72,21 @@ macro_rules! stream_query {
             $($(#[$field_meta])* pub(crate) $field: $type,)*
             /// Reaction to a position that can no longer be served: `reset` (default) sends a
             /// `reset` event, `fail` answers 410.
-            pub(crate) on_expired: Option<String>,
+            pub(crate) on_expired: Option<OnExpired>,
             /// Answer 503 if the data at the start is older than this number of seconds.
             pub(crate) max_age: Option<u32>,
             /// `ignore`: `maxAge` ignores clusters that were never read.
-            pub(crate) never_read: Option<String>,
+            pub(crate) never_read: Option<NeverRead>,
         }
 
         impl StreamQuery for $name {
             fn common(&self) -> Result<StreamParameters<'_>, Problem> {
+                let unknown = |other| Problem::bad_parameter("onExpired", format!("{other:?} is not supported: use reset or fail"));
                 Ok(StreamParameters {
                     snapshot: self.snapshot == Some(true),
                     after: self.after.as_deref(),
-                    on_expired: OnExpired::parse(self.on_expired.as_deref())?,
-                    meta_options: MetaOptions::parse(self.max_age, self.never_read.as_deref(), None)?,
+                    on_expired: self.on_expired.clone().map_or(Ok(closed::OnExpired::Reset), |value| value.into_known().map_err(unknown))?,
+                    meta_options: MetaOptions::parse(self.max_age, self.never_read.clone(), None)?,
                 })
             }
 

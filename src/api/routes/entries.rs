@@ -10,7 +10,6 @@ use axum::response::{IntoResponse, Response};
 
 use super::bad_path;
 use crate::admission::Scanner;
-use crate::api::dto::meta::origin_name;
 use crate::api::paging::list_request::ListRequest;
 use crate::api::paging::pages::{RowSource, SliceOutcome, into_outcome, respond_with_page};
 use crate::api::problem::{Problem, ProblemCode};
@@ -73,7 +72,7 @@ pub(crate) async fn get_entry(
     let mut response = record.value.to_vec().into_response();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-    headers.insert("meshkeep-origin", HeaderValue::from_static(origin_name(source.origin)));
+    headers.insert("meshkeep-origin", HeaderValue::from_static(source.origin.api_name()));
     if let Ok(position) = HeaderValue::try_from(reading.position().to_string()) {
         headers.insert("meshkeep-position", position);
     }

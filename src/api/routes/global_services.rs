@@ -11,13 +11,14 @@ use crate::admission::Scanner;
 use crate::api::dto::global_services::{BackendSelector, sources};
 use crate::api::paging::pages::{RowSource, into_outcome, respond_with_object, respond_with_page};
 use crate::api::problem::{Problem, ProblemCode};
-use crate::api::query::{GlobalServiceQuery, GlobalServicesQuery, Parameters, parse_affinity, parse_conflict};
+use crate::api::query::{GlobalServiceQuery, GlobalServicesQuery, Parameters};
 use crate::api::state::ApiState;
 use crate::dto::GlobalServiceList;
 use crate::dto::meta::ItemMeta;
-use crate::dto::objects::global_services::{ANY_CONFLICT, GlobalService};
+use crate::dto::objects::global_services::GlobalService;
+use crate::dto::values::{Affinity, ConflictFilter, closed};
 use crate::handle::{Reading, ServiceEntry};
-use crate::model::{ClusterName, Kind};
+use crate::model::{ClosedSet, ClusterName, Kind};
 
 /// Kinds that global services are merged from.
 const KINDS: [Kind; 3] = [Kind::EndpointSlice, Kind::ServiceExport, Kind::Service];
@@ -35,8 +36,8 @@ pub(crate) async fn list_global_services(
     scanner: Scanner,
 ) -> Result<Response, Problem> {
     respond_with_page(&state.handle, scanner, query, |listing, query| {
-        let selector = selector(&listing.reading, query.affinity.as_deref(), query.from.as_deref())?;
-        let conflict = query.conflict.as_deref().map(parse_conflict).transpose()?;
+        let selector = selector(&listing.reading, query.affinity.clone(), query.from.as_deref())?;
+        let conflict = query.conflict.clone().map(parse_conflict).transpose()?;
         let meta = listing.meta_of_clusters(&listing.reading.cluster_names(), &KINDS)?;
         let (reading, filter) = (listing.reading.clone(), listing.filter.clone());
         let mut start = listing.start_text().map(SmolStr::new);
@@ -73,7 +74,7 @@ pub(crate) async fn get_global_service(
     let reading = state.handle.reading().await?;
     // in a slice, because the clusters decide how large the merged service is
     respond_with_object(&scanner, move || {
-        let selector = selector(&reading, query.values.affinity.as_deref(), query.values.from.as_deref())?;
+        let selector = selector(&reading, query.values.affinity.clone(), query.values.from.as_deref())?;
         let detail = || format!("no cluster shares or exports a service {namespace}/{name}: /v1/global-services lists all global services");
         let full_name = format!("{namespace}/{name}");
         let found = reading.global_service(&full_name).map_err(|none| Problem::no_memory(&full_name, none))?;
@@ -87,19 +88,25 @@ pub(crate) async fn get_global_service(
     .await
 }
 
-/// Returns whether the exports of a service have a conflict with this reason.
-fn has_conflict(entry: &ServiceEntry, reason: &str) -> bool {
+fn parse_conflict(conflict: ConflictFilter) -> Result<closed::ConflictFilter, Problem> {
+    let names = || closed::ConflictFilter::values().map(ClosedSet::api_name).collect::<Vec<_>>().join(", ");
+    conflict.into_known().map_err(|name| Problem::bad_parameter("conflict", format!("{name:?} is not one of {}", names())))
+}
+
+/// Returns whether the exports of a service have this conflict.
+fn has_conflict(entry: &ServiceEntry, filter: closed::ConflictFilter) -> bool {
     let mut conflicts = entry.exports().into_iter().flat_map(|exports| &exports.conflicts);
-    conflicts.any(|conflict| reason == ANY_CONFLICT || conflict.reason == reason)
+    conflicts.any(|conflict| filter.0.is_none_or(|reason| conflict.reason == reason))
 }
 
 /// Returns how to select backends, if the request has `affinity=`.
-fn selector(reading: &Reading, wanted: Option<&str>, from: Option<&str>) -> Result<Option<BackendSelector>, Problem> {
+fn selector(reading: &Reading, wanted: Option<Affinity>, from: Option<&str>) -> Result<Option<BackendSelector>, Problem> {
     let Some(wanted) = wanted else {
         let lonely = || Problem::bad_parameter("from", "only works together with affinity: add affinity=none, local or remote");
         return if from.is_some() { Err(lonely()) } else { Ok(None) };
     };
-    let affinity = parse_affinity(wanted)?;
+    let unknown = |name| Problem::bad_parameter("affinity", format!("{name:?} is not one of none, local and remote"));
+    let affinity = wanted.into_known().map_err(unknown)?;
     let own = reading.own_cluster();
     let from = match from {
         Some(name) => ClusterName::parse(name).map_err(|error| Problem::bad_parameter("from", error))?,

@@ -20,6 +20,7 @@ use self::metrics_text::MetricsText;
 use crate::admission::Scanner;
 use crate::api::dto::status::{readings, store_state};
 use crate::api::state::ApiState;
+use crate::dto::values::closed::StoreState;
 use crate::findings::counts;
 use crate::handle::{ClusterReading, Handle, Reading};
 use crate::model::Kind;
@@ -124,8 +125,8 @@ fn store(text: &mut MetricsText, handle: &Handle) {
     }
     let (now, _) = store_state(handle);
     let mut state = text.gauge("meshkeep_store_state", "1 for the current state of the store.");
-    for name in ["loading", "healthy", "lost", "failing", "stopped"] {
-        state.sample(&[("state", name)], u8::from(name == now));
+    for one in StoreState::ALL {
+        state.sample(&[("state", one.api_name())], u8::from(one == now));
     }
     let report = handle.store();
     text.gauge("meshkeep_store_losses", "Number of losses of the store found at the start; /v1/status describes them.")
@@ -166,7 +167,7 @@ fn streams(text: &mut MetricsText, state: &ApiState, reading: Option<&Reading>) 
 fn problems(text: &mut MetricsText, state: &ApiState, reading: &Reading) {
     let mut family = text.gauge("meshkeep_problems", "Current findings; /v1/problems has each with advice.");
     for ((kind, severity), count) in counts(&state.findings, reading) {
-        family.sample(&[("kind", kind), ("severity", severity.api_name())], count);
+        family.sample(&[("kind", kind.api_name()), ("severity", severity.api_name())], count);
     }
 }
 

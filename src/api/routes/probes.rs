@@ -18,6 +18,7 @@ use axum_extra::extract::{Query, QueryRejection};
 use crate::api::dto::status::store_state;
 use crate::api::guard::Access;
 use crate::api::state::ApiState;
+use crate::dto::values::closed::StoreState;
 use crate::handle::{ClusterReading, Handle, Origin};
 use crate::model::Phase;
 
@@ -148,11 +149,13 @@ fn cluster_check(cluster: &ClusterReading) -> ProbeCheck {
 
 /// Checks the store. A failure is only reported, because the answers come from the remote clusters.
 fn store_check(handle: &Handle) -> ProbeCheck {
-    let (name, error) = store_state(handle);
-    let failure = match name {
-        "healthy" | "loading" => None,
-        "lost" => Some(format!("the store has lost data: {}", handle.store().losses.join("; "))),
-        _ => Some(format!("{name}, new changes are only in memory or in the log: {}", error.unwrap_or_default())),
+    let (state, error) = store_state(handle);
+    let failure = match state {
+        StoreState::Healthy | StoreState::Loading => None,
+        StoreState::Lost => Some(format!("the store has lost data: {}", handle.store().losses.join("; "))),
+        StoreState::Failing | StoreState::Stopped => {
+            Some(format!("{state}, new changes are only in memory or in the log: {}", error.unwrap_or_default()))
+        }
     };
     ProbeCheck { is_warning: true, ..new_check("storing", failure) }
 }

@@ -12,9 +12,9 @@ use crate::api::problem::Problem;
 use crate::api::query::{ListQuery, Parameters, ProblemsQuery};
 use crate::api::state::ApiState;
 use crate::dto::problems::{Finding, FindingList};
-use crate::findings::{CurrentSurvey, KINDS, UnreadNodes, current_findings, describe};
+use crate::findings::{CurrentSurvey, UnreadNodes, current_findings, describe};
 use crate::handle::{self, FindingIndex};
-use crate::model::{ClusterName, FindingObject, Kind, Severity};
+use crate::model::{ClusterName, FindingKind, FindingObject, Kind, Severity};
 
 /// Findings: everything that looks wrong in the mesh.
 ///
@@ -43,24 +43,21 @@ pub(crate) async fn list_problems(
 
 /// Filter of the findings.
 struct FindingFilter {
-    kind: Option<&'static str>,
+    kind: Option<FindingKind>,
     severity: Option<Severity>,
     clusters: Vec<ClusterName>,
 }
 
 impl FindingFilter {
     fn parse(query: &ProblemsQuery, clusters: Vec<ClusterName>) -> Result<Self, Problem> {
-        let known = |name: &String| KINDS.iter().map(|(kind, _)| *kind).find(|kind| kind == name);
-        let severity = |name: &String| Severity::ALL.into_iter().find(|severity| severity.api_name() == name);
-        let (kind, filter) = (query.kind.as_ref().map(known), query.severity.as_ref().map(severity));
-        if kind == Some(None) {
-            let kinds: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).collect();
-            return Err(Problem::bad_parameter("kind", format!("there is no such kind of finding: use one of {}", kinds.join(", "))));
-        }
-        if filter == Some(None) {
-            return Err(Problem::bad_parameter("severity", "use critical, warning or info".to_owned()));
-        }
-        Ok(Self { kind: kind.flatten(), severity: filter.flatten(), clusters })
+        let unknown_kind = |_| {
+            let kinds = FindingKind::ALL.map(FindingKind::api_name).join(", ");
+            Problem::bad_parameter("kind", format!("there is no such kind of finding: use one of {kinds}"))
+        };
+        let unknown_severity = |_| Problem::bad_parameter("severity", "use critical, warning or info");
+        let kind = query.kind.clone().map(|kind| kind.into_known().map_err(unknown_kind)).transpose()?;
+        let severity = query.severity.clone().map(|severity| severity.into_known().map_err(unknown_severity)).transpose()?;
+        Ok(Self { kind, severity, clusters })
     }
 
     fn matches(&self, finding: &FindingObject) -> bool {

@@ -13,6 +13,7 @@ use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::terminal::output::{Colour, OutputFormat, OutputOptions, age_of, coloured, parse_answer, print_coloured, print_one, text};
 use crate::dto::objects::IpcacheEntry;
 use crate::dto::problems::{ExplainedEntry, Explanation, Hint};
+use crate::dto::values::closed::{HintKind, Verdict};
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ExplainOptions {
@@ -47,7 +48,7 @@ fn ladder(explanation: &Explanation) -> String {
             let _ = writeln!(out, "{} -> {}  ({origin}{age})", explanation.ip, who.join("  "));
         }
         None => {
-            let is_rejected = explanation.hints.iter().any(|hint| hint.kind == "rejected" && hint.node.is_none());
+            let is_rejected = explanation.hints.iter().any(|hint| hint.kind == HintKind::Rejected && hint.node.is_none());
             let why = if is_rejected { "no usable entry covers it: a value was rejected" } else { "no entry of any cluster covers it" };
             let _ = writeln!(out, "{} -> {}", explanation.ip, coloured(why, Colour::Yellow));
         }
@@ -75,7 +76,7 @@ fn draw_entries(out: &mut String, entries: &[ExplainedEntry]) {
     let (prefix_width, cluster_width) = (width(|entry| entry.prefix.clone()), width(|entry| entry.cluster.clone()));
     let identity_width = width(|entry| entry.identity.to_string());
     for ExplainedEntry { entry, verdict, reason, origin } in entries {
-        let wins = verdict == "wins";
+        let wins = *verdict == Verdict::Wins;
         let mark = if wins { coloured("●", Colour::Green) } else { "○".to_owned() };
         let line = format!(
             " {mark} {:prefix_width$}  {:cluster_width$}  {:>identity_width$}  {origin:8}  ",
@@ -110,7 +111,7 @@ fn draw_details(out: &mut String, found: &IpcacheEntry, explanation: &Explanatio
 /// Draws the rejected values, then the hints for a miss: the range that the address belongs to, its
 /// former entry, and the clusters that were not read.
 fn draw_hints(out: &mut String, hints: &[Hint]) {
-    let (rejected, others): (Vec<&Hint>, Vec<&Hint>) = hints.iter().partition(|hint| hint.kind == "rejected");
+    let (rejected, others): (Vec<&Hint>, Vec<&Hint>) = hints.iter().partition(|hint| hint.kind == HintKind::Rejected);
     for (title, hints) in [("rejected value", rejected), ("possible reasons for a missing entry", others)] {
         if !hints.is_empty() {
             let _ = write!(out, "\n{title}\n");

@@ -68,11 +68,11 @@ pub(in crate::cli) async fn run(options: &GetOptions, server: &ServerOptions) ->
     } else {
         print_list(options.output.output, kind.shape, &items)?;
     }
-    match (options.watch, kind.stream_name) {
+    match (options.watch, kind.streamed) {
         (false, _) => Ok(ExitStatus::Success),
-        (true, Some(stream_name)) => {
+        (true, Some(streamed)) => {
             let mut query: Vec<(String, String)> = filters.clone();
-            query.push(("kind".to_owned(), stream_name.to_owned()));
+            query.push(("kind".to_owned(), streamed.to_string()));
             watch::follow(&client, query, watch::WatchStart::After(position), options.output.output).await
         }
         (true, None) => Err(Failure::usage(format!("-w does not support {}: use services", kind.names[0]))),

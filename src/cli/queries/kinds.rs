@@ -6,13 +6,14 @@ use crate::dto::objects::exports::{EndpointSlice, ServiceExport};
 use crate::dto::objects::global_services::{GlobalService, TooLarge};
 use crate::dto::objects::{Identity, IpcacheEntry, Node, Service};
 use crate::dto::status::{Cluster, Resource};
+use crate::dto::values::closed::{EntrySource, Kind, Phase};
 
 /// A kind that the commands can query.
 pub(in crate::cli) struct KindRow {
     /// Names that the user may type. The first is the plural in the API's paths.
     pub(in crate::cli) names: &'static [&'static str],
-    /// Name in the change stream; `None` if the kind is not in the stream.
-    pub(super) stream_name: Option<&'static str>,
+    /// Kind in the change stream; `None` if the kind is not in the stream.
+    pub(super) streamed: Option<Kind>,
     /// Parts of a full name, from left to right.
     pub(super) name_parts: &'static [&'static str],
     /// Whether the kind has namespaces (`-n`).
@@ -38,7 +39,7 @@ impl KindRow {
 pub(super) static KINDS: &[KindRow] = &[
     KindRow {
         names: &["nodes", "node", "no"],
-        stream_name: Some("node"),
+        streamed: Some(Kind::Node),
         name_parts: &["cluster", "name"],
         namespaced: false,
         labelled: true,
@@ -46,7 +47,7 @@ pub(super) static KINDS: &[KindRow] = &[
     },
     KindRow {
         names: &["services", "service", "svc"],
-        stream_name: Some("service"),
+        streamed: Some(Kind::Service),
         name_parts: &["cluster", "namespace", "name"],
         namespaced: true,
         labelled: true,
@@ -54,7 +55,7 @@ pub(super) static KINDS: &[KindRow] = &[
     },
     KindRow {
         names: &["global-services", "global-service", "gsvc"],
-        stream_name: None,
+        streamed: None,
         name_parts: &["namespace", "name"],
         namespaced: true,
         labelled: true,
@@ -62,7 +63,7 @@ pub(super) static KINDS: &[KindRow] = &[
     },
     KindRow {
         names: &["identities", "identity", "id"],
-        stream_name: Some("identity"),
+        streamed: Some(Kind::Identity),
         name_parts: &["id"],
         namespaced: false,
         labelled: true,
@@ -70,7 +71,7 @@ pub(super) static KINDS: &[KindRow] = &[
     },
     KindRow {
         names: &["ipcache", "ip", "ips"],
-        stream_name: Some("ipcache"),
+        streamed: Some(Kind::Ip),
         name_parts: &["prefix"],
         namespaced: true,
         labelled: false,
@@ -78,7 +79,7 @@ pub(super) static KINDS: &[KindRow] = &[
     },
     KindRow {
         names: &["service-exports", "service-export", "serviceexports"],
-        stream_name: Some("serviceExport"),
+        streamed: Some(Kind::ServiceExport),
         name_parts: &["cluster", "namespace", "name"],
         namespaced: true,
         labelled: true,
@@ -86,7 +87,7 @@ pub(super) static KINDS: &[KindRow] = &[
     },
     KindRow {
         names: &["endpoint-slices", "endpoint-slice", "endpointslices", "eps"],
-        stream_name: Some("endpointSlice"),
+        streamed: Some(Kind::EndpointSlice),
         name_parts: &["cluster", "namespace", "name"],
         namespaced: true,
         labelled: true,
@@ -94,7 +95,7 @@ pub(super) static KINDS: &[KindRow] = &[
     },
     KindRow {
         names: &["clusters", "cluster"],
-        stream_name: Some("cluster"),
+        streamed: Some(Kind::Cluster),
         name_parts: &["name"],
         namespaced: false,
         labelled: false,
@@ -138,7 +139,7 @@ const GLOBAL_SERVICES: TableShape<GlobalService> = TableShape {
         TableColumn::new("CLUSTERS", |service| joined(service.clusters.iter().map(|share| &share.cluster))),
         TableColumn::new("BACKENDS", backends),
         TableColumn::wide("BACKEND IPS", |service| joined(service.backends.iter().map(|backend| &backend.ip))),
-        TableColumn::wide("CONFLICTS", |service| joined(service.conflicts.iter().map(|conflict| &conflict.reason))),
+        TableColumn::wide("CONFLICTS", |service| joined(service.conflicts.iter().map(|conflict| conflict.reason.name()))),
     ],
     name: |service| format!("global-service/{}/{}", service.namespace, service.name),
 };
@@ -180,7 +181,7 @@ const IPCACHE: TableShape<IpcacheEntry> = TableShape {
 pub(in crate::cli) fn owner(entry: &IpcacheEntry) -> String {
     match (&entry.pod_name, &entry.node_name) {
         (Some(pod), _) => format!("{}/{pod}", text(entry.namespace.as_ref())),
-        (None, Some(node)) if entry.source == "node" => format!("node {node}"),
+        (None, Some(node)) if entry.source == EntrySource::Node => format!("node {node}"),
         (None, _) => String::new(),
     }
 }
@@ -224,32 +225,33 @@ pub(super) const CLUSTERS: TableShape<Cluster> = TableShape {
         TableColumn::new("PHASE", phase),
         TableColumn::new("FOR", |cluster| age_of(cluster.phase_seconds)),
         TableColumn::new("SOURCE-AGE", |cluster| age_of(cluster.age_seconds)),
-        TableColumn::new("NODES", |cluster| entries(cluster, "node")),
-        TableColumn::new("SERVICES", |cluster| entries(cluster, "service")),
-        TableColumn::new("IDENTITIES", |cluster| entries(cluster, "identity")),
-        TableColumn::new("IPS", |cluster| entries(cluster, "ipcache")),
-        TableColumn::wide("EXPORTS", |cluster| entries(cluster, "serviceExport")),
-        TableColumn::wide("SLICES", |cluster| entries(cluster, "endpointSlice")),
+        TableColumn::new("NODES", |cluster| entries(cluster, Kind::Node)),
+        TableColumn::new("SERVICES", |cluster| entries(cluster, Kind::Service)),
+        TableColumn::new("IDENTITIES", |cluster| entries(cluster, Kind::Identity)),
+        TableColumn::new("IPS", |cluster| entries(cluster, Kind::Ip)),
+        TableColumn::wide("EXPORTS", |cluster| entries(cluster, Kind::ServiceExport)),
+        TableColumn::wide("SLICES", |cluster| entries(cluster, Kind::EndpointSlice)),
         TableColumn::wide("FAILURES", |cluster| cluster.failures.to_string()),
         TableColumn::wide("CERTIFICATE UNTIL", |cluster| text(cluster.certificate_expiry.as_ref())),
         TableColumn::wide("ENDPOINT", |cluster| text(cluster.endpoint.as_ref())),
-        TableColumn::new("LAST ERROR", |cluster| text(cluster.last_error.as_ref().filter(|_| cluster.phase.as_deref() != Some("live")))),
+        TableColumn::new("LAST ERROR", |cluster| text(cluster.last_error.as_ref().filter(|_| cluster.phase != Some(Phase::Live.into())))),
     ],
     name: |cluster| format!("cluster/{}", cluster.name),
 };
 
 /// Returns the phase of a cluster, coloured by its health.
 fn phase(cluster: &Cluster) -> String {
-    match cluster.phase.as_deref() {
-        None => coloured("noFile", Colour::Red),
-        Some(phase @ "live") => coloured(phase, Colour::Green),
-        Some(phase @ ("sourceLost" | "backingOff" | "waitingForFiles")) => coloured(phase, Colour::Red),
-        Some(phase) => coloured(phase, Colour::Yellow),
-    }
+    let Some(phase) = &cluster.phase else { return coloured("noFile", Colour::Red) };
+    let colour = match phase.known() {
+        Some(Phase::Live) => Colour::Green,
+        Some(Phase::SourceLost | Phase::BackingOff | Phase::WaitingForFiles) => Colour::Red,
+        _ => Colour::Yellow,
+    };
+    coloured(phase.name(), colour)
 }
 
 /// Returns the number of keys of a kind in a cluster.
-fn entries(cluster: &Cluster, kind: &str) -> String {
+fn entries(cluster: &Cluster, kind: Kind) -> String {
     let found: Option<&Resource> = cluster.resources.iter().find(|resource| resource.kind == kind);
     text(found.map(|resource| &resource.entries))
 }

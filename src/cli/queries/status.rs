@@ -15,6 +15,8 @@ use crate::cli::terminal::progress::ProgressLine;
 use crate::config::parse_duration;
 use crate::dto::reflection::ReflectionStatus;
 use crate::dto::status::{Cluster, DirectoryStatus, Status, StatusCounts};
+use crate::dto::values::Open;
+use crate::dto::values::closed::{Origin, Phase};
 
 /// Interval between requests while waiting: a person sees a change at once, and the load on the
 /// sidecar is negligible.
@@ -82,7 +84,7 @@ async fn fetch_status(client: &ApiClient) -> Result<StatusAnswers, Failure> {
 }
 
 fn is_live(cluster: &Cluster) -> bool {
-    cluster.phase.as_deref() == Some("live") && cluster.origin == "live"
+    cluster.phase == Some(Phase::Live.into()) && cluster.origin == Origin::Live
 }
 
 /// Returns the first reason why not everything is live.
@@ -104,7 +106,7 @@ fn not_live_reason(directory: &DirectoryStatus, clusters: &[Cluster]) -> Option<
 fn describe_first_waiting(clusters: &[Cluster]) -> String {
     let waiting: Vec<&Cluster> = clusters.iter().filter(|cluster| !is_live(cluster)).collect();
     let first = waiting.first().map(|cluster| {
-        let phase = cluster.phase.as_deref().unwrap_or("without a file");
+        let phase = cluster.phase.as_ref().map_or("without a file", Open::name);
         let error = cluster.last_error.as_ref().map(|error| format!(" ({error})")).unwrap_or_default();
         format!("{} is {phase}{}{error}", cluster.name, list_progress(cluster))
     });
@@ -115,10 +117,8 @@ fn describe_first_waiting(clusters: &[Cluster]) -> String {
 fn list_progress(cluster: &Cluster) -> String {
     let expected: u64 = cluster.resources.iter().filter_map(|resource| resource.expected).sum();
     let entries: u64 = cluster.resources.iter().map(|resource| resource.entries).sum();
-    match (cluster.phase.as_deref(), expected) {
-        (Some("listing"), expected) if expected > 0 => format!(", {entries} of {expected} entries"),
-        _ => String::new(),
-    }
+    let is_listing = cluster.phase == Some(Phase::Listing.into());
+    if is_listing && expected > 0 { format!(", {entries} of {expected} entries") } else { String::new() }
 }
 
 /// Reports why the command still waits: on a terminal in one line, in a log once per reason.

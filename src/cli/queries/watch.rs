@@ -15,6 +15,8 @@ use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::terminal::output::{Colour, OutputFormat, OutputOptions, coloured, labels, print_coloured, text, yaml};
 use crate::dto::events::WatchEvent;
 use crate::dto::streamed::StreamedObject;
+use crate::dto::values::Open;
+use crate::dto::values::closed::{EventReason, EventType};
 use crate::model::{Backoff, ReaderPosition, printable};
 
 /// Backoff between attempts to reconnect to the sidecar: a restart takes a moment.
@@ -185,32 +187,35 @@ fn raw_text(line: &[u8], format: OutputFormat) -> Option<String> {
 
 /// Returns the text to print for an event, with its line end. Records the stream's progress.
 fn apply_event(event: &WatchEvent, line: &[u8], progress: &mut StreamProgress, format: OutputFormat) -> Option<String> {
-    let name = event.event_type.as_ref();
+    let event_type = event.event_type.known();
     let reached = event.meta.as_ref().and_then(|meta| meta.position.as_ref()).or(event.position.as_ref());
     // inside a snapshot a position would skip the remaining events
-    if name != "reset" && (name == "synced" || progress.position.is_some() || name == "bookmark") {
+    let is_mark = matches!(event_type, Some(EventType::Synced | EventType::Bookmark));
+    if event_type != Some(EventType::Reset) && (is_mark || progress.position.is_some()) {
         progress.position = reached.cloned().or(progress.position.take());
     }
-    progress.snapshot &= name != "synced";
-    match (name, format) {
+    progress.snapshot &= event_type != Some(EventType::Synced);
+    match (event_type, format) {
         (_, OutputFormat::Json | OutputFormat::Yaml) => raw_text(line, format),
         // The key changed while no stream was open. Only filters of keys can decide whether it ever
         // matched.
-        ("delete", _) if progress.is_narrow && event.reason.as_deref() == Some("unknown") => None,
-        ("upsert" | "delete" | "patch" | "cluster", OutputFormat::Name) => Some(text(event.key.as_ref()) + "\n"),
-        ("upsert" | "patch" | "cluster", _) => Some(event_line('+', Colour::Green, event)),
-        ("delete", _) => Some(event_line('-', Colour::Red, event)),
-        ("reset", _) => {
+        (Some(EventType::Delete), _) if progress.is_narrow && event.reason == Some(EventReason::Unknown.into()) => None,
+        (Some(EventType::Upsert | EventType::Delete | EventType::Patch | EventType::Cluster), OutputFormat::Name) => {
+            Some(text(event.key.as_ref()) + "\n")
+        }
+        (Some(EventType::Upsert | EventType::Patch | EventType::Cluster), _) => Some(event_line('+', Colour::Green, event)),
+        (Some(EventType::Delete), _) => Some(event_line('-', Colour::Red, event)),
+        (Some(EventType::Reset), _) => {
             // a snapshot follows, which starts again if the stream breaks
             (progress.position, progress.snapshot) = (None, true);
-            match event.reason.as_deref().unwrap_or_default() {
-                // the snapshot that the options ask for
-                "initial" => {}
-                reason => print_note(&format!("it cannot continue at its position ({reason}): a new snapshot follows")),
+            // it is initial for the snapshot that the options ask for
+            if event.reason != Some(EventReason::Initial.into()) {
+                let reason = event.reason.as_ref().map_or("", Open::name);
+                print_note(&format!("it cannot continue at its position ({reason}): a new snapshot follows"));
             }
             None
         }
-        ("error", _) => {
+        (Some(EventType::Error), _) => {
             print_note(event.problem.as_ref().map(|problem| problem.detail.as_str()).unwrap_or_default());
             None
         }
@@ -223,7 +228,8 @@ fn event_line(sign: char, colour: Colour, event: &WatchEvent) -> String {
     // a problem of several clusters or of none has the cluster `-`
     let cluster = event.meta.as_ref().map(|meta| meta.cluster.as_str()).filter(|name| *name != "-");
     let (sign, what) = (coloured(&sign.to_string(), colour), describe_object(event));
-    let parts = [cluster, Some(sign.as_str()), event.kind.as_deref(), Some(what.as_str()), event.reason.as_deref()];
+    let (kind, reason) = (event.kind.as_ref().map(Open::name), event.reason.as_ref().map(Open::name));
+    let parts = [cluster, Some(sign.as_str()), kind, Some(what.as_str()), reason];
     let parts: Vec<&str> = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();
     format!("{} {}\n", Zoned::now().strftime("%H:%M:%S"), parts.join(" "))
 }

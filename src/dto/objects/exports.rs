@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::dto::meta::ItemMeta;
+use crate::dto::values::TrafficPolicy;
 
 /// A service that one cluster exports to the cluster set (MCS).
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -36,7 +37,7 @@ pub(crate) struct ServiceExport {
     pub(crate) ip_families: Vec<String>,
     /// `Cluster` or `Local`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) internal_traffic_policy: Option<String>,
+    pub(crate) internal_traffic_policy: Option<TrafficPolicy>,
     /// Traffic distribution, for example `PreferClose`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) traffic_distribution: Option<String>,

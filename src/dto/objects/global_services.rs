@@ -9,9 +9,7 @@ use utoipa::ToSchema;
 use super::exports::ExportPort;
 use crate::dto::meta::{ItemMeta, SourceAge};
 use crate::dto::objects::Frontend;
-
-/// Value of `conflict=` that matches conflicts of every reason.
-pub(crate) const ANY_CONFLICT: &str = "any";
+use crate::dto::values::{Affinity, BackendSource, BackendState, ConflictReason, Origin, SelectionRule, TrafficPolicy};
 
 /// A service, merged from all clusters that share it.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -77,7 +75,7 @@ pub(crate) struct ServiceCluster {
     pub(crate) cluster_id: Option<u32>,
     /// Object that the backends come from: `service`, or `endpointSlice` if the cluster exports
     /// only slices.
-    pub(crate) source: Cow<'static, str>,
+    pub(crate) source: BackendSource,
     /// `true` if the service uses backends of other clusters.
     pub(crate) include_external: bool,
     /// Number of backends that the cluster shares.
@@ -104,7 +102,7 @@ pub(crate) struct GlobalBackend {
     /// Cluster of the backend.
     pub(crate) cluster: String,
     /// `live` or `restored`: origin of the cluster's data.
-    pub(crate) origin: Cow<'static, str>,
+    pub(crate) origin: Origin,
     /// `true` if the source lost the backend. meshkeep retains it until the source is back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) stale: Option<bool>,
@@ -125,7 +123,7 @@ pub(crate) struct GlobalBackend {
     pub(crate) ports: Vec<GlobalPort>,
     /// State from an endpoint slice: `active`, `terminating`, `terminatingNotServing` or
     /// `maintenance`. Without a slice, `active`.
-    pub(crate) state: Cow<'static, str>,
+    pub(crate) state: BackendState,
     /// Endpoint slices of the same cluster that also have this backend.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
@@ -176,7 +174,7 @@ pub(crate) struct GlobalExports {
     pub(crate) ip_families: Vec<String>,
     /// `Cluster` or `Local`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) internal_traffic_policy: Option<String>,
+    pub(crate) internal_traffic_policy: Option<TrafficPolicy>,
     /// Traffic distribution, for example `PreferClose`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) traffic_distribution: Option<String>,
@@ -196,7 +194,7 @@ pub(crate) struct GlobalExports {
 pub(crate) struct ExportConflict {
     /// Cilium's reason, as in the `Conflict` condition of a `ServiceExport`: `PortConflict`,
     /// `TypeConflict` and so on.
-    pub(crate) reason: Cow<'static, str>,
+    pub(crate) reason: ConflictReason,
     /// Clusters whose exports conflict with older exports.
     pub(crate) clusters: Vec<String>,
     /// The conflict and its result, as text.
@@ -210,11 +208,11 @@ pub(crate) struct BackendSelection {
     /// The cluster whose agents select the backends.
     pub(crate) from: String,
     /// The affinity: `none`, `local` or `remote`.
-    pub(crate) affinity: Cow<'static, str>,
+    pub(crate) affinity: Affinity,
     /// The rule that decided: `noLocalService`, `notGlobal`, `noAffinity`, `localActive`,
     /// `localInactive`, `localInactiveRemoteUnhealthy`, `remoteHealthy`, `remoteUnhealthy` or
     /// `noneHealthy`.
-    pub(crate) rule: Cow<'static, str>,
+    pub(crate) rule: SelectionRule,
     /// `true` if the agents would use backends in their own cluster.
     pub(crate) local: bool,
     /// `true` if the agents would use backends in other clusters.

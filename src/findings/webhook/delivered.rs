@@ -77,11 +77,11 @@ fn severity(object: &Object) -> Severity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::findings::finding;
+    use crate::model::{FindingKind, FindingObject};
 
-    fn current<'a>(findings: impl IntoIterator<Item = (&'static str, &'a str)>) -> CurrentFindings {
-        let one = |(kind, cluster): (&'static str, &str)| {
-            let accepted = finding(kind, cluster, [cluster], "", "");
+    fn current<'a>(findings: impl IntoIterator<Item = (FindingKind, &'a str)>) -> CurrentFindings {
+        let one = |(kind, cluster): (FindingKind, &str)| {
+            let accepted = FindingObject::new(kind, cluster, [cluster], "");
             (accepted.stream_key(), Arc::new(Object::Finding(accepted.into())))
         };
         findings.into_iter().map(one).collect()
@@ -95,11 +95,11 @@ mod tests {
     #[test]
     fn a_finding_resolved_before_its_post_is_not_posted() {
         let mut delivered = DeliveredFindings::default();
-        let now = current([("sourceLost", "a"), ("sourceLost", "b")]);
+        let now = current([(FindingKind::SourceLost, "a"), (FindingKind::SourceLost, "b")]);
         let first = delivered.next_post(&now).unwrap();
         assert_eq!((post_text(Some(&first)), delivered.pending_count(&now)), ("+problem/sourceLost/a".to_owned(), 2));
         delivered.record_success(first);
-        assert_eq!(delivered.next_post(&current([("sourceLost", "a")])), None);
+        assert_eq!(delivered.next_post(&current([(FindingKind::SourceLost, "a")])), None);
         let resolved = delivered.next_post(&current([])).unwrap();
         assert_eq!(post_text(Some(&resolved)), "-problem/sourceLost/a");
         delivered.record_success(resolved);
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn a_failing_post_delays_no_other_and_the_most_severe_is_first() {
         let mut delivered = DeliveredFindings::default();
-        let now = current([("staleFile", "a"), ("duplicateClusterID", "b"), ("sourceLost", "c")]);
+        let now = current([(FindingKind::StaleFile, "a"), (FindingKind::DuplicateClusterId, "b"), (FindingKind::SourceLost, "c")]);
         let mut accepted = Vec::new();
         for _ in 0..5 {
             let change = delivered.next_post(&now).unwrap();
@@ -123,7 +123,10 @@ mod tests {
         assert_eq!(accepted[0], "problem/duplicateClusterID/b");
         assert!(accepted[3..].iter().all(|key| key == &accepted[0]), "{accepted:?}");
         assert_eq!(delivered.attempts.len(), 1);
-        assert_eq!((delivered.next_post(&current([("staleFile", "a"), ("sourceLost", "c")])), delivered.attempts.len()), (None, 0));
+        assert_eq!(
+            (delivered.next_post(&current([(FindingKind::StaleFile, "a"), (FindingKind::SourceLost, "c")])), delivered.attempts.len()),
+            (None, 0)
+        );
     }
 
     /// A receiver that accepts new findings but never that one was resolved.
@@ -131,11 +134,11 @@ mod tests {
     fn what_is_held_is_bounded_however_the_receiver_answers() {
         let mut delivered = DeliveredFindings::default();
         let names: Vec<String> = (0..PUBLISHED_COUNT_MAX + 50).map(|number| number.to_string()).collect();
-        let early = current(names[..PUBLISHED_COUNT_MAX].iter().map(|name| ("staleFile", name.as_str())));
+        let early = current(names[..PUBLISHED_COUNT_MAX].iter().map(|name| (FindingKind::StaleFile, name.as_str())));
         for (key, object) in &early {
             delivered.record_success(PendingPost { key: key.clone(), object: Arc::clone(object), has_appeared: true });
         }
-        let late = current(names[PUBLISHED_COUNT_MAX..].iter().map(|name| ("staleFile", name.as_str())));
+        let late = current(names[PUBLISHED_COUNT_MAX..].iter().map(|name| (FindingKind::StaleFile, name.as_str())));
         for (key, object) in &early {
             delivered.record_failure(PendingPost { key: key.clone(), object: Arc::clone(object), has_appeared: false });
         }

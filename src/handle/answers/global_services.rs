@@ -4,8 +4,8 @@ use smol_str::SmolStr;
 
 use crate::commit::{DecodedBudgetError, DecodedPermit};
 use crate::handle::{Filter, Reading, ScanEnd, WorkSlice};
-use crate::model::{ClusterName, EntryKey, Kind};
-use crate::view::{Affinity, GlobalService, LocalService, MergedExports, Selection, ServiceShare, select_backends};
+use crate::model::{Affinity, ClusterName, EntryKey, Kind};
+use crate::view::{GlobalService, LocalService, MergedExports, Selection, ServiceShare, select_backends};
 
 /// Backends of a global service that the agents of one cluster would use.
 #[derive(Debug, Clone, PartialEq)]

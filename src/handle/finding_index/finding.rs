@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use smol_str::SmolStr;
 
-use crate::model::{ClusterName, EntryKey, ObjectPrefix};
+use crate::model::{ClosedSet, ClusterName, EntryKey, FindingKind, ObjectPrefix};
 
 /// A problem that a comparison of keys shows. [`fmt::Display`] writes its id, for instance
 /// `danglingIdentity/paris/68352`.
@@ -36,34 +36,39 @@ pub enum Finding {
 pub struct MalformedFinding;
 
 impl Finding {
-    /// Returns the kind of the finding, as in the API.
+    /// Returns the kind of the finding.
     #[must_use]
-    pub const fn kind_name(&self) -> &'static str {
+    pub const fn kind(&self) -> FindingKind {
         match self {
-            Self::DanglingHostIp(..) => "danglingHostIP",
-            Self::DanglingIdentity(..) => "danglingIdentity",
-            Self::DuplicateAddress(_) => "duplicateAddress",
-            Self::ExportConflict(_) => "exportConflict",
-            Self::IdentityOutOfRange(_) => "identityOutOfRange",
-            Self::OverlappingNodePodCidr(_) => "overlappingNodePodCIDR",
-            Self::OverlappingPodCidr(_) => "overlappingPodCIDR",
-            Self::ServiceTooLarge(_) => "serviceTooLarge",
+            Self::DanglingHostIp(..) => FindingKind::DanglingHostIp,
+            Self::DanglingIdentity(..) => FindingKind::DanglingIdentity,
+            Self::DuplicateAddress(_) => FindingKind::DuplicateAddress,
+            Self::ExportConflict(_) => FindingKind::ExportConflict,
+            Self::IdentityOutOfRange(_) => FindingKind::IdentityOutOfRange,
+            Self::OverlappingNodePodCidr(_) => FindingKind::OverlappingNodePodCidr,
+            Self::OverlappingPodCidr(_) => FindingKind::OverlappingPodCidr,
+            Self::ServiceTooLarge(_) => FindingKind::ServiceTooLarge,
+        }
+    }
+
+    /// Returns the subject of the finding: its id without the kind.
+    #[must_use]
+    pub fn subject(&self) -> String {
+        match self {
+            Self::DanglingHostIp(cluster, ip) => format!("{cluster}/{ip}"),
+            Self::DanglingIdentity(cluster, identity) => format!("{cluster}/{identity}"),
+            Self::DuplicateAddress(ObjectPrefix { net, host: true }) => format!("host/{}", net.addr()),
+            Self::DuplicateAddress(ObjectPrefix { net, host: false }) => format!("cidr/{net}"),
+            Self::ExportConflict(service) | Self::ServiceTooLarge(service) => service.to_string(),
+            Self::IdentityOutOfRange(key) => key.to_string(),
+            Self::OverlappingNodePodCidr(cluster) | Self::OverlappingPodCidr(cluster) => cluster.to_string(),
         }
     }
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/", self.kind_name())?;
-        match self {
-            Self::DanglingHostIp(cluster, ip) => write!(f, "{cluster}/{ip}"),
-            Self::DanglingIdentity(cluster, identity) => write!(f, "{cluster}/{identity}"),
-            Self::DuplicateAddress(ObjectPrefix { net, host: true }) => write!(f, "host/{}", net.addr()),
-            Self::DuplicateAddress(ObjectPrefix { net, host: false }) => write!(f, "cidr/{net}"),
-            Self::ExportConflict(service) | Self::ServiceTooLarge(service) => write!(f, "{service}"),
-            Self::IdentityOutOfRange(key) => write!(f, "{key}"),
-            Self::OverlappingNodePodCidr(cluster) | Self::OverlappingPodCidr(cluster) => write!(f, "{cluster}"),
-        }
+        write!(f, "{}/{}", self.kind(), self.subject())
     }
 }
 
@@ -78,21 +83,23 @@ impl FromStr for Finding {
                 Some((ClusterName::parse(cluster).ok()?, rest))
             };
             let service = || Some(SmolStr::from(Some(rest).filter(|service| service.contains('/'))?));
-            Some(match kind {
-                "danglingHostIP" => cluster_and_rest().and_then(|(cluster, ip)| Some(Self::DanglingHostIp(cluster, ip.parse().ok()?)))?,
-                "danglingIdentity" => {
+            Some(match FindingKind::from_api_name(kind)? {
+                FindingKind::DanglingHostIp => {
+                    cluster_and_rest().and_then(|(cluster, ip)| Some(Self::DanglingHostIp(cluster, ip.parse().ok()?)))?
+                }
+                FindingKind::DanglingIdentity => {
                     cluster_and_rest().and_then(|(cluster, id)| Some(Self::DanglingIdentity(cluster, id.parse().ok()?)))?
                 }
-                "duplicateAddress" => Self::DuplicateAddress(match rest.split_once('/')? {
+                FindingKind::DuplicateAddress => Self::DuplicateAddress(match rest.split_once('/')? {
                     ("host", ip) => ObjectPrefix { net: ip.parse::<IpAddr>().ok()?.into(), host: true },
                     ("cidr", net) => ObjectPrefix { net: net.parse().ok()?, host: false },
                     _ => return None,
                 }),
-                "exportConflict" => Self::ExportConflict(service()?),
-                "identityOutOfRange" => Self::IdentityOutOfRange(EntryKey::from_cache_form(rest)?),
-                "overlappingNodePodCIDR" => Self::OverlappingNodePodCidr(ClusterName::parse(rest).ok()?),
-                "overlappingPodCIDR" => Self::OverlappingPodCidr(ClusterName::parse(rest).ok()?),
-                "serviceTooLarge" => Self::ServiceTooLarge(service()?),
+                FindingKind::ExportConflict => Self::ExportConflict(service()?),
+                FindingKind::IdentityOutOfRange => Self::IdentityOutOfRange(EntryKey::from_cache_form(rest)?),
+                FindingKind::OverlappingNodePodCidr => Self::OverlappingNodePodCidr(ClusterName::parse(rest).ok()?),
+                FindingKind::OverlappingPodCidr => Self::OverlappingPodCidr(ClusterName::parse(rest).ok()?),
+                FindingKind::ServiceTooLarge => Self::ServiceTooLarge(service()?),
                 _ => return None,
             })
         };

@@ -233,10 +233,10 @@ fn an_updated_index_has_the_findings_of_a_full_search() {
             index = mirror.update_index(index);
             let findings: BTreeSet<Finding> = index.findings_from(None).cloned().collect();
             for (kind, count) in index.counts() {
-                assert_eq!(findings.iter().filter(|finding| finding.kind_name() == kind).count() as u64, count, "{kind}");
+                assert_eq!(findings.iter().filter(|finding| finding.kind() == kind).count() as u64, count, "{kind}");
             }
             assert_eq!(findings, expected_findings(&mirror.published.view), "seed {seed}, step {step}");
-            seen.extend(findings.iter().map(Finding::kind_name));
+            seen.extend(findings.iter().map(Finding::kind));
         }
         let rebuilt = mirror.build_index();
         assert!(

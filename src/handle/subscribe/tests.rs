@@ -16,7 +16,7 @@ use crate::commit::MirrorSnapshot;
 use crate::feed::{Feed, Retention};
 use crate::handle::{SliceLimit, WorkSlice};
 use crate::model::{
-    Change, ClusterName, Command, DeleteReason, Epoch, EpochSpan, FindingObject, Identity, LabelSet, Phase, Scope, Severity, SourceStamp,
+    Change, ClusterName, Command, DeleteReason, Epoch, EpochSpan, FindingKind, FindingObject, Identity, LabelSet, Phase, Scope, SourceStamp,
 };
 use crate::view::View;
 
@@ -97,17 +97,8 @@ impl ChangingMirror {
             _ if count == 1 => vec![cluster(0), cluster(1)],
             _ => vec![cluster(1)],
         };
-        let finding = FindingObject {
-            id: format!("heldEntries/{subject}"),
-            kind: "heldEntries",
-            severity: Severity::Info,
-            clusters: names.iter().map(ToString::to_string).collect(),
-            detail: String::new(),
-            advice: String::new(),
-            since: None,
-            count: Some(count),
-            key: None,
-        };
+        let finding = FindingObject::new(FindingKind::HeldEntries, &subject.to_string(), &names, "");
+        let finding = FindingObject { count: Some(count), ..finding };
         let key = if subject > 1 { EntryKey::of_problem("heldEntries", None, "2") } else { finding.stream_key() };
         self.apply(Command::Findings(vec![(key, (count > 0).then(|| Arc::new(Object::Finding(finding.into()))))]));
     }

@@ -3,33 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{ClusterName, EntryKey, Object};
-
-/// Severity of a finding, most severe first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
-    /// Data is not served, or will soon not be.
-    Critical,
-    /// Data is served that is probably not intended.
-    Warning,
-    /// The finding resolves itself, or needs no action today.
-    Info,
-}
-
-impl Severity {
-    /// All severities, most severe first.
-    pub const ALL: [Self; 3] = [Self::Critical, Self::Warning, Self::Info];
-
-    /// Returns the name in the API.
-    #[must_use]
-    pub const fn api_name(self) -> &'static str {
-        match self {
-            Self::Critical => "critical",
-            Self::Warning => "warning",
-            Self::Info => "info",
-        }
-    }
-}
+use crate::model::{ClusterName, EntryKey, FindingKind, Object, Severity};
 
 /// A finding with its human-readable texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +12,7 @@ pub struct FindingObject {
     /// subject.
     pub id: String,
     /// Kind of the finding.
-    pub kind: &'static str,
+    pub kind: FindingKind,
     /// Severity of the finding.
     pub severity: Severity,
     /// Affected clusters; empty if only this process is affected.
@@ -59,15 +33,33 @@ pub struct FindingObject {
 pub type FindingChange = (EntryKey, Option<Arc<Object>>);
 
 impl FindingObject {
+    /// Creates a finding about a subject, with the severity and the advice of its kind. `detail`
+    /// says what is wrong.
+    #[must_use]
+    pub fn new(kind: FindingKind, subject: &str, clusters: impl IntoIterator<Item = impl ToString>, detail: impl Into<String>) -> Self {
+        Self {
+            id: if subject.is_empty() { kind.to_string() } else { format!("{kind}/{subject}") },
+            kind,
+            severity: kind.severity(),
+            clusters: clusters.into_iter().map(|cluster| cluster.to_string()).collect(),
+            detail: detail.into(),
+            advice: kind.advice().replace("{subject}", subject),
+            since: None,
+            count: None,
+            key: None,
+        }
+    }
+
     /// Returns the finding's key in the change stream. If the finding has one cluster, the
     /// cluster's name moves from the id into its part of the key.
     #[must_use]
     pub fn stream_key(&self) -> EntryKey {
-        let subject = self.id.strip_prefix(self.kind).and_then(|rest| rest.strip_prefix('/')).unwrap_or_default();
-        let [cluster] = self.clusters.as_slice() else { return EntryKey::of_problem(self.kind, None, subject) };
-        let Ok(name) = ClusterName::parse(cluster) else { return EntryKey::of_problem(self.kind, None, subject) };
+        let kind = self.kind.api_name();
+        let subject = self.id.strip_prefix(kind).and_then(|rest| rest.strip_prefix('/')).unwrap_or_default();
+        let [cluster] = self.clusters.as_slice() else { return EntryKey::of_problem(kind, None, subject) };
+        let Ok(name) = ClusterName::parse(cluster) else { return EntryKey::of_problem(kind, None, subject) };
         let rest = subject.strip_prefix(name.as_str()).filter(|rest| rest.is_empty() || rest.starts_with('/'));
-        EntryKey::of_problem(self.kind, Some(name), rest.map_or(subject, |rest| rest.trim_start_matches('/')))
+        EntryKey::of_problem(kind, Some(name), rest.map_or(subject, |rest| rest.trim_start_matches('/')))
     }
 
     /// Returns whether another finding has the same content. Ignores `since`, because some findings
@@ -95,26 +87,16 @@ mod tests {
 
     #[test]
     fn the_key_contains_the_kind_the_only_cluster_and_the_subject() {
-        for (id, kind, clusters, key) in [
-            ("clusterUnreachable/paris", "clusterUnreachable", vec!["paris"], "problem/clusterUnreachable/paris"),
-            ("danglingIdentity/paris/68352", "danglingIdentity", vec!["paris"], "problem/danglingIdentity/paris/68352"),
-            ("duplicateAddress/host/10.0.0.1", "duplicateAddress", vec!["paris", "tokyo"], "problem/duplicateAddress/-/host/10.0.0.1"),
-            ("overlappingPodCIDR/paris", "overlappingPodCIDR", vec!["paris", "tokyo"], "problem/overlappingPodCIDR/-/paris"),
-            ("clusterFileInvalid/Paris.yaml", "clusterFileInvalid", vec![], "problem/clusterFileInvalid/-/Paris.yaml"),
-            ("x/paris-2", "x", vec!["paris"], "problem/x/paris/paris-2"),
-            ("logGap", "logGap", vec![], "problem/logGap/-"),
+        for (kind, subject, clusters, key) in [
+            (FindingKind::ClusterUnreachable, "paris", vec!["paris"], "problem/clusterUnreachable/paris"),
+            (FindingKind::DanglingIdentity, "paris/68352", vec!["paris"], "problem/danglingIdentity/paris/68352"),
+            (FindingKind::DuplicateAddress, "host/10.0.0.1", vec!["paris", "tokyo"], "problem/duplicateAddress/-/host/10.0.0.1"),
+            (FindingKind::OverlappingPodCidr, "paris", vec!["paris", "tokyo"], "problem/overlappingPodCIDR/-/paris"),
+            (FindingKind::ClusterFileInvalid, "Paris.yaml", vec![], "problem/clusterFileInvalid/-/Paris.yaml"),
+            (FindingKind::HeldEntries, "paris-2", vec!["paris"], "problem/heldEntries/paris/paris-2"),
+            (FindingKind::LogGap, "", vec![], "problem/logGap/-"),
         ] {
-            let finding = FindingObject {
-                id: id.to_owned(),
-                kind,
-                severity: Severity::Info,
-                clusters: clusters.into_iter().map(str::to_owned).collect(),
-                detail: String::new(),
-                advice: String::new(),
-                since: None,
-                count: None,
-                key: None,
-            };
+            let finding = FindingObject::new(kind, subject, clusters, "");
             let listed = finding.stream_key();
             assert_eq!((listed.to_string().as_str(), EntryKey::from_cache_form(key)), (key, Some(listed.clone())));
         }

@@ -8,6 +8,7 @@ use std::time::{Instant, SystemTime};
 use sha2::{Digest, Sha256};
 use smol_str::SmolStr;
 
+use crate::model::closed_set::closed_set;
 use crate::model::{EtcdClusterId, Kind, MissingConfigState, RawRecord, Revision, WriterStatus};
 
 /// Maximum length of a cluster name in bytes (Cilium's `pkg/clustermesh/types/option.go`).
@@ -170,60 +171,51 @@ pub struct DirectoryState {
     pub invalid: std::collections::BTreeMap<String, String>,
 }
 
-/// Phase of the connection to a remote cluster (docs/develop/invariants.md, "Phases of a remote
-/// cluster").
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Phase {
-    /// The client file was not read since the start, or a certificate or key that it names does not
-    /// exist yet.
-    WaitingForFiles,
-    /// Connecting, and waiting for the first response.
-    Connecting,
-    /// Waiting for the cluster config.
-    ReadingConfig,
-    /// Waiting for the canary of at least one resource.
-    WaitingForCanary,
-    /// Reading at least one resource completely, or checking whether the stored cursor is still
-    /// valid.
-    Listing,
-    /// Every resource is complete and watched.
-    Live,
-    /// The source's leases are no longer renewed (invariant 4).
-    SourceLost,
-    /// The last attempt failed, and the next one has not started.
-    BackingOff,
-    /// The client file was removed or the cluster's id changed: its data is being removed.
-    Draining,
+// docs/develop/invariants.md, "Phases of a remote cluster"
+closed_set! {
+    /// Phase of the connection to a cluster.
+    pub enum Phase {
+        /// The client file was not read since the start, or a certificate or key that it names does
+        /// not exist yet.
+        WaitingForFiles = "waitingForFiles",
+        /// Connecting, and waiting for the first response.
+        Connecting = "connecting",
+        /// Waiting for the cluster config.
+        ReadingConfig = "readingConfig",
+        /// Waiting for the canary of at least one resource.
+        WaitingForCanary = "waitingForCanary",
+        /// Reading at least one resource completely, or checking whether the stored cursor is still
+        /// valid.
+        Listing = "listing",
+        /// Every resource is complete and watched.
+        Live = "live",
+        /// The source's leases are no longer renewed (invariant 4).
+        SourceLost = "sourceLost",
+        /// The last attempt failed, and the next one has not started.
+        BackingOff = "backingOff",
+        /// The client file was removed or the cluster's id changed: its data is being removed.
+        Draining = "draining",
+    }
 }
 
-impl Phase {
-    /// All phases, in their usual order.
-    pub const ALL: [Self; 9] = [
-        Self::WaitingForFiles,
-        Self::Connecting,
-        Self::ReadingConfig,
-        Self::WaitingForCanary,
-        Self::Listing,
-        Self::Live,
-        Self::SourceLost,
-        Self::BackingOff,
-        Self::Draining,
-    ];
+closed_set! {
+    /// `live`: the source confirmed the data since meshkeep started. `restored`: from the store,
+    /// not confirmed yet. `neverRead`: no complete list was ever read.
+    pub enum Origin {
+        /// Confirmed by the source.
+        Live = "live",
+        /// Restored from the store and not confirmed yet.
+        Restored = "restored",
+        /// Nothing was ever read.
+        NeverRead = "neverRead",
+    }
+}
 
-    /// Returns the name in the API.
-    #[must_use]
-    pub const fn api_name(self) -> &'static str {
-        match self {
-            Self::WaitingForFiles => "waitingForFiles",
-            Self::Connecting => "connecting",
-            Self::ReadingConfig => "readingConfig",
-            Self::WaitingForCanary => "waitingForCanary",
-            Self::Listing => "listing",
-            Self::Live => "live",
-            Self::SourceLost => "sourceLost",
-            Self::BackingOff => "backingOff",
-            Self::Draining => "draining",
-        }
+impl Origin {
+    /// Combines the origins of several sources: restored if any is, and live only if all are.
+    /// `None` without sources.
+    pub fn of_all(origins: impl Iterator<Item = Self>) -> Option<Self> {
+        origins.reduce(|all, one| if all == Self::Restored || one == Self::Restored { Self::Restored } else { all.max(one) })
     }
 }
 

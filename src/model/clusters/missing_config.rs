@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use crate::model::ClusterName;
+use crate::model::{ClusterName, FindingKind};
 
 /// Content of an etcd in which the config of the client file's cluster cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -61,11 +61,12 @@ impl MissingConfig {
                 "check that the endpoints are those of {cluster}, and that the file has the name of the cluster (cluster.name); the user needs the role `remote` in the etcd of its clustermesh-apiserver (or `local` in that of a KVStoreMesh)"
             );
         }
-        let legacy = format!("if its Cilium is too old to write a cluster config, use --legacy-clusters {cluster}");
         if self.has_own_nodes {
-            return format!("check that its clustermesh-apiserver runs; {legacy}");
+            return format!(
+                "check that its clustermesh-apiserver runs; if its Cilium is too old to write a cluster config, use --legacy-clusters {cluster}"
+            );
         }
-        format!("check that its clustermesh-apiserver has written it, and that the endpoints are those of {cluster}; {legacy}")
+        FindingKind::ClusterConfigMissing.advice().replace("{subject}", cluster.as_str())
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(super) mod export;
 mod footprint;
+pub(super) mod global_service;
 pub(super) mod identity_labels;
 pub(super) mod numeric_identity;
 pub(super) mod object;

@@ -3,6 +3,7 @@
 
 use std::ops::RangeInclusive;
 
+use crate::model::closed_set::closed_set;
 use crate::model::{ClusterId, MaxConnectedClusters};
 
 /// Lowest identity that a cluster may allocate. Those below are reserved and have the same meaning
@@ -15,23 +16,22 @@ pub const IDENTITY_REMOTE_NODE: u32 = 6;
 /// Number of bits below the scope.
 const SCOPE_SHIFT: u32 = 24;
 
-/// Scope in which a numeric identity is valid: its top 8 bits (`IdentityScopeMask`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum IdentityScope {
-    /// `0x00`: the whole mesh, including reserved identities.
-    Global,
-    /// `0x01`: one node, for CIDRs.
-    Local,
-    /// `0x02`: remote nodes.
-    RemoteNode,
-    /// Any other value.
-    Unknown,
+// the top 8 bits of an identity (`IdentityScopeMask`)
+closed_set! {
+    /// Scope of a numeric identity.
+    pub enum IdentityScope {
+        /// `0x00`: the whole mesh, including reserved identities.
+        Global = "global",
+        /// `0x01`: one node, for CIDRs.
+        Local = "local",
+        /// `0x02`: remote nodes.
+        RemoteNode = "remoteNode",
+        /// Any other value.
+        Unknown = "unknown",
+    }
 }
 
 impl IdentityScope {
-    /// All scopes.
-    pub const ALL: [Self; 4] = [Self::Global, Self::Local, Self::RemoteNode, Self::Unknown];
-
     /// Returns the scope of a numeric identity.
     #[must_use]
     pub const fn of(id: u32) -> Self {
@@ -40,17 +40,6 @@ impl IdentityScope {
             1 => Self::Local,
             2 => Self::RemoteNode,
             _ => Self::Unknown,
-        }
-    }
-
-    /// Returns the name in the API.
-    #[must_use]
-    pub const fn api_name(self) -> &'static str {
-        match self {
-            Self::Global => "global",
-            Self::Local => "local",
-            Self::RemoteNode => "remoteNode",
-            Self::Unknown => "unknown",
         }
     }
 }

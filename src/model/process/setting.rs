@@ -1,5 +1,7 @@
 //! A setting in force and its source.
 
+use crate::model::closed_set::closed_set;
+
 /// One option with its current value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
@@ -16,31 +18,16 @@ pub struct Setting {
     pub description: String,
 }
 
-/// Layers of settings, in descending precedence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SettingSource {
-    /// Command line.
-    Flag,
-    /// Environment variable.
-    Environment,
-    /// The `--config` file.
-    File,
-    /// Built-in default.
-    Default,
-}
-
-impl SettingSource {
-    /// All layers.
-    pub const ALL: [Self; 4] = [Self::Flag, Self::Environment, Self::File, Self::Default];
-
-    /// Returns the name in the API.
-    #[must_use]
-    pub const fn api_name(self) -> &'static str {
-        match self {
-            Self::Flag => "flag",
-            Self::Environment => "environment",
-            Self::File => "file",
-            Self::Default => "default",
-        }
+closed_set! {
+    /// Layer that a setting comes from, in order of precedence.
+    pub enum SettingSource {
+        /// Command line.
+        Flag = "flag",
+        /// Environment variable.
+        Environment = "environment",
+        /// The `--config` file.
+        File = "file",
+        /// Built-in default.
+        Default = "default",
     }
 }

@@ -7,23 +7,10 @@
 
 use std::sync::Arc;
 
-use crate::model::{ClusterName, ExportPort, LabelSet, Record, ServiceExport};
+use crate::model::{ClusterName, ConflictReason, ExportPort, LabelSet, Record, ServiceExport};
 
 /// `internalTrafficPolicy` of an export that gives none (`k8s.io/api/core/v1`).
 const DEFAULT_TRAFFIC_POLICY: &str = "Cluster";
-
-/// Reasons of the condition `Conflict` of a `ServiceExport`, sorted.
-pub const CONFLICT_REASONS: [&str; 9] = [
-    "AnnotationsConflict",
-    "IPFamilyConflict",
-    "InternalTrafficPolicyConflict",
-    "LabelsConflict",
-    "PortConflict",
-    "SessionAffinityConfigConflict",
-    "SessionAffinityConflict",
-    "TrafficDistributionConflict",
-    "TypeConflict",
-];
 
 /// Merged exports of one name.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,7 +31,7 @@ pub struct MergedExports {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportConflict {
     /// Cilium's reason in the condition `Conflict` of a `ServiceExport`.
-    pub reason: &'static str,
+    pub reason: ConflictReason,
     /// Clusters that disagree with older exports, the oldest first.
     pub clusters: Vec<ClusterName>,
     /// Human-readable description of the value that applies.
@@ -60,29 +47,29 @@ struct ClusterExport<'a> {
 /// Field that must be the same in all exports.
 struct ComparedField {
     name: &'static str,
-    reason: &'static str,
+    reason: ConflictReason,
     value: fn(&ServiceExport) -> String,
 }
 
 /// Fields in the order in which Cilium compares them (`checkConflictExport`).
 const COMPARED_FIELDS: [ComparedField; 7] = [
-    ComparedField { name: "type", reason: "TypeConflict", value: |export| export.service_type.clone() },
-    ComparedField { name: "sessionAffinity", reason: "SessionAffinityConflict", value: |export| export.session_affinity.clone() },
+    ComparedField { name: "type", reason: ConflictReason::Type, value: |export| export.service_type.clone() },
+    ComparedField { name: "sessionAffinity", reason: ConflictReason::SessionAffinity, value: |export| export.session_affinity.clone() },
     ComparedField {
         name: "sessionAffinityConfig.clientIP",
-        reason: "SessionAffinityConfigConflict",
+        reason: ConflictReason::SessionAffinityConfig,
         value: |export| export.session_affinity_timeout_seconds.map_or_else(String::new, |seconds| seconds.to_string()),
     },
-    ComparedField { name: "annotations", reason: "AnnotationsConflict", value: |export| labels_text(&export.annotations) },
-    ComparedField { name: "labels", reason: "LabelsConflict", value: |export| labels_text(&export.labels) },
+    ComparedField { name: "annotations", reason: ConflictReason::Annotations, value: |export| labels_text(&export.annotations) },
+    ComparedField { name: "labels", reason: ConflictReason::Labels, value: |export| labels_text(&export.labels) },
     ComparedField {
         name: "internalTrafficPolicy",
-        reason: "InternalTrafficPolicyConflict",
+        reason: ConflictReason::InternalTrafficPolicy,
         value: |export| or_default(&export.internal_traffic_policy, DEFAULT_TRAFFIC_POLICY),
     },
     ComparedField {
         name: "trafficDistribution",
-        reason: "TrafficDistributionConflict",
+        reason: ConflictReason::TrafficDistribution,
         value: |export| export.traffic_distribution.clone(),
     },
 ];
@@ -167,7 +154,7 @@ fn merge_ports(exports: &[ClusterExport<'_>]) -> (Vec<ExportPort>, Option<Export
             }
         });
     }
-    (ports, message.map(|message| ExportConflict { reason: "PortConflict", clusters, message }))
+    (ports, message.map(|message| ExportConflict { reason: ConflictReason::Port, clusters, message }))
 }
 
 /// Intersects IP families (`intersectIPFamilies`). Ignores exports of old writers, which give none.
@@ -181,7 +168,7 @@ fn intersect_families(exports: &[ClusterExport<'_>]) -> (Vec<String>, Option<Exp
     }
     let conflict = clusters.first().map(|first| {
         let message = format!("{first} has no IP family in common with older exports: {} is used", families.join(" and "));
-        ExportConflict { reason: "IPFamilyConflict", clusters: clusters.clone(), message }
+        ExportConflict { reason: ConflictReason::IpFamily, clusters: clusters.clone(), message }
     });
     (families, conflict)
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use crate::model::{Backend, BackendZone, ClusterName, EndpointSlice, Object, Record, Service, SliceEndpoint};
+use crate::model::{Backend, BackendState, BackendZone, ClusterName, EndpointSlice, Object, Record, Service, SliceEndpoint};
 
 use super::MergedExports;
 
@@ -79,23 +79,10 @@ pub struct BackendPort {
     pub names: Vec<String>,
 }
 
-/// Condition of a backend, from an endpoint slice (`Convert`, Cilium's
-/// `pkg/loadbalancer/reflectors/endpoints/endpoints.go`). A backend without a slice is active.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum BackendState {
-    /// Accepts connections.
-    Active,
-    /// Terminating; accepts new connections only if no other backend does.
-    Terminating,
-    /// Terminating; accepts no connections.
-    TerminatingNotServing,
-    /// Accepts no connections for now.
-    Maintenance,
-}
-
 impl BackendState {
-    /// Returns the state of a slice's endpoint. Missing conditions mean ready, serving and not
-    /// terminating.
+    /// Returns the state of a slice's endpoint (`Convert`, Cilium's
+    /// `pkg/loadbalancer/reflectors/endpoints/endpoints.go`). Missing conditions mean ready,
+    /// serving and not terminating. A backend without a slice is active.
     #[must_use]
     pub fn of(endpoint: &SliceEndpoint) -> Self {
         let is_terminating = endpoint.terminating.unwrap_or(false);
@@ -117,17 +104,6 @@ impl BackendState {
         match self {
             Self::Active | Self::Terminating => true,
             Self::TerminatingNotServing | Self::Maintenance => false,
-        }
-    }
-
-    /// Returns the name in the API.
-    #[must_use]
-    pub const fn api_name(self) -> &'static str {
-        match self {
-            Self::Active => "active",
-            Self::Terminating => "terminating",
-            Self::TerminatingNotServing => "terminatingNotServing",
-            Self::Maintenance => "maintenance",
         }
     }
 }

@@ -1,18 +1,8 @@
 //! Selection of the backends of a global service that an agent uses (`SelectBackends`, Cilium's
 //! `pkg/clustermesh/loadbalancer/selectbackends.go`).
 
-use super::{BackendState, GlobalBackend, ServiceShare};
-
-/// Value of the annotation `service.cilium.io/affinity` (Cilium's `pkg/annotation`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Affinity {
-    /// Local and remote backends alike.
-    None,
-    /// Remote backends only if no local one is active.
-    Local,
-    /// Local backends only if no remote one is healthy.
-    Remote,
-}
+use super::{GlobalBackend, ServiceShare};
+use crate::model::{Affinity, BackendState, SelectionRule};
 
 /// The service in the cluster whose agents select backends.
 #[derive(Debug, Clone, Copy)]
@@ -36,78 +26,7 @@ pub struct Selection {
     pub rule: SelectionRule,
 }
 
-/// Rules of the selection. Each has one outcome.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SelectionRule {
-    /// The cluster announces no such service: no frontend and no backends. Current releases do not
-    /// announce a global service that is not shared either (docs/develop/protocol.md §2.2),
-    /// although agents use the remote backends for such a service.
-    NoLocalService,
-    /// The local service does not include external backends: only local backends.
-    NotGlobal,
-    /// No affinity: both.
-    NoAffinity,
-    /// Affinity `local`, and a local backend is active: only local backends.
-    LocalActive,
-    /// Affinity `local`, no local backend is active, and a remote one is healthy: both.
-    LocalInactive,
-    /// Affinity `local`, no local backend is active, and no remote one is healthy: only local
-    /// backends, although none is active.
-    LocalInactiveRemoteUnhealthy,
-    /// Affinity `remote`, and a remote backend is healthy: only remote backends.
-    RemoteHealthy,
-    /// Affinity `remote`, no remote backend is healthy, and a local one is: both.
-    RemoteUnhealthy,
-    /// Affinity `remote`, and no backend is healthy: only remote backends, although none is
-    /// healthy.
-    NoneHealthy,
-}
-
-impl Affinity {
-    /// All affinities.
-    pub const ALL: [Self; 3] = [Self::None, Self::Local, Self::Remote];
-
-    /// Returns the name in the annotation and the API.
-    #[must_use]
-    pub const fn api_name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Local => "local",
-            Self::Remote => "remote",
-        }
-    }
-}
-
 impl SelectionRule {
-    /// All rules.
-    pub const ALL: [Self; 9] = [
-        Self::NoLocalService,
-        Self::NotGlobal,
-        Self::NoAffinity,
-        Self::LocalActive,
-        Self::LocalInactive,
-        Self::LocalInactiveRemoteUnhealthy,
-        Self::RemoteHealthy,
-        Self::RemoteUnhealthy,
-        Self::NoneHealthy,
-    ];
-
-    /// Returns the name in the API.
-    #[must_use]
-    pub const fn api_name(self) -> &'static str {
-        match self {
-            Self::NoLocalService => "noLocalService",
-            Self::NotGlobal => "notGlobal",
-            Self::NoAffinity => "noAffinity",
-            Self::LocalActive => "localActive",
-            Self::LocalInactive => "localInactive",
-            Self::LocalInactiveRemoteUnhealthy => "localInactiveRemoteUnhealthy",
-            Self::RemoteHealthy => "remoteHealthy",
-            Self::RemoteUnhealthy => "remoteUnhealthy",
-            Self::NoneHealthy => "noneHealthy",
-        }
-    }
-
     /// Returns the human-readable rule.
     #[must_use]
     pub const fn text(self) -> &'static str {

@@ -6,23 +6,14 @@ use std::sync::Arc;
 use rand::Rng;
 use rand::rngs::StdRng;
 
-use crate::model::{ClusterName, Command, FindingChange, FindingObject, Object, Severity};
+use crate::model::{Command, FindingChange, FindingKind, FindingObject, Object};
 
 /// Returns a command that sets or removes findings.
 pub(super) fn random_command(random: &mut StdRng) -> Command {
     let change = |(subject, count): (u32, u64)| -> FindingChange {
         let clusters = if subject > 1 { vec![super::cluster(subject)] } else { vec![super::cluster(0), super::cluster(1)] };
-        let finding = FindingObject {
-            id: format!("heldEntries/{subject}"),
-            kind: "heldEntries",
-            severity: Severity::Info,
-            clusters: clusters.iter().map(ClusterName::to_string).collect(),
-            detail: String::new(),
-            advice: String::new(),
-            since: None,
-            count: Some(count),
-            key: None,
-        };
+        let finding = FindingObject::new(FindingKind::HeldEntries, &subject.to_string(), &clusters, "");
+        let finding = FindingObject { count: Some(count), ..finding };
         (finding.stream_key(), (count > 0).then(|| Arc::new(Object::Finding(finding.into()))))
     };
     let count = random.random_range(1..4);

@@ -11,7 +11,7 @@ use axum::response::Response;
 
 use super::hints::{is_exactly, miss_hints, rejected_hint};
 use crate::admission::Scanner;
-use crate::api::dto::meta::{MetaOptions, origin_name};
+use crate::api::dto::meta::MetaOptions;
 use crate::api::paging::pages::respond_with_object;
 use crate::api::problem::Problem;
 use crate::api::query::{ItemQuery, Parameters};
@@ -20,6 +20,7 @@ use crate::api::state::ApiState;
 use crate::dto::meta::ItemMeta;
 use crate::dto::objects::{IpcacheEntry, Node};
 use crate::dto::problems::{BackedService, ExplainedEntry, Explanation, Hint};
+use crate::dto::values::closed::{BackendSource, Verdict};
 use crate::findings::{CurrentSurvey, describe_existing, namespace_and_name};
 use crate::handle::{EntryRole, Finding, FindingIndex, LookupMatch, RankReason, Reading, UseReason};
 use crate::model::{ClusterName, Kind, Record};
@@ -92,12 +93,12 @@ fn explain_address(reading: &Reading, surveyed: &CurrentSurvey, ip: IpAddr, meta
 fn explain_entry(reading: &Reading, found: &LookupMatch, verdict: &EntryRole) -> Option<ExplainedEntry> {
     let entry = IpcacheEntry::from_match(found)?;
     let (verdict, reason) = match verdict {
-        EntryRole::Used(merit) => ("wins", describe_merit(merit)),
-        EntryRole::Shadowed => ("shadowed", "a host entry for the address takes precedence over a CIDR of full length".to_owned()),
-        EntryRole::LessSpecific(winner) => ("lessSpecific", format!("{winner} is more specific")),
-        EntryRole::Outranked(cluster, weakness) => ("outranked", describe_weakness(cluster, *weakness)),
+        EntryRole::Used(merit) => (Verdict::Wins, describe_merit(merit)),
+        EntryRole::Shadowed => (Verdict::Shadowed, "a host entry for the address takes precedence over a CIDR of full length".to_owned()),
+        EntryRole::LessSpecific(winner) => (Verdict::LessSpecific, format!("{winner} is more specific")),
+        EntryRole::Outranked(cluster, weakness) => (Verdict::Outranked, describe_weakness(cluster, *weakness)),
     };
-    let origin = origin_name(reading.source_of(&found.record).origin);
+    let origin = reading.source_of(&found.record).origin;
     Some(ExplainedEntry { entry, verdict: verdict.into(), reason, origin: origin.into() })
 }
 
@@ -170,7 +171,8 @@ fn services_with_backend(survey: &FindingIndex, ip: IpAddr) -> Vec<BackedService
     let service = |key: &crate::model::EntryKey| {
         let (namespace, name) = namespace_and_name(key)?;
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        Some(BackedService { kind: key.kind.api_name().into(), cluster: key.cluster.to_string(), namespace, name })
+        let kind = if key.kind == Kind::Service { BackendSource::Service } else { BackendSource::EndpointSlice };
+        Some(BackedService { kind: kind.into(), cluster: key.cluster.to_string(), namespace, name })
     };
     survey.keys_with_backend(ip).filter_map(service).collect()
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::api::query::parse_network;
 use crate::dto::problems::Hint;
 use crate::dto::text::rfc3339;
+use crate::dto::values::closed::HintKind;
 use crate::handle::MissExplanation;
 use crate::model::{ClusterName, DeleteReason, EntryKey, ObjectPrefix, Record, Tombstone};
 
@@ -25,9 +26,9 @@ pub(super) fn miss_hints(miss: &MissExplanation, is_rejected: bool) -> Vec<Hint>
     hints.extend(miss.pod_cidrs.iter().map(|(net, node)| pod_cidr_hint(&net.to_string(), node, is_rejected)));
     hints.extend(miss.deleted.iter().take(DELETED_MAX).map(tombstone_hint));
     let never_read = |names: &str| format!("{names}: never read, so the address may belong there; see /v1/clusters");
-    hints.extend(clusters_hint("neverRead", &miss.never_read, never_read));
+    hints.extend(clusters_hint(HintKind::NeverRead, &miss.never_read, never_read));
     let restored = |names: &str| format!("{names}: restored from the store and not confirmed since the start; see /v1/clusters");
-    hints.extend(clusters_hint("restored", &miss.restored, restored));
+    hints.extend(clusters_hint(HintKind::Restored, &miss.restored, restored));
     hints.extend(miss.nearest.iter().map(|(prefix, record)| nearest_hint(*prefix, record)));
     hints
 }
@@ -39,13 +40,11 @@ pub(super) fn rejected_hint(ip: IpAddr, record: &Record) -> Option<Hint> {
     let what = if is_exactly(ip, record) { "it".to_owned() } else { format!("the range {name}, which contains it") };
     let outcome = if record.object.is_some() { "the last good value stays in use" } else { "it is not used" };
     Some(Hint {
-        kind: "rejected".into(),
-        detail: format!("{cluster} announces {what}, but the value was rejected, {outcome}: {}", rejection.reason),
         clusters: vec![cluster.to_string()],
         prefix: parse_network(name).map(|net| net.to_string()),
         key: Some(record.key.to_string()),
         time: Some(rfc3339(rejection.last_seen)),
-        ..Hint::default()
+        ..Hint::new(HintKind::Rejected, format!("{cluster} announces {what}, but the value was rejected, {outcome}: {}", rejection.reason))
     })
 }
 
@@ -62,24 +61,23 @@ fn rejected_nodes_hint(count: usize, first: &Record) -> Hint {
         _ => format!("{count} nodes of {cluster} were rejected, so their addresses and pod CIDRs are not known; the first is {node}"),
     };
     Hint {
-        kind: "rejected".into(),
-        detail: format!("{nodes}{reason}"),
         clusters: vec![cluster.to_string()],
         node: Some(node.to_string()),
         key: Some(first.key.to_string()),
-        ..Hint::default()
+        ..Hint::new(HintKind::Rejected, format!("{nodes}{reason}"))
     }
 }
 
 fn pod_cidr_hint(net: &str, node: &EntryKey, is_rejected: bool) -> Hint {
     let why = if is_rejected { "" } else { ", but no cluster announces it; check that its endpoint is ready" };
     Hint {
-        kind: "podCIDR".into(),
-        detail: format!("in pod CIDR {net} of node {}/{}: a pod of that node could have it{why}", node.cluster, node.name),
         clusters: vec![node.cluster.to_string()],
         prefix: Some(net.to_owned()),
         node: Some(node.name.to_string()),
-        ..Hint::default()
+        ..Hint::new(
+            HintKind::PodCidr,
+            format!("in pod CIDR {net} of node {}/{}: a pod of that node could have it{why}", node.cluster, node.name),
+        )
     }
 }
 
@@ -92,22 +90,20 @@ fn tombstone_hint(gone: &Tombstone) -> Hint {
         DeleteReason::ClusterRemoved => "the cluster was removed from the mesh",
     };
     Hint {
-        kind: "deleted".into(),
-        detail: format!("{what} until {time}, when {why}"),
         clusters: vec![cluster.to_string()],
         node: node.map(str::to_owned),
         key: Some(gone.key.to_string()),
-        time: Some(time),
-        ..Hint::default()
+        time: Some(time.clone()),
+        ..Hint::new(HintKind::Deleted, format!("{what} until {time}, when {why}"))
     }
 }
 
-fn clusters_hint(kind: &'static str, clusters: &[ClusterName], words: impl Fn(&str) -> String) -> Option<Hint> {
+fn clusters_hint(kind: HintKind, clusters: &[ClusterName], words: impl Fn(&str) -> String) -> Option<Hint> {
     let named: Vec<String> = clusters.iter().take(CLUSTERS_NAMED_MAX).map(ToString::to_string).collect();
     let more = clusters.len() - named.len();
     let names = if more > 0 { format!("{} and {more} more", named.join(", ")) } else { named.join(", ") };
     let more_clusters = Some(more).filter(|more| *more > 0);
-    (!named.is_empty()).then(|| Hint { kind: kind.into(), detail: words(&names), clusters: named, more_clusters, ..Hint::default() })
+    (!named.is_empty()).then(|| Hint { clusters: named, more_clusters, ..Hint::new(kind, words(&names)) })
 }
 
 fn nearest_hint(prefix: ObjectPrefix, record: &Arc<Record>) -> Hint {
@@ -118,12 +114,10 @@ fn nearest_hint(prefix: ObjectPrefix, record: &Arc<Record>) -> Hint {
     let node = record.key.derived_from();
     let node_said = node.map(|node| format!(" (node {node})"));
     Hint {
-        kind: "nearest".into(),
-        detail: format!("the nearest known entry: {shown} of {cluster}{}", pod.or(node_said).unwrap_or_default()),
         clusters: vec![cluster.to_string()],
         prefix: Some(prefix.net.to_string()),
         node: node.map(str::to_owned),
         key: Some(record.key.to_string()),
-        ..Hint::default()
+        ..Hint::new(HintKind::Nearest, format!("the nearest known entry: {shown} of {cluster}{}", pod.or(node_said).unwrap_or_default()))
     }
 }

@@ -195,11 +195,11 @@ async fn each_problem_type_has_a_page() {
     let fixture = ApiFixture::new();
     let index = String::from_utf8(fixture.get("/problems").await.bytes).unwrap();
     for code in ProblemCode::ALL {
-        let page = fixture.get(&format!("/problems/{}", code.name())).await;
+        let page = fixture.get(&format!("/problems/{}", code.api_name())).await;
         assert_eq!((page.status, page.header("content-type")), (StatusCode::OK, "text/html; charset=utf-8"));
         let text = String::from_utf8(page.bytes).unwrap();
-        assert!(text.contains(&format!("<h1>{}</h1>\n<p><code>{}</code>, HTTP status", code.title(), code.name())), "{text}");
-        assert!(index.contains(&format!("<a href=\"/problems/{}\">", code.name())), "{index}");
+        assert!(text.contains(&format!("<h1>{}</h1>\n<p><code>{}</code>, HTTP status", code.title(), code.api_name())), "{text}");
+        assert!(index.contains(&format!("<a href=\"/problems/{}\">", code.api_name())), "{index}");
     }
     let detail = "there is no problem of that name, perhaps /problems/tooOld: /problems lists all";
     assert_eq!(summary(&fixture.get("/problems/toOld").await), (404, "notFound".to_owned(), detail.to_owned()));

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use super::streams::StreamClient;
 use crate::api::tests::answering::problems::view;
 use crate::api::tests::fixture::{ApiFixture, HEAD, identity, key, node, pod, put};
-use crate::findings::{FindingPublisher, FindingSet, finding};
+use crate::findings::{FindingPublisher, FindingSet};
 use crate::handle::{FindingIndex, FindingIndexBuilder};
-use crate::model::{Change, FindingObject, Kind, Phase, Severity};
+use crate::model::{Change, FindingKind, FindingObject, Kind, Phase, Severity};
 
 /// Maximum time for an event: a second or two, on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -178,7 +178,7 @@ async fn an_address_behind_a_node_of_another_cluster_is_no_finding() {
 async fn a_finding_is_sent_again_if_anything_but_its_time_changes() {
     let fixture = ApiFixture::with_view(view(&[]));
     let reading = fixture.handle.try_reading().unwrap();
-    let before = finding("staleFile", "x", ["paris"], "detail", "advice");
+    let before = FindingObject::new(FindingKind::StaleFile, "x", ["paris"], "detail");
     type FindingEdit = fn(&mut FindingObject);
     let changes: [(&str, FindingEdit); 6] = [
         ("since", |finding| finding.since = Some("2026-01-01T00:00:00Z".to_owned())),
@@ -200,8 +200,9 @@ async fn a_finding_is_sent_again_if_anything_but_its_time_changes() {
 async fn findings_that_do_not_fit_are_counted() {
     let (fixture, survey) = dangling(5);
     let (reading, later) = (fixture.handle.try_reading().unwrap(), SystemTime::now() + Duration::from_secs(2));
-    let cluster_findings =
-        |count: usize| (0..count).map(|number| finding("staleFile", &number.to_string(), ["paris"], "", "")).collect::<Vec<_>>();
+    let cluster_findings = |count: usize| {
+        (0..count).map(|number| FindingObject::new(FindingKind::StaleFile, &number.to_string(), ["paris"], "")).collect::<Vec<_>>()
+    };
     for (count, surveyed, left_out) in
         [(8_187, true, 0), (8_190, true, 3), (8_192, true, 5), (8_192, false, 0), (8_200, false, 8), (8_200, true, 13)]
     {

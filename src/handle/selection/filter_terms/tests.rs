@@ -11,8 +11,8 @@ use super::*;
 use crate::feed::Version;
 use crate::handle::{IdentityScope, LabelSelector, StreamEvent};
 use crate::model::{
-    ClusterPhase, EndpointSlice, Epoch, FindingObject, Identity, IpEntry, Node, NodeAddress, ObjectPrefix, Phase, Position, Sequence,
-    Service, Severity,
+    ClusterPhase, EndpointSlice, Epoch, FindingKind, FindingObject, Identity, IpEntry, Node, NodeAddress, ObjectPrefix, Phase, Position,
+    Sequence, Service,
 };
 use crate::wire::tests::slice_object;
 
@@ -75,17 +75,10 @@ fn object(random: &mut StdRng, kind: Kind) -> Object {
             ..IpEntry::new(ObjectPrefix { net: address(random).into(), host: true }, random.random_range(1..3))
         }),
         Kind::Cluster => Object::Cluster(ClusterPhase { phase: Some(one_of(random, &Phase::ALL)), cause: 0 }),
-        Kind::Problem => Object::Finding(Box::new(FindingObject {
-            id: "duplicateAddress/host/10.0.0.1".to_owned(),
-            kind: "duplicateAddress",
-            severity: Severity::Warning,
-            clusters: one_of(random, &[vec!["paris"], vec!["paris", "tokyo"], vec![]]).into_iter().map(str::to_owned).collect(),
-            detail: String::new(),
-            advice: String::new(),
-            since: None,
-            count: None,
-            key: None,
-        })),
+        Kind::Problem => {
+            let clusters = one_of(random, &[vec!["paris"], vec!["paris", "tokyo"], vec![]]);
+            Object::Finding(Box::new(FindingObject::new(FindingKind::DuplicateAddress, "host/10.0.0.1", clusters, "")))
+        }
         Kind::Notice => unreachable!("a notice has no object"),
     }
 }

@@ -1,0 +1,159 @@
+//! Closed sets of values. Each is an enum in the OpenAPI document, which generators turn into a
+//! type.
+//!
+//! Free text from a source, such as a protocol or a session affinity, is not a closed set.
+
+use crate::model::{ClosedSet, closed_set};
+
+pub(crate) use crate::model::{
+    Affinity, BackendState, ConflictReason, FindingKind, IdentityScope, Kind, Origin, Phase, ResetReason, SelectionRule, SettingSource,
+    Severity, SyncMode,
+};
+
+closed_set! {
+    /// `unknown`: the source is itself a copy, and the age of the copied data cannot be known.
+    pub(crate) enum UnknownAge { Unknown = "unknown" }
+}
+
+closed_set! {
+    /// State of the store.
+    pub(crate) enum StoreState { Loading = "loading", Healthy = "healthy", Lost = "lost", Failing = "failing", Stopped = "stopped" }
+}
+
+closed_set! {
+    /// Source of an ipcache entry: `clustermesh`, or `node` if it is derived from a node's
+    /// addresses or pod CIDRs.
+    pub(crate) enum EntrySource { Clustermesh = "clustermesh", Node = "node" }
+}
+
+closed_set! {
+    /// Verdict on an entry that covers an address: `wins`, `shadowed` by a host entry for the same
+    /// address, `lessSpecific`, or `outranked` by another entry of the same prefix.
+    pub(crate) enum Verdict { Wins = "wins", Shadowed = "shadowed", LessSpecific = "lessSpecific", Outranked = "outranked" }
+}
+
+closed_set! {
+    /// The kind of object that the backends come from.
+    pub(crate) enum BackendSource { Service = "service", EndpointSlice = "endpointSlice" }
+}
+
+closed_set! {
+    /// Backends that the service's own cluster uses.
+    pub(crate) enum TrafficPolicy { Cluster = "Cluster", Local = "Local" }
+}
+
+// in order of status
+closed_set! {
+    /// Machine-readable type of an error. Each has a page below `/problems/`.
+    pub(crate) enum ProblemCode {
+        BadParameter = "badParameter",
+        BadRequest = "badRequest",
+        Unauthorized = "unauthorized",
+        NotFound = "notFound",
+        UnknownRoute = "unknownRoute",
+        MethodNotAllowed = "methodNotAllowed",
+        NotAcceptable = "notAcceptable",
+        BodyTimeout = "bodyTimeout",
+        ExpiredPosition = "expiredPosition",
+        TooLarge = "tooLarge",
+        UnsupportedMediaType = "unsupportedMediaType",
+        UnknownHost = "unknownHost",
+        TooManyStreams = "tooManyStreams",
+        TooBusy = "tooBusy",
+        Internal = "internal",
+        Loading = "loading",
+        MemoryLimitReached = "memoryLimitReached",
+        Stopping = "stopping",
+        TooOld = "tooOld",
+    }
+}
+
+closed_set! {
+    /// Kind of a possible reason why an address has no entry of its own, or an outdated one.
+    pub(crate) enum HintKind {
+        Rejected = "rejected",
+        PodCidr = "podCIDR",
+        Deleted = "deleted",
+        NeverRead = "neverRead",
+        Restored = "restored",
+        Nearest = "nearest",
+    }
+}
+
+closed_set! {
+    /// Type of an event.
+    pub(crate) enum EventType {
+        Reset = "reset",
+        Upsert = "upsert",
+        Patch = "patch",
+        Delete = "delete",
+        Cluster = "cluster",
+        Synced = "synced",
+        Bookmark = "bookmark",
+        Error = "error",
+    }
+}
+
+closed_set! {
+    /// Reason of a `delete` (the first four values) or of a `reset`.
+    pub(crate) enum EventReason {
+        Deleted = "deleted",
+        LeftFilter = "leftFilter",
+        ClusterRemoved = "clusterRemoved",
+        Unknown = "unknown",
+        Initial = "initial",
+        Expired = "expired",
+        ForeignEpoch = "foreignEpoch",
+        RolledBack = "rolledBack",
+        Malformed = "malformed",
+    }
+}
+
+closed_set! {
+    /// Level of detail of `meta`.
+    pub(crate) enum MetaDetail { Full = "full", None = "none" }
+}
+
+closed_set! {
+    /// Handling of clusters that were never read.
+    pub(crate) enum NeverRead { Ignore = "ignore" }
+}
+
+closed_set! {
+    /// Reaction to a position that can no longer be served.
+    pub(crate) enum OnExpired { Fail = "fail", Reset = "reset" }
+}
+
+/// A kind that the change stream names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StreamedKind(pub(crate) Kind);
+
+impl ClosedSet for StreamedKind {
+    const SCHEMA: &'static str = "StreamedKind";
+    const DESCRIPTION: &'static str = "A kind of object in the change stream.";
+
+    fn values() -> impl Iterator<Item = Self> {
+        Kind::STREAMED.into_iter().map(Self)
+    }
+
+    fn api_name(self) -> &'static str {
+        self.0.api_name()
+    }
+}
+
+/// The reason of a conflict that a list is filtered by; `None` for any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ConflictFilter(pub(crate) Option<ConflictReason>);
+
+impl ClosedSet for ConflictFilter {
+    const SCHEMA: &'static str = "ConflictFilter";
+    const DESCRIPTION: &'static str = "List only services with this conflict between their exports. `any`: with any conflict.";
+
+    fn values() -> impl Iterator<Item = Self> {
+        std::iter::once(None).chain(ConflictReason::ALL.into_iter().map(Some)).map(Self)
+    }
+
+    fn api_name(self) -> &'static str {
+        self.0.map_or("any", ConflictReason::api_name)
+    }
+}

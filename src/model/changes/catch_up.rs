@@ -1,0 +1,29 @@
+//! Ways in which a subscriber catches up (docs/use/api/streams.md).
+
+use crate::model::closed_set::closed_set;
+
+closed_set! {
+    /// Reason why a client must drop its copy.
+    pub enum ResetReason {
+        /// The subscriber asked for a snapshot.
+        Initial = "initial",
+        /// Deletes after the subscriber's position are no longer known.
+        Expired = "expired",
+        /// The subscriber's position is from an unknown run of meshkeep.
+        ForeignEpoch = "foreignEpoch",
+        /// The subscriber's position is ahead of the changes that exist.
+        RolledBack = "rolledBack",
+        /// The subscriber's position cannot be parsed.
+        Malformed = "malformed",
+    }
+}
+
+closed_set! {
+    /// Events that were sent before `synced`: a snapshot or a replay.
+    pub enum SyncMode {
+        /// A full snapshot.
+        Snapshot = "snapshot",
+        /// The changes since a position.
+        Replay = "replay",
+    }
+}
