@@ -134,8 +134,8 @@ pub struct Settings {
     #[arg(long)]
     pub check_config: bool,
 
-    /// End as on SIGTERM once standard input ends: a pipe whose other end the process holds that
-    /// started this one (`meshkeep demo`)
+    /// End as on SIGTERM when standard input ends. `meshkeep demo` starts this process with a pipe
+    /// and holds its other end
     #[arg(long, hide = true)]
     pub end_with_stdin: bool,
 
@@ -144,8 +144,8 @@ pub struct Settings {
     pub timing: TimingSettings,
 }
 
-/// Minimum of `--decoded-max-bytes`: the largest endpoint slice, which has 16 MiB unpacked and five
-/// times that when decoded, and a margin.
+/// Minimum of `--decoded-max-bytes`: the decoded size of the largest endpoint slice, which has 16
+/// MiB unpacked and five times that when decoded, and a margin.
 const DECODED_BYTES_MIN: u64 = 96 << 20;
 
 /// Limits on memory, whatever remote clusters write.
@@ -297,7 +297,7 @@ impl Settings {
         let settings = Self::from_arg_matches(&layered.matches)?;
         settings.check()?;
         let others = T::from_arg_matches(&layered.matches)?;
-        let effective_settings = effective::list(command, &layered, &settings.kvstore_options, environment);
+        let effective_settings = effective::list_settings(command, &layered, &settings.kvstore_options, environment);
         Ok((settings, others, effective_settings))
     }
 
@@ -397,7 +397,7 @@ fn conflict(message: String) -> Result<(), UsageError> {
     Err(UsageError::Conflict(message))
 }
 
-// none of the errors below repeats the text; clap shows it if it is not secret
+// the errors below do not repeat the value, because clap shows it unless it is secret
 
 pub(crate) fn parse_cluster_name(text: &str) -> Result<ClusterName, String> {
     ClusterName::parse(text)

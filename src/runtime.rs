@@ -83,7 +83,7 @@ pub enum RunError {
 /// Tasks and threads of a sidecar whose store is loaded.
 struct RunningSidecar {
     tasks: JoinSet<&'static str>,
-    writer: JoinHandle<()>,
+    committer: JoinHandle<()>,
     persister: JoinHandle<Store>,
     folder: JoinHandle<()>,
     unsynced: UnsyncedCounter,
@@ -139,7 +139,7 @@ pub async fn run(
     reflect: Option<ReflectOptions>,
 ) -> Result<(), RunError> {
     let reload = ReloadTriggers::default();
-    let descriptors = descriptors::raise(settings.max_connected_clusters);
+    let descriptors = descriptors::raise_limit(settings.max_connected_clusters);
     let started = Instant::now();
     let Some(bound) = shutdown::run_until_stopped(bind(&settings, &reload, descriptors), &mut signals, &reload).await.transpose()? else {
         return Ok(());
@@ -192,7 +192,7 @@ pub async fn run(
     let ended = tokio::select! {
         () = signals.end(&reload) => None,
         Some(ended) = parts.tasks.join_next() => Some(ended.unwrap_or("task that panicked")),
-        _ = &mut parts.writer => Some("committer"),
+        _ = &mut parts.committer => Some("committer"),
     };
     match ended {
         Some(name) => tracing::error!(task = name, "a task ended unexpectedly: shutting down"),
@@ -346,11 +346,11 @@ async fn start(
     let (fold, fold_worker) = folder();
     let committer = committer.with_folder(fold, tokio::runtime::Handle::current());
     let folder = spawn_blocking(move || fold_worker.run());
-    let writer = spawn_blocking(move || committer.run(queue));
-    let known = restored.known;
+    let committer = spawn_blocking(move || committer.run(queue));
+    let log_records = restored.log_records;
     let unsynced = worker.unsynced();
     let prepare_store = move |store: &Store| {
-        store.add_decoded(&known);
+        store.add_decoded(&log_records);
         store.evict_pages();
     };
     let persister = spawn_blocking(move || worker.with_store(prepare_store).run());
@@ -367,7 +367,7 @@ async fn start(
     if let Some(options) = reflect {
         spawn_reflector(&mut tasks, handle, options, stop_mirror.clone());
     }
-    Ok(RunningSidecar { tasks, writer, persister, folder, unsynced, stop_api, stop_mirror })
+    Ok(RunningSidecar { tasks, committer, persister, folder, unsynced, stop_api, stop_mirror })
 }
 
 /// Starts the tasks that watch the config directory and the own cluster's file until mirroring

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
 use super::client::{self, HttpRequest};
-use super::{Stage, source};
+use super::{TestBed, source};
 use crate::processes::{Outcome, child_of};
 use crate::view::data::sized;
 
@@ -23,7 +23,7 @@ const CHANGES_PER_SECOND: u32 = 3_250;
 /// Number of streams: as many as a large mesh has subscribers.
 const STREAMS: u32 = 100;
 
-type Figure = fn(&Stage, &Runtime) -> Outcome<()>;
+type Figure = fn(&TestBed, &Runtime) -> Outcome<()>;
 
 pub(crate) const FIGURES: [(&str, Figure); 6] =
     [("lookup", lookup), ("batch", batch), ("gateway", gateway), ("churn", churn), ("lines", lines), ("command", command)];
@@ -66,16 +66,16 @@ impl Columns {
     }
 }
 
-fn lookup(stage: &Stage, runtime: &Runtime) -> Outcome<()> {
+fn lookup(bed: &TestBed, runtime: &Runtime) -> Outcome<()> {
     let ask = |address: &str, questions: &[HttpRequest]| runtime.block_on(client::rate(address, CONNECTIONS, measure_time(), questions));
     let (hits, misses) = (questions(20_000, HttpRequest::lookup), questions(250, HttpRequest::miss));
     let bare_question = [HttpRequest::get("/", "*/*")];
     let columns = Columns::measure(rounds(), || {
-        let busy = stage.meshkeep.busy()?;
-        let ours = ask(&stage.address, &hits)?;
-        let cpu_us = (stage.meshkeep.busy()? - busy).as_secs_f64() * 1e6 / (ours * measure_time().as_secs_f64());
-        let bare = ask(&stage.bare.address, &bare_question)?;
-        Ok(vec![ours, bare, cpu_us, ask(&stage.address, &misses)?])
+        let busy = bed.meshkeep.busy()?;
+        let ours = ask(&bed.address, &hits)?;
+        let cpu_us = (bed.meshkeep.busy()? - busy).as_secs_f64() * 1e6 / (ours * measure_time().as_secs_f64());
+        let bare = ask(&bed.bare.address, &bare_question)?;
+        Ok(vec![ours, bare, cpu_us, ask(&bed.address, &misses)?])
     })?;
     println!(
         "lookup: {:.0}/s, {:.1} us of a processor each; bare handler {:.0}/s (ratio {:.2}); addresses without an entry {:.0}/s (ratio {:.2})",
@@ -89,11 +89,11 @@ fn lookup(stage: &Stage, runtime: &Runtime) -> Outcome<()> {
     Ok(())
 }
 
-fn batch(stage: &Stage, runtime: &Runtime) -> Outcome<()> {
+fn batch(bed: &TestBed, runtime: &Runtime) -> Outcome<()> {
     let (hits, batches) = (questions(20_000, HttpRequest::lookup), questions(50, |number| HttpRequest::batch(number, BATCH)));
     let columns = Columns::measure(rounds(), || {
-        let single = runtime.block_on(client::rate(&stage.address, CONNECTIONS, measure_time(), &hits))?;
-        let batches = runtime.block_on(client::rate(&stage.address, 4, measure_time(), &batches))?;
+        let single = runtime.block_on(client::rate(&bed.address, CONNECTIONS, measure_time(), &hits))?;
+        let batches = runtime.block_on(client::rate(&bed.address, 4, measure_time(), &batches))?;
         Ok(vec![batches * f64::from(BATCH), single])
     })?;
     println!(
@@ -105,11 +105,11 @@ fn batch(stage: &Stage, runtime: &Runtime) -> Outcome<()> {
     Ok(())
 }
 
-fn gateway(stage: &Stage, runtime: &Runtime) -> Outcome<()> {
+fn gateway(bed: &TestBed, runtime: &Runtime) -> Outcome<()> {
     let (hits, keys) = (questions(20_000, HttpRequest::lookup), questions(20_000, HttpRequest::gateway));
     let columns = Columns::measure(rounds(), || {
-        let ours = runtime.block_on(client::rate(&stage.address, CONNECTIONS, measure_time(), &hits))?;
-        let theirs = runtime.block_on(client::rate(&stage.gateway, CONNECTIONS, measure_time(), &keys))?;
+        let ours = runtime.block_on(client::rate(&bed.address, CONNECTIONS, measure_time(), &hits))?;
+        let theirs = runtime.block_on(client::rate(&bed.gateway, CONNECTIONS, measure_time(), &keys))?;
         Ok(vec![ours, theirs])
     })?;
     println!("lookup: {:.0}/s; etcd's JSON gateway {:.0}/s (ratio {:.1})", columns.median(0), columns.median(1), columns.ratio(0, 1));
@@ -136,14 +136,14 @@ impl Sink {
     }
 }
 
-fn churn(stage: &Stage, runtime: &Runtime) -> Outcome<()> {
+fn churn(bed: &TestBed, runtime: &Runtime) -> Outcome<()> {
     let micros = |time: Duration| time.as_secs_f64() * 1e6;
     // number of changes in earlier rounds
     let mut before = 0;
     let columns = Columns::measure(rounds(), || {
-        let (idle, idle_high) = client::percentiles(&stage.address, HttpRequest::lookup)?;
-        let _sink = Sink::start(&stage.address, STREAMS)?;
-        let (etcd, address) = (stage.etcd.clone(), stage.address.clone());
+        let (idle, idle_high) = client::percentiles(&bed.address, HttpRequest::lookup)?;
+        let _sink = Sink::start(&bed.address, STREAMS)?;
+        let (etcd, address) = (bed.etcd.clone(), bed.address.clone());
         let time = sized(Duration::from_secs(8), Duration::from_millis(300));
         let putting = runtime.spawn(async move { source::put(&etcd, CHANGES_PER_SECOND, before, time, || Ok(())).await });
         // wait until all streams and changes are in progress
@@ -166,17 +166,17 @@ fn churn(stage: &Stage, runtime: &Runtime) -> Outcome<()> {
     Ok(())
 }
 
-fn lines(stage: &Stage, _: &Runtime) -> Outcome<()> {
+fn lines(bed: &TestBed, _: &Runtime) -> Outcome<()> {
     let megabytes = |(bytes, time): (u64, Duration)| bytes as f64 / 1e6 / time.as_secs_f64();
     let columns = Columns::measure(rounds(), || {
-        let before = stage.meshkeep.resident_mb()?;
+        let before = bed.meshkeep.resident_mb()?;
         let mut peak = before;
-        let list = client::read_until(&stage.address, "/v1/ipcache", b"{\"meta\":{", || {
-            peak = peak.max(stage.meshkeep.resident_mb()?);
+        let list = client::read_until(&bed.address, "/v1/ipcache", b"{\"meta\":{", || {
+            peak = peak.max(bed.meshkeep.resident_mb()?);
             Ok(())
         })?;
         let snapshot = "/v1/events?snapshot=true&kind=ipcache";
-        let stream = client::read_until(&stage.address, snapshot, b"\"type\":\"synced\"", || Ok(()))?;
+        let stream = client::read_until(&bed.address, snapshot, b"\"type\":\"synced\"", || Ok(()))?;
         let grown = f64::from(u32::try_from(peak - before)?);
         Ok(vec![megabytes(list), megabytes(stream), grown, list.0 as f64 / 1e6])
     })?;
@@ -199,9 +199,9 @@ fn timed(program: &str, arguments: &[&str]) -> Outcome<f64> {
     if output.status.success() { Ok(time) } else { Err(String::from_utf8_lossy(&output.stderr).into()) }
 }
 
-fn command(stage: &Stage, _: &Runtime) -> Outcome<()> {
+fn command(bed: &TestBed, _: &Runtime) -> Outcome<()> {
     let ip = super::data::address(1, 7).to_string();
-    let (server, url) = (format!("http://{}", stage.address), format!("http://{}/v1/ipcache/lookup?ip={ip}", stage.address));
+    let (server, url) = (format!("http://{}", bed.address), format!("http://{}/v1/ipcache/lookup?ip={ip}", bed.address));
     let columns = Columns::measure(sized(41, 1), || {
         let ours = timed(env!("CARGO_BIN_EXE_meshkeep"), &["lookup", &ip, "--server", &server])?;
         Ok(vec![ours, timed("curl", &["--silent", "--fail", &url])?])

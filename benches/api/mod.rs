@@ -20,36 +20,36 @@ use std::time::Duration;
 use etcd_client::Client;
 
 use self::client::HttpRequest;
-use crate::processes::{Outcome, Running, add_cluster, child_of, start_etcd, start_meshkeep, until};
+use crate::processes::{Outcome, RunningProcess, add_cluster, child_of, start_etcd, start_meshkeep, until};
 use crate::view::data::sized;
 
 /// Maximum time for filling, syncing or an answer.
 const TIME_MAX: Duration = Duration::from_secs(600);
 
 /// Programs under test, and a client of the etcd.
-pub(crate) struct Stage {
+pub(crate) struct TestBed {
     etcd: Client,
     /// Address of the etcd, for its JSON gateway.
     gateway: String,
-    meshkeep: Running,
+    meshkeep: RunningProcess,
     address: String,
-    bare: Bare,
+    bare: BareServer,
 }
 
 /// A server with a single handler, ended on drop.
-pub(crate) struct Bare {
+pub(crate) struct BareServer {
     child: Child,
     address: String,
 }
 
-impl Drop for Bare {
+impl Drop for BareServer {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-impl Bare {
+impl BareServer {
     /// Starts a handler that answers with the content of a file.
     fn start(file: &Path) -> Outcome<Self> {
         let file = file.to_str().ok_or("the path is not UTF-8")?;
@@ -72,17 +72,17 @@ pub(crate) fn run(words: &[String]) -> Outcome<()> {
 fn measure(names: &[&str]) -> Outcome<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let home = tempfile::Builder::new().prefix("meshkeep-bench-").tempdir()?;
-    let (_etcd, stage) = runtime.block_on(stage(home.path()))?;
+    let (_etcd, bed) = runtime.block_on(start_test_bed(home.path()))?;
     for (name, figure) in figures::FIGURES {
         if names.is_empty() || names.contains(&name) {
-            figure(&stage, &runtime)?;
+            figure(&bed, &runtime)?;
         }
     }
-    println!("resident at the end: {} MB", stage.meshkeep.resident_mb()?);
-    stage.meshkeep.terminate()
+    println!("resident at the end: {} MB", bed.meshkeep.resident_mb()?);
+    bed.meshkeep.terminate()
 }
 
-async fn stage(home: &Path) -> Outcome<(Running, Stage)> {
+async fn start_test_bed(home: &Path) -> Outcome<(RunningProcess, TestBed)> {
     let (etcd, url, client) = start_etcd(home).await?;
     let (count, raw) = source::fill(&client, sized(1_000_000, 100_000)).await?;
     for number in 1..=data::clusters() {
@@ -95,9 +95,9 @@ async fn stage(home: &Path) -> Outcome<(Running, Stage)> {
     println!("{count} keys of {} clusters, {} MB; resident {} MB", data::clusters(), raw / 1_000_000, meshkeep.resident_mb()?);
     let answer = home.join("answer");
     std::fs::write(&answer, client::answer(&address, &HttpRequest::lookup(1))?)?;
-    let bare = Bare::start(&answer)?;
+    let bare = BareServer::start(&answer)?;
     let gateway = url.trim_start_matches("http://").to_owned();
-    Ok((etcd, Stage { etcd: client, gateway, meshkeep, address, bare }))
+    Ok((etcd, TestBed { etcd: client, gateway, meshkeep, address, bare }))
 }
 
 /// Runs one axum handler until the process is killed.

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use etcd_client::{Client, GetOptions};
 
-use crate::processes::{Outcome, Running, add_cluster, start_etcd_of, start_meshkeep_with, until};
+use crate::processes::{Outcome, RunningProcess, add_cluster, start_etcd_of, start_meshkeep_with, until};
 use crate::view::data::sized;
 
 /// Prefix of all keys that are listed and watched.
@@ -39,7 +39,7 @@ pub(crate) struct Contender {
     pub(crate) name: &'static str,
     pub(crate) program: Program,
     pub(crate) home: PathBuf,
-    pub(crate) running: Option<Running>,
+    pub(crate) running: Option<RunningProcess>,
     pub(crate) url: String,
     pub(crate) client: Client,
 }

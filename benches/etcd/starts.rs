@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use etcd_client::Client;
 
 use super::{Contender, Contenders, Program, SERVE, median, report, rounds};
-use crate::processes::{Outcome, Ports, Running, spawn_etcd, start_meshkeep_with};
+use crate::processes::{Outcome, Ports, RunningProcess, spawn_etcd, start_meshkeep_with};
 
 /// Maximum time of a start.
 const START_TIME_MAX: Duration = Duration::from_secs(120);
@@ -28,7 +28,7 @@ pub(crate) async fn measure(all: &mut Contenders, key: &[u8]) -> Outcome<()> {
 
 async fn time_start(contender: &mut Contender, key: &[u8]) -> Outcome<Duration> {
     let began = Instant::now();
-    let (running, url): (Running, String) = match &contender.program {
+    let (running, url): (RunningProcess, String) = match &contender.program {
         Program::Etcd(binary) => spawn_etcd(binary, &contender.home, &Ports::free()?)?,
         Program::Meshkeep => {
             let (running, _, url) = start_meshkeep_with(&contender.home, &SERVE)?;

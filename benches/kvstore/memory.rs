@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::{TIME_MAX, data, filled, sized, start_reflect, write_files};
-use crate::processes::{Outcome, Running, ask, start_etcd, start_meshkeep, until};
+use crate::processes::{Outcome, RunningProcess, ask, start_etcd, start_meshkeep, until};
 use crate::sync::source::fill;
 
 /// Time after which the memory of a start and of a fill should be released.
 const SETTLED_AFTER: Duration = Duration::from_secs(30);
 
-async fn resident_when_settled(meshkeep: &Running, address: &str) -> Outcome<u64> {
+async fn resident_when_settled(meshkeep: &RunningProcess, address: &str) -> Outcome<u64> {
     until(address, "/readyz?synced", "200 OK", TIME_MAX).await?;
     tokio::time::sleep(sized(SETTLED_AFTER, Duration::from_secs(1))).await;
     meshkeep.resident_mb()

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use etcd_client::{Client, GetOptions};
 
-use crate::processes::{Outcome, Running, add_cluster, start_meshkeep_command};
+use crate::processes::{Outcome, RunningProcess, add_cluster, start_meshkeep_command};
 use crate::view::data::sized;
 
 /// Number of measurements of each figure. The median is reported.
@@ -65,7 +65,7 @@ fn write_files(home: &Path, source: &str, target: &str) -> Outcome<()> {
 }
 
 /// Starts `meshkeep reflect` with the target of [`write_files`].
-fn start_reflect(home: &Path) -> Outcome<(Running, String)> {
+fn start_reflect(home: &Path) -> Outcome<(RunningProcess, String)> {
     let target = home.join("target.yaml");
     start_meshkeep_command(home, &["reflect", "--to", target.to_str().ok_or("the path is not UTF-8")?])
 }

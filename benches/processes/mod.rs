@@ -29,16 +29,16 @@ pub(crate) fn child_of(bench: &str) -> Outcome<Command> {
 }
 
 /// A program that is ended on drop.
-pub(crate) struct Running(Child);
+pub(crate) struct RunningProcess(Child);
 
-impl Drop for Running {
+impl Drop for RunningProcess {
     fn drop(&mut self) {
         drop(self.0.kill());
         drop(self.0.wait());
     }
 }
 
-impl Running {
+impl RunningProcess {
     /// Sends SIGTERM, as Kubernetes does, and waits for the end of the program.
     pub(crate) fn terminate(mut self) -> Outcome<()> {
         Command::new("kill").arg(self.0.id().to_string()).status()?;
@@ -80,7 +80,7 @@ fn free_port() -> Outcome<u16> {
 
 /// Starts the etcd of `ETCD_BIN`, or `etcd` from the path, below `home`. Returns it, its URL and a
 /// client.
-pub(crate) async fn start_etcd(home: &Path) -> Outcome<(Running, String, Client)> {
+pub(crate) async fn start_etcd(home: &Path) -> Outcome<(RunningProcess, String, Client)> {
     start_etcd_of(&etcd_binary(), home).await
 }
 
@@ -99,7 +99,7 @@ impl Ports {
 }
 
 /// Starts an etcd with the data below `home`. Returns it and its URL without waiting for it.
-pub(crate) fn spawn_etcd(binary: &str, home: &Path, ports: &Ports) -> Outcome<(Running, String)> {
+pub(crate) fn spawn_etcd(binary: &str, home: &Path, ports: &Ports) -> Outcome<(RunningProcess, String)> {
     let (url, peer) = (format!("http://127.0.0.1:{}", ports.0), format!("http://127.0.0.1:{}", ports.1));
     let mut command = Command::new(binary);
     command.args(["--name=bench", "--quota-backend-bytes=8000000000", "--log-level=error"]);
@@ -107,16 +107,16 @@ pub(crate) fn spawn_etcd(binary: &str, home: &Path, ports: &Ports) -> Outcome<(R
     command.args([format!("--listen-client-urls={url}"), format!("--advertise-client-urls={url}")]);
     command.args([format!("--listen-peer-urls={peer}"), format!("--initial-advertise-peer-urls={peer}")]);
     command.arg(format!("--initial-cluster=bench={peer}"));
-    Ok((Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?), url))
+    Ok((RunningProcess(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?), url))
 }
 
 /// Starts an etcd below `home`. Returns it, its URL and a client.
-pub(crate) async fn start_etcd_of(binary: &str, home: &Path) -> Outcome<(Running, String, Client)> {
+pub(crate) async fn start_etcd_of(binary: &str, home: &Path) -> Outcome<(RunningProcess, String, Client)> {
     start_etcd_at(binary, home, &Ports::free()?).await
 }
 
 /// Starts an etcd below `home` at these ports. Returns it, its URL and a client.
-pub(crate) async fn start_etcd_at(binary: &str, home: &Path, ports: &Ports) -> Outcome<(Running, String, Client)> {
+pub(crate) async fn start_etcd_at(binary: &str, home: &Path, ports: &Ports) -> Outcome<(RunningProcess, String, Client)> {
     let (running, url) = spawn_etcd(binary, home, ports)?;
     let deadline = Instant::now() + START_TIME_MAX;
     loop {
@@ -140,24 +140,24 @@ pub(crate) fn add_cluster(home: &Path, name: &str, etcd: &str) -> Outcome<()> {
 }
 
 /// Starts the sidecar with its files below `home`. Returns it and its address.
-pub(crate) fn start_meshkeep(home: &Path) -> Outcome<(Running, String)> {
+pub(crate) fn start_meshkeep(home: &Path) -> Outcome<(RunningProcess, String)> {
     start_meshkeep_command(home, &["serve"])
 }
 
 /// Starts a meshkeep command that mirrors, with its files below `home`. Returns it and its address.
-pub(crate) fn start_meshkeep_command(home: &Path, words: &[&str]) -> Outcome<(Running, String)> {
+pub(crate) fn start_meshkeep_command(home: &Path, words: &[&str]) -> Outcome<(RunningProcess, String)> {
     let (running, address, _) = start_meshkeep_with(home, words)?;
     Ok((running, address))
 }
 
 /// Starts a meshkeep command that mirrors, with these words and with its files below `home`.
 /// Returns it, its address, and the URL of its etcd API if it has one.
-pub(crate) fn start_meshkeep_with(home: &Path, words: &[&str]) -> Outcome<(Running, String, Option<String>)> {
+pub(crate) fn start_meshkeep_with(home: &Path, words: &[&str]) -> Outcome<(RunningProcess, String, Option<String>)> {
     let (output, log) = (home.join("meshkeep.out"), home.join("meshkeep.log"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_meshkeep"));
     command.args(words).arg("--clustermesh-config").arg(home.join("clustermesh")).arg("--data-dir").arg(home.join("data"));
     command.args(["--listen", "127.0.0.1:0"]).stdout(fs::File::create(&output)?).stderr(fs::File::create(&log)?);
-    let running = Running(command.spawn()?);
+    let running = RunningProcess(command.spawn()?);
     let deadline = Instant::now() + START_TIME_MAX;
     loop {
         let output_text = fs::read_to_string(&output)?;

@@ -41,8 +41,8 @@ pub(crate) fn fill(directory: &Path, clusters: u32) -> Outcome<()> {
         group
             .clusters
             .insert(data::cluster(number), Some(ClusterRecord { config: Some(config), last_contact: None, ..ClusterRecord::default() }));
-        group.covered = Some(Sequence(sequence));
-        group.derived = Some(DERIVATION_VERSION);
+        group.covered_sequence = Some(Sequence(sequence));
+        group.derivation_version = Some(DERIVATION_VERSION);
         group.sequence_reserved = Some(first_reservation(Sequence(sequence)));
         store.apply(&group)?;
         store.fold_due(Instant::now())?;

@@ -190,9 +190,14 @@ fn churn(directory: &Path, clusters: u32) -> Outcome<()> {
     let epoch = Epoch(0xc0de);
     store.log().begin_epoch(epoch);
     let mut epochs = loaded.epochs;
-    epochs.push(EpochSpan { epoch, began: Sequence(sequence), vouched: None });
+    epochs.push(EpochSpan { epoch, start: Sequence(sequence), accepted_up_to: None });
     let reserved = Some(Sequence(sequence + (1 << 40)));
-    store.apply(&Group { epochs: Some(epochs), covered: Some(Sequence(sequence)), sequence_reserved: reserved, ..Group::default() })?;
+    store.apply(&Group {
+        epochs: Some(epochs),
+        covered_sequence: Some(Sequence(sequence)),
+        sequence_reserved: reserved,
+        ..Group::default()
+    })?;
     let (mut random, mut due) = (StdRng::seed_from_u64(1), Instant::now());
     println!("ready");
     loop {
@@ -214,7 +219,7 @@ fn churn(directory: &Path, clusters: u32) -> Outcome<()> {
                 group.records.insert(record.key.clone(), Some(Arc::new(record)));
             }
         }
-        group.covered = Some(Sequence(sequence));
+        group.covered_sequence = Some(Sequence(sequence));
         store.log().append(&mut group);
         store.apply(&group)?;
         store.fold_due(due + WINDOW)?;

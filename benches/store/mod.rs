@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 use meshkeep::internals::model::{Cursor, EtcdClusterId, PutPoint, Revision, Scope, Sequence};
 use meshkeep::internals::store::{Group, Store};
 
-use syncs::{SYNC_BYTES, Syncs, Wait, print_slowest_groups};
-use written::Written;
+use syncs::{SYNC_BYTES, SyncLoop, Wait, print_slowest_groups};
+use written::WriteCounters;
 
 /// Number of entries that are stored together: a list has pages of 256 keys, and many clusters are
 /// listed at once.
@@ -68,7 +68,7 @@ fn open(directory: &Path) -> Outcome<Store> {
 
 fn fill(directory: &Path, count: u64) -> Outcome<()> {
     let store = open(directory)?;
-    let written = Written::now(directory)?;
+    let written = WriteCounters::now(directory)?;
     let (started, mut raw, mut storing) = (Instant::now(), 0, Duration::ZERO);
     for first in (0..count).step_by(usize::try_from(FILL_GROUP)?) {
         let mut group = Group::default();
@@ -77,7 +77,7 @@ fn fill(directory: &Path, count: u64) -> Outcome<()> {
             raw += record.value.len() + record.key.to_string().len();
             group.records.insert(record.key.clone(), Some(record));
         }
-        group.covered = Some(Sequence(first + FILL_GROUP));
+        group.covered_sequence = Some(Sequence(first + FILL_GROUP));
         let began = Instant::now();
         store.apply(&group)?;
         store.fold_due(Instant::now())?;
@@ -95,7 +95,7 @@ fn fill(directory: &Path, count: u64) -> Outcome<()> {
         raw >> 20,
         disk >> 20,
         ratio(disk, raw as u64),
-        written.tell(directory, raw as u64, 0)?,
+        written.describe(directory, raw as u64, 0)?,
         resident()?
     );
     store.close()?;
@@ -105,12 +105,12 @@ fn fill(directory: &Path, count: u64) -> Outcome<()> {
 fn churn(directory: &Path, count: u64, rate: u64, seconds: u64) -> Outcome<()> {
     let store = open(directory)?;
     drop(store.load()?);
-    let syncs = Syncs::begin(directory)?;
+    let syncs = SyncLoop::begin(directory)?;
     // the same windows as in the process (`commit::persist`)
     let window = if rate > 5_000 { GROUP_WINDOW } else { CALM_GROUP_WINDOW };
     let (mut sequence, mut raw, mut disk_max, mut resident_max) = (count + 1, 0, 0, 0);
     let (mut durable, mut oldest, mut waits) = (Vec::new(), Vec::new(), Vec::new());
-    let (written, started, mut busy) = (Written::now(directory)?, Instant::now(), Duration::ZERO);
+    let (written, started, mut busy) = (WriteCounters::now(directory)?, Instant::now(), Duration::ZERO);
     // a group contains all changes since the end of the previous one, so the group after a slow one
     // is larger
     let (mut group_end, mut change_total) = (started, 0);
@@ -129,7 +129,7 @@ fn churn(directory: &Path, count: u64, rate: u64, seconds: u64) -> Outcome<()> {
             group.cursors.insert(Scope { cluster: record.key.cluster.clone(), kind: record.key.kind }, Some(cursor(sequence)));
             group.records.insert(record.key.clone(), Some(record));
         }
-        group.covered = Some(Sequence(sequence));
+        group.covered_sequence = Some(Sequence(sequence));
         let began = Instant::now();
         store.apply(&group)?;
         let stored = Instant::now();
@@ -156,7 +156,7 @@ fn churn(directory: &Path, count: u64, rate: u64, seconds: u64) -> Outcome<()> {
         millis(&mut oldest, 99),
         window.as_millis(),
         busy.as_secs_f64() * 100.0 / started.elapsed().as_secs_f64(),
-        written.tell(directory, raw as u64, others)?,
+        written.describe(directory, raw as u64, others)?,
         disk_max >> 20
     );
     print_slowest_groups(waits, &syncs, started);

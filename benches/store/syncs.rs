@@ -21,13 +21,13 @@ const BLOCKS: u64 = 64;
 const PERIOD: Duration = Duration::from_millis(25);
 
 /// The loop of writes, in its own thread.
-pub(crate) struct Syncs {
+pub(crate) struct SyncLoop {
     path: PathBuf,
     stop: Arc<AtomicBool>,
     thread: JoinHandle<std::io::Result<Vec<(Instant, Duration)>>>,
 }
 
-impl Syncs {
+impl SyncLoop {
     /// Starts the loop with a file next to the store's directory.
     pub(crate) fn begin(directory: &Path) -> Outcome<Self> {
         let path = directory.with_extension("sync");

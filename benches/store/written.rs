@@ -15,21 +15,21 @@ use super::{Outcome, field, ratio};
 const SECTOR_BYTES: u64 = 512;
 
 /// Counters of written bytes.
-pub(crate) struct Written {
+pub(crate) struct WriteCounters {
     /// Bytes that the kernel counts for this process.
     counted: u64,
     /// Bytes that the disk received, if the directory is on one.
     device: Option<u64>,
 }
 
-impl Written {
+impl WriteCounters {
     pub(crate) fn now(directory: &Path) -> Outcome<Self> {
         Ok(Self { counted: field("/proc/self/io", "write_bytes:")?, device: device_bytes(directory) })
     }
 
     /// Describes the bytes written since, compared with `raw` bytes of changes. `others` are bytes
     /// that the store did not write; the kernel counts more for them.
-    pub(crate) fn tell(&self, directory: &Path, raw: u64, others: u64) -> Outcome<String> {
+    pub(crate) fn describe(&self, directory: &Path, raw: u64, others: u64) -> Outcome<String> {
         let now = Self::now(directory)?;
         let counted = (now.counted - self.counted).saturating_sub(others);
         let device = now.device.zip(self.device).map(|(now, before)| (now - before).saturating_sub(others));

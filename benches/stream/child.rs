@@ -11,13 +11,13 @@ use super::Outcome;
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// A process of this binary in another role.
-pub(crate) struct Role {
+pub(crate) struct RoleProcess {
     child: Child,
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
 
-impl Role {
+impl RoleProcess {
     /// Starts a role and waits for its first line.
     pub(crate) fn start(arguments: &[&str]) -> Outcome<(Self, String)> {
         let mut command = child_of("stream")?;
@@ -70,7 +70,7 @@ impl Role {
     }
 }
 
-impl Drop for Role {
+impl Drop for RoleProcess {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-use super::child::{Role, now_us, number};
+use super::child::{RoleProcess, now_us, number};
 use super::{Outcome, bare, put_to_event, sized};
 
 /// Returns the duration of a load in seconds: some hundred ticks.
@@ -84,7 +84,7 @@ impl std::fmt::Display for LoadResult {
 }
 
 /// Sends a server the order to feed, while readers read.
-fn run_load(server: &mut Role, load: &mut Role, order: &str, changes: u64) -> Outcome<LoadResult> {
+fn run_load(server: &mut RoleProcess, load: &mut RoleProcess, order: &str, changes: u64) -> Outcome<LoadResult> {
     let (cpu, began) = (server.cpu()?, Instant::now());
     let reached = server.ask(order)?;
     let sequence = reached.rsplit('.').next().unwrap_or_default().to_owned();
@@ -107,9 +107,9 @@ fn run_load(server: &mut Role, load: &mut Role, order: &str, changes: u64) -> Ou
 const PATH: &str = "/v1/events?kind=ipcache";
 
 fn feed(server: &str, readers: u64, seconds: u64, more: &[&str]) -> Outcome<LoadResult> {
-    let (mut server_role, address) = Role::start(&[server])?;
+    let (mut server_role, address) = RoleProcess::start(&[server])?;
     let count = readers.to_string();
-    let (mut load, _) = Role::start(&[&["role:load", &address, &count, PATH], more].concat())?;
+    let (mut load, _) = RoleProcess::start(&[&["role:load", &address, &count, PATH], more].concat())?;
     let order =
         if server == "role:bare" { format!("feed 1000 {seconds} {}", tick_ms(readers)) } else { format!("feed 1000 {seconds} {KEYS} 1") };
     run_load(&mut server_role, &mut load, &order, 1_000 * seconds * readers)
@@ -153,8 +153,8 @@ fn filters() -> Outcome<()> {
 /// Measures the CPU of a server with filtering subscribers, in percent of a core, including the
 /// changes.
 fn filtered(readers: &str) -> Outcome<f64> {
-    let (mut server, address) = Role::start(&["role:server"])?;
-    let (mut load, _) = Role::start(&["role:load", &address, readers, &format!("{PATH}&identity={{}}")])?;
+    let (mut server, address) = RoleProcess::start(&["role:server"])?;
+    let (mut load, _) = RoleProcess::start(&["role:load", &address, readers, &format!("{PATH}&identity={{}}")])?;
     let (cpu, began) = (server.cpu()?, Instant::now());
     server.ask(&format!("feed 3250 {} 10000 1000", window()))?;
     let percent = (server.cpu()? - cpu).as_secs_f64() / began.elapsed().as_secs_f64() * 100.0;
@@ -167,9 +167,9 @@ fn idle() -> Outcome<()> {
     let count = readers(5_000);
     println!("   resident memory for each of {count} idle subscribers");
     for server in ["role:bare", "role:server"] {
-        let (role, address) = Role::start(&[server])?;
+        let (role, address) = RoleProcess::start(&[server])?;
         let before = role.resident_kib()?;
-        let (_load, _) = Role::start(&["role:load", &address, &count.to_string(), PATH])?;
+        let (_load, _) = RoleProcess::start(&["role:load", &address, &count.to_string(), PATH])?;
         std::thread::sleep(Duration::from_secs(2));
         let after = role.resident_kib()?;
         println!("   {server}: {:.1} KiB", (after - before) / count as f64);
@@ -202,8 +202,8 @@ fn read_all(address: &str, path: &str) -> Outcome<(Duration, u64)> {
 fn replay() -> Outcome<()> {
     let entries: u64 = sized(1_000_000, 5_120);
     println!("   {entries} entries changed after the position, one subscriber");
-    let (_bare, bare_address) = Role::start(&["role:bare"])?;
-    let (mut server, address) = Role::start(&["role:server"])?;
+    let (_bare, bare_address) = RoleProcess::start(&["role:bare"])?;
+    let (mut server, address) = RoleProcess::start(&["role:server"])?;
     server.ask(&format!("fill {entries}"))?;
     println!("   resident with {entries} entries: {:.0} MiB", server.resident_kib()? / 1024.0);
     for (name, address, path) in

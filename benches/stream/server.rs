@@ -73,7 +73,7 @@ fn start_committer(runtime: tokio::runtime::Handle) -> (Handle, CommandSender) {
         view: View::starting_at(start),
         feed: Feed::starting_at(start, retention),
         epoch: Epoch(0xbe),
-        earlier: std::sync::Arc::default(),
+        earlier_runs: std::sync::Arc::default(),
     };
     let (publisher, subscriber) = snapshot_channel(state.clone());
     let (persister, worker) = persister(DiscardingStore, watch::channel(PersistState::Healthy).0);

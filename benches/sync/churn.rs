@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::source::{SAMPLE_INTERVAL, change, fill, put};
 use super::{TIME_MAX, data};
-use crate::processes::{Outcome, Running, add_cluster, ask, start_etcd, start_meshkeep, until};
+use crate::processes::{Outcome, RunningProcess, add_cluster, ask, start_etcd, start_meshkeep, until};
 
 /// Time after which the memory of a start should be released.
 const SETTLED_AFTER: Duration = Duration::from_secs(30);
@@ -22,7 +22,7 @@ struct Peaks {
 }
 
 impl Peaks {
-    fn sample(&mut self, meshkeep: &Running, home: &Path) -> Outcome<()> {
+    fn sample(&mut self, meshkeep: &RunningProcess, home: &Path) -> Outcome<()> {
         self.resident = self.resident.max(meshkeep.resident_mb()?);
         self.disk = self.disk.max(disk_mb(&home.join("data/store"))?);
         Ok(())
@@ -70,7 +70,7 @@ pub(crate) async fn churn(rate: u32, seconds: Duration) -> Outcome<()> {
 }
 
 /// Starts a sidecar and waits until it is synced.
-async fn start_synced(home: &Path, description: &str) -> Outcome<(Running, String)> {
+async fn start_synced(home: &Path, description: &str) -> Outcome<(RunningProcess, String)> {
     let (meshkeep, address) = start_meshkeep(home)?;
     until(&address, "/readyz?synced", "200 OK", TIME_MAX).await?;
     tokio::time::sleep(SAMPLE_INTERVAL).await;

@@ -12,9 +12,9 @@
 //! There are no thresholds.
 
 mod churn;
+mod counting_proxy;
 mod page;
 pub(crate) mod source;
-mod wire;
 
 use crate::view::data;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use etcd_client::{Client, CompactionOptions, GetOptions};
 use meshkeep::internals::model::{EntryKey, Kind};
 use tokio::task::JoinSet;
 
+use self::counting_proxy::CountingProxy;
 use self::source::{KINDS, fill, share};
-use self::wire::Wire;
 use crate::processes::{Outcome, add_cluster, ask, start_etcd, start_meshkeep, until};
 
 /// Number of keys in a page, and number of ranges that are listed concurrently. Same as in the
@@ -188,7 +188,7 @@ async fn resume(keys: u32) -> Outcome<()> {
     let home = tempfile::Builder::new().prefix("meshkeep-bench-").tempdir()?;
     let (_etcd, url, client) = start_etcd(home.path()).await?;
     let (count, bytes) = fill(&client, keys).await?;
-    let wire = Wire::to(url.trim_start_matches("http://").parse()?).await?;
+    let wire = CountingProxy::start(url.trim_start_matches("http://").parse()?).await?;
     for number in 1..=data::clusters() {
         add_cluster(home.path(), data::cluster(number).as_str(), &wire.url())?;
     }

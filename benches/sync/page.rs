@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::source::{fill, put};
 use super::{TIME_MAX, data};
-use crate::processes::{Outcome, Running, add_cluster, start_etcd, start_meshkeep, until};
+use crate::processes::{Outcome, RunningProcess, add_cluster, start_etcd, start_meshkeep, until};
 
 /// Rate of changes in Cilium's own scale test.
 const CHANGES_PER_SECOND: u32 = 325;
@@ -92,7 +92,7 @@ pub(crate) async fn page(keys: u32) -> Outcome<()> {
 
 /// Measures the CPU of the sidecar while the mesh changes, in percent of a core, and the number of
 /// changes. `after` is the number of earlier changes.
-async fn measure_cpu(client: &etcd_client::Client, meshkeep: &Running, after: u64) -> Outcome<(f64, u64)> {
+async fn measure_cpu(client: &etcd_client::Client, meshkeep: &RunningProcess, after: u64) -> Outcome<(f64, u64)> {
     let (busy, began) = (meshkeep.busy()?, Instant::now());
     let (changes, _) = put(client, CHANGES_PER_SECOND, after, measure_time(), || Ok(())).await?;
     Ok(((meshkeep.busy()? - busy).as_secs_f64() * 100.0 / began.elapsed().as_secs_f64(), changes))

@@ -174,7 +174,7 @@ fn large_service(changed_port: u16) -> String {
 }
 
 /// Measures one changed backend of many: decoding the bytes, applying the change, and comparing the
-/// two objects for the patch. The test `one_changed_backend_of_5000_is_less_than_a_kibibyte`
+/// two objects for the patch. The test `a_patch_of_one_backend_has_less_than_a_kibibyte`
 /// (src/api/tests/streaming/changes.rs) checks the size of the patch.
 pub(crate) fn service() {
     let key = EntryKey::new(Kind::Service, cluster(1), "shop/large");

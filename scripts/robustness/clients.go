@@ -90,8 +90,8 @@ func (f *follower) apply(events []*clientv3.Event) {
 	}
 }
 
-// differs returns the first difference from a state; empty if there is none.
-func (f *follower) differs(state map[string]string) string {
+// firstDifference returns the first difference from a state; empty if there is none.
+func (f *follower) firstDifference(state map[string]string) string {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
 	for key, value := range state {

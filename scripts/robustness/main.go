@@ -154,7 +154,7 @@ func (s *scene) settle(length time.Duration) error {
 	deadline := time.Now().Add(60*time.Second + length)
 	for _, follower := range s.source.followers {
 		for {
-			different := follower.differs(s.source.state())
+			different := follower.firstDifference(s.source.state())
 			if different == "" {
 				break
 			}

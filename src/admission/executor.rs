@@ -117,8 +117,8 @@ impl ScanExecutor {
 
     /// Returns the total work of all finished slices.
     #[must_use]
-    pub fn spent(&self) -> ScanUsage {
-        self.scheduler.spent()
+    pub fn total_usage(&self) -> ScanUsage {
+        self.scheduler.total_usage()
     }
 
     /// Returns the number of admitted requests. Streams do not count.

@@ -97,7 +97,7 @@ impl SliceScheduler {
         Admission { scheduler: Arc::clone(scheduler), queue: QueueKey::Streams(client) }
     }
 
-    pub(super) fn spent(&self) -> ScanUsage {
+    pub(super) fn total_usage(&self) -> ScanUsage {
         self.state().spent
     }
 

@@ -76,7 +76,7 @@ async fn work_of_a_disconnected_client_gets_no_further_slice() {
     // the next slice starts when that one has ended
     let next = scans.admit(client(2)).unwrap();
     next.run_once(|| ()).await;
-    assert_eq!((counter.load(Ordering::Relaxed), scans.spent().rows), (1, 2));
+    assert_eq!((counter.load(Ordering::Relaxed), scans.total_usage().rows), (1, 2));
     drop((scanner, queued, next));
     assert_eq!(scans.admitted_count(), 0);
 }

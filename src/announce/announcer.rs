@@ -11,7 +11,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::fault::FileError;
+use super::error::FileError;
 use super::files::read_files;
 use super::follow::{ChangeRules, FileFollower, FollowError, FollowReport, write_metrics};
 use super::plan::{ClusterPlan, Resource};
@@ -24,7 +24,7 @@ use crate::wire::cluster_config::parse_cluster_config;
 use crate::wire::keys::{cluster_config_key, synced_prefix, watched_prefix};
 use crate::wire::time_text;
 use cilium_kvstore::allocator::{Allocator, AllocatorOptions, CollectionLimits, EtcdBackend, StaleIds};
-use cilium_kvstore::{ClientOptions, EtcdConfig, KvLocker, KvstoreError, Life, Session, SessionOptions};
+use cilium_kvstore::{ClientOptions, EtcdConfig, KeyLifetime, KvLocker, KvstoreError, Session, SessionOptions};
 
 /// Prefix of the identities in a cluster's own etcd (docs/develop/protocol.md §1.2).
 const IDENTITIES_PREFIX: &str = "cilium/state/identities/v1";
@@ -144,7 +144,7 @@ pub enum AnnounceError {
 impl From<FollowError> for AnnounceError {
     fn from(error: FollowError) -> Self {
         match error {
-            FollowError::Files(faults) => Self::Files(faults),
+            FollowError::Files(errors) => Self::Files(errors),
             FollowError::Task(error) => Self::Task(error),
         }
     }
@@ -187,13 +187,13 @@ pub async fn announce(options: &AnnounceOptions, stop: CancellationToken) -> Res
 /// Logs what was announced when the announcer ends, and which changes were still held back.
 fn summarize(plan: &ClusterPlan, report: &FollowReport) {
     let (cluster, nodes, workloads, services) = (&plan.cluster, plan.nodes.len(), plan.workloads.len(), plan.services.len());
-    if report.held.is_empty() && report.faults.is_empty() {
+    if report.held.is_empty() && report.errors.is_empty() {
         tracing::info!(%cluster, nodes, workloads, services, "stopped announcing cluster {cluster}: its keys stay until their leases expire");
         return;
     }
     let held: Vec<String> = report.held.iter().map(ToString::to_string).collect();
     tracing::warn!(
-        %cluster, nodes, workloads, services, held = held.join("; "), file_errors = report.faults.len(),
+        %cluster, nodes, workloads, services, held = held.join("; "), file_errors = report.errors.len(),
         "stopped announcing cluster {cluster}: its keys stay until their leases expire; some changes of the files were not applied, and the next start applies them"
     );
 }
@@ -253,7 +253,7 @@ impl Announcer {
         let publisher = PlanPublisher::new(self.session.clone(), allocator.clone());
         let lost_identities = async {
             while let Some(event) = events.recv().await {
-                publisher.forget(&event);
+                publisher.forget_identity(&event);
             }
         };
         let ended = tokio::select! {
@@ -340,7 +340,7 @@ impl Announcer {
         if let Some(existing_id) = existing_id.filter(|existing_id| *existing_id != id) {
             return Err(AnnounceError::OtherId { cluster, existing_id, id });
         }
-        self.session.update_if_locked(holder_key.as_bytes(), process_name().as_bytes(), Life::Leased, lock).await?;
+        self.session.update_if_locked(holder_key.as_bytes(), process_name().as_bytes(), KeyLifetime::Leased, lock).await?;
         Ok(())
     }
 
@@ -369,7 +369,7 @@ impl Announcer {
                     if failures > 0 || !announced {
                         tracing::info!(cluster = %plan.cluster, id = %plan.id, "cluster {} is announced", plan.cluster);
                     }
-                    self.session.caught_up();
+                    self.session.end_bootstrap();
                     (failures, announced, last_error) = (0, true, String::new());
                 }
                 Err(error) => {
@@ -391,7 +391,7 @@ impl Announcer {
             let wait = if failures > 0 { retry_after(failures) } else { PASS_INTERVAL };
             tokio::select! {
                 changed = plans.changed() => if changed.is_err() { return },
-                () = publisher.due.notified(), if failures == 0 => {}
+                () = publisher.pass_requested.notified(), if failures == 0 => {}
                 () = self.session.disconnected(), if failures == 0 => {}
                 () = sleep(wait) => {}
             }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::addresses::{prefix_refusal_reason, refusal_reason};
-use super::fault::{FAULTS_MAX, FileError, ParsedFile};
+use super::error::{ERRORS_MAX, FileError, ParsedFile};
 use super::plan::{ClusterPlan, Workload};
 use super::yaml::{BackendsYaml, ClusterYaml, LabelsYaml, NodeYaml, PortYaml, ServiceYaml, WholeNumber, WorkloadYaml};
 use super::yaml_path::YamlPath;
@@ -38,7 +38,7 @@ const NAME_LENGTH_MAX: usize = 253;
 
 /// Plan under construction, with everything that was validated so far.
 struct PlanBuilder<'a> {
-    faults: &'a mut Vec<FileError>,
+    errors: &'a mut Vec<FileError>,
     cluster: ClusterName,
     nodes: BTreeMap<String, Node>,
     workloads: Vec<Workload>,
@@ -54,21 +54,21 @@ struct YamlLocation<'a> {
 }
 
 impl YamlLocation<'_> {
-    /// Records a fault. Does nothing once [`FAULTS_MAX`] faults are recorded, because finding the
-    /// line of a fault parses the whole file again.
-    fn report(self, faults: &mut Vec<FileError>, reason: impl AsRef<str>) {
-        if faults.len() < FAULTS_MAX {
-            faults.push(self.file.fault(self.path, reason.as_ref()));
+    /// Records an error. Does nothing once [`ERRORS_MAX`] errors are recorded, because finding the
+    /// line of an error parses the whole file again.
+    fn report(self, errors: &mut Vec<FileError>, reason: impl AsRef<str>) {
+        if errors.len() < ERRORS_MAX {
+            errors.push(self.file.error_at(self.path, reason.as_ref()));
         }
     }
 }
 
 /// Returns the plan of the files, or `None` if they name no valid cluster. Appends errors to
-/// `faults`. If it is not empty afterwards, the plan must not be used.
-pub(super) fn check(files: &[Arc<ParsedFile>], faults: &mut Vec<FileError>) -> Option<ClusterPlan> {
-    let (cluster, id, max) = agreed_cluster(files, faults)?;
+/// `errors`. If it is not empty afterwards, the plan must not be used.
+pub(super) fn check(files: &[Arc<ParsedFile>], errors: &mut Vec<FileError>) -> Option<ClusterPlan> {
+    let (cluster, id, max_connected_clusters) = agreed_cluster(files, errors)?;
     let mut builder = PlanBuilder {
-        faults,
+        errors,
         cluster,
         nodes: BTreeMap::new(),
         workloads: Vec::new(),
@@ -89,20 +89,20 @@ pub(super) fn check(files: &[Arc<ParsedFile>], faults: &mut Vec<FileError>) -> O
         builder.add_service(&file.yaml.services[index], id, YamlLocation { file, path: &path });
     }
     let PlanBuilder { cluster, nodes, workloads, services, .. } = builder;
-    Some(ClusterPlan { cluster, id, max, nodes: nodes.into_values().collect(), workloads, services })
+    Some(ClusterPlan { cluster, id, max_connected_clusters, nodes: nodes.into_values().collect(), workloads, services })
 }
 
 /// Returns the cluster that all files agree on.
-fn agreed_cluster(files: &[Arc<ParsedFile>], faults: &mut Vec<FileError>) -> Option<(ClusterName, ClusterId, MaxConnectedClusters)> {
+fn agreed_cluster(files: &[Arc<ParsedFile>], errors: &mut Vec<FileError>) -> Option<(ClusterName, ClusterId, MaxConnectedClusters)> {
     let path = YamlPath::member("cluster");
     let mut named = files.iter().filter_map(|file| Some((file, file.yaml.cluster.as_ref()?)));
     let Some((file, yaml)) = named.next() else {
-        faults.extend(files.first().map(|file| file.fault(&path, "is missing: one file must have {name: …, id: …}")));
+        errors.extend(files.first().map(|file| file.error_at(&path, "is missing: one file must have {name: …, id: …}")));
         return None;
     };
-    for (other, _) in named.filter(|(_, other)| *other != yaml).take(FAULTS_MAX) {
-        faults.push(
-            other.fault(&path, &format!("differs from the cluster in {}: all files must have the same cluster", file.path.display())),
+    for (other, _) in named.filter(|(_, other)| *other != yaml).take(ERRORS_MAX) {
+        errors.push(
+            other.error_at(&path, &format!("differs from the cluster in {}: all files must have the same cluster", file.path.display())),
         );
     }
     let ClusterYaml { name, id, max_connected_clusters } = yaml;
@@ -113,16 +113,16 @@ fn agreed_cluster(files: &[Arc<ParsedFile>], faults: &mut Vec<FileError>) -> Opt
     });
     let WholeNumber(size) = max_connected_clusters.unwrap_or(WholeNumber(255));
     let max = u32::try_from(size).ok().and_then(MaxConnectedClusters::from_number);
-    let max_fault = format!("is {size}, expected 255 or 511");
+    let max_error = format!("is {size}, expected 255 or 511");
     match (parsed, max) {
         (Ok(name), Some(max)) => match u32::try_from(id.0).ok().filter(|id| (1..=max.id_max()).contains(id)) {
             Some(id) => return Some((name, ClusterId(id), max)),
             None => {
-                faults.push(file.fault(&path.join("id"), &format!("is {}, expected 1 to {}, the size of the mesh", id.0, max.id_max())));
+                errors.push(file.error_at(&path.join("id"), &format!("is {}, expected 1 to {}, the size of the mesh", id.0, max.id_max())));
             }
         },
-        (Err(reason), _) => faults.push(file.fault(&path.join("name"), &reason)),
-        (_, None) => faults.push(file.fault(&path.join("maxConnectedClusters"), &max_fault)),
+        (Err(reason), _) => errors.push(file.error_at(&path.join("name"), &reason)),
+        (_, None) => errors.push(file.error_at(&path.join("maxConnectedClusters"), &max_error)),
     }
     None
 }
@@ -132,13 +132,13 @@ impl PlanBuilder<'_> {
         let YamlLocation { file, path } = location;
         self.check_name(&yaml.name, YamlLocation { file, path: &path.join("name") });
         if yaml.addresses.is_empty() {
-            YamlLocation { file, path: &path.join("addresses") }.report(self.faults, "is empty: a node needs at least one address");
+            YamlLocation { file, path: &path.join("addresses") }.report(self.errors, "is empty: a node needs at least one address");
         }
         let mut addresses = Vec::new();
         for (index, address) in yaml.addresses.iter().enumerate() {
             let path = path.join("addresses").index(index);
             if address.address_type.is_empty() {
-                YamlLocation { file, path: &path.join("type") }.report(self.faults, "is empty: expected a type such as InternalIP");
+                YamlLocation { file, path: &path.join("type") }.report(self.errors, "is empty: expected a type such as InternalIP");
             }
             let ip = self.parse_ip(&address.ip, YamlLocation { file, path: &path.join("ip") });
             addresses.extend(ip.map(|ip| NodeAddress { address_type: address.address_type.clone(), ip }));
@@ -147,7 +147,7 @@ impl PlanBuilder<'_> {
         for (index, text) in yaml.pod_cidrs.iter().enumerate() {
             let parsed = text.parse::<IpNet>();
             if let Some(reason) = parsed.as_ref().ok().and_then(|net| prefix_refusal_reason(*net)) {
-                YamlLocation { file, path: &path.join("podCIDRs").index(index) }.report(self.faults, reason);
+                YamlLocation { file, path: &path.join("podCIDRs").index(index) }.report(self.errors, reason);
                 continue;
             }
             match parsed {
@@ -158,16 +158,16 @@ impl PlanBuilder<'_> {
                 },
                 Ok(net) => {
                     let reason = format!("{text} has bits set after its prefix length, expected {}", net.trunc());
-                    YamlLocation { file, path: &path.join("podCIDRs").index(index) }.report(self.faults, reason);
+                    YamlLocation { file, path: &path.join("podCIDRs").index(index) }.report(self.errors, reason);
                 }
                 Err(_) => {
                     let reason = format!("{text:?} is not a prefix such as 192.168.7.16/28");
-                    YamlLocation { file, path: &path.join("podCIDRs").index(index) }.report(self.faults, reason);
+                    YamlLocation { file, path: &path.join("podCIDRs").index(index) }.report(self.errors, reason);
                 }
             }
         }
         if self.nodes.insert(yaml.name.clone(), node).is_some() {
-            YamlLocation { file, path: &path.join("name") }.report(self.faults, format!("another node has the name {:?} too", yaml.name));
+            YamlLocation { file, path: &path.join("name") }.report(self.errors, format!("another node has the name {:?} too", yaml.name));
         }
     }
 
@@ -182,7 +182,7 @@ impl PlanBuilder<'_> {
             labels.insert(SERVICE_ACCOUNT_LABEL.into(), yaml.service_account.clone());
         }
         if yaml.ips.is_empty() {
-            YamlLocation { file, path: &path.join("ips") }.report(self.faults, "is empty: a workload needs at least one address");
+            YamlLocation { file, path: &path.join("ips") }.report(self.errors, "is empty: a workload needs at least one address");
         }
         let mut ips = Vec::new();
         for (index, text) in yaml.ips.iter().enumerate() {
@@ -190,13 +190,13 @@ impl PlanBuilder<'_> {
             let Some(ip) = self.parse_ip(text, YamlLocation { file, path: &path }) else { continue };
             let workload = format!("{}/{}", yaml.namespace, yaml.name);
             match self.workloads_by_ip.insert(ip, workload) {
-                Some(other) => YamlLocation { file, path: &path }.report(self.faults, format!("{other} has the address {ip} too")),
+                Some(other) => YamlLocation { file, path: &path }.report(self.errors, format!("{other} has the address {ip} too")),
                 None => ips.push(ip),
             }
         }
         let host_ip = match yaml.node.as_ref().map(|name| (name, self.nodes.get(name))) {
             Some((name, None)) => {
-                YamlLocation { file, path: &path.join("node") }.report(self.faults, format!("no node has the name {name:?}"));
+                YamlLocation { file, path: &path.join("node") }.report(self.errors, format!("no node has the name {name:?}"));
                 None
             }
             Some((_, Some(node))) => node.addresses.first().map(|address| address.ip),
@@ -245,7 +245,7 @@ impl PlanBuilder<'_> {
             (Some(labels), None) => {
                 let wanted = self.parse_labels(labels, YamlLocation { file, path: &path.join("labels") });
                 if wanted.is_empty() {
-                    YamlLocation { file, path: &path.join("labels") }.report(self.faults, "is empty: it would select every workload");
+                    YamlLocation { file, path: &path.join("labels") }.report(self.errors, "is empty: it would select every workload");
                 }
                 let selected = |workload: &&Workload| wanted.iter().all(|(name, value)| workload.key.label(name) == Some(value.as_str()));
                 let ips = self.workloads.iter().filter(selected).flat_map(|workload| workload.ips.iter().copied()).collect();
@@ -255,7 +255,7 @@ impl PlanBuilder<'_> {
                 (self.parse_ips(ips, YamlLocation { file, path: &path.join("ips") }).into_iter().collect(), LabelSet::new())
             }
             (Some(_), Some(_)) | (None, None) => {
-                location.report(self.faults, "must have either labels or ips");
+                location.report(self.errors, "must have either labels or ips");
                 (BTreeSet::new(), LabelSet::new())
             }
         }
@@ -265,22 +265,22 @@ impl PlanBuilder<'_> {
     fn parse_ports(&mut self, yaml: &[PortYaml], location: YamlLocation<'_>) -> Vec<Port> {
         let YamlLocation { file, path } = location;
         if yaml.is_empty() {
-            location.report(self.faults, "is empty: a service needs at least one port");
+            location.report(self.errors, "is empty: a service needs at least one port");
         }
         let mut ports = BTreeMap::new();
         for (index, port) in yaml.iter().enumerate() {
             let path = path.index(index);
             if !["TCP", "UDP", "SCTP"].contains(&port.protocol.as_str()) {
                 let reason = format!("is {:?}, expected TCP, UDP or SCTP", port.protocol);
-                YamlLocation { file, path: &path.join("protocol") }.report(self.faults, reason);
+                YamlLocation { file, path: &path.join("protocol") }.report(self.errors, reason);
             }
             let number = u16::try_from(port.port.0).ok().filter(|number| *number > 0).unwrap_or_else(|| {
-                YamlLocation { file, path: &path.join("port") }.report(self.faults, format!("is {}, expected 1 to 65535", port.port.0));
+                YamlLocation { file, path: &path.join("port") }.report(self.errors, format!("is {}, expected 1 to 65535", port.port.0));
                 0
             });
             let parsed_port = Port { name: port.name.clone(), protocol: port.protocol.clone(), port: number };
             if ports.insert(port.name.clone(), parsed_port).is_some() {
-                YamlLocation { file, path: &path }.report(self.faults, format!("another port has the name {:?} too", port.name));
+                YamlLocation { file, path: &path }.report(self.errors, format!("another port has the name {:?} too", port.name));
             }
         }
         ports.into_values().collect()
@@ -292,7 +292,7 @@ impl PlanBuilder<'_> {
         self.check_name(name, YamlLocation { file, path: &path.join("name") });
         let full_name = format!("{namespace}/{name}");
         if !self.unique_names.insert((kind, full_name.clone())) {
-            YamlLocation { file, path: &path.join("name") }.report(self.faults, format!("another {kind} has the name {full_name} too"));
+            YamlLocation { file, path: &path.join("name") }.report(self.errors, format!("another {kind} has the name {full_name} too"));
         }
     }
 
@@ -306,7 +306,7 @@ impl PlanBuilder<'_> {
             && is_alphanumeric(bytes.first())
             && is_alphanumeric(bytes.last()))
         {
-            location.report(self.faults, format!("{name:?} is not a valid Kubernetes name: use a-z, 0-9, '-' and '.'"));
+            location.report(self.errors, format!("{name:?} is not a valid Kubernetes name: use a-z, 0-9, '-' and '.'"));
         }
     }
 
@@ -316,12 +316,12 @@ impl PlanBuilder<'_> {
                 // Cilium writes this form, in keys too
                 None => Some(ip.to_canonical()),
                 Some(reason) => {
-                    location.report(self.faults, format!("{ip} {reason}"));
+                    location.report(self.errors, format!("{ip} {reason}"));
                     None
                 }
             },
             Err(_) => {
-                location.report(self.faults, format!("{text:?} is not an address"));
+                location.report(self.errors, format!("{text:?} is not an address"));
                 None
             }
         }
@@ -343,7 +343,7 @@ impl PlanBuilder<'_> {
             let has_separators = |text: &str| text.contains([';', '\n']) || text.contains(char::is_control);
             let is_set_by_announce =
                 [CLUSTER_LABEL, NAMESPACE_LABEL, SERVICE_ACCOUNT_LABEL].iter().any(|label| without_source(label) == key);
-            let fault = match () {
+            let error = match () {
                 () if key.is_empty() || source.is_empty() => "a label needs a name".to_owned(),
                 () if has_separators(name) || key.contains('=') || key.contains("//") => format!("{name:?} is not a valid label name"),
                 () if has_separators(value) => format!("the value of {name:?} must not have a ';' or a line break"),
@@ -357,7 +357,7 @@ impl PlanBuilder<'_> {
                     continue;
                 }
             };
-            location.report(self.faults, fault);
+            location.report(self.errors, error);
         }
         labels
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::check;
-use super::fault::{FAULTS_MAX, FileError, ParsedFile};
+use super::error::{ERRORS_MAX, FileError, ParsedFile};
 use super::plan::ClusterPlan;
 use crate::files::read_bounded;
 use crate::yaml::{self, Limits};
@@ -27,7 +27,7 @@ const FILES_MAX: usize = 1_024;
 /// The first [`FileError`]s, up to twenty; at least one.
 pub fn read_files(paths: &[PathBuf]) -> Result<ClusterPlan, Vec<FileError>> {
     check_count(paths)?;
-    check_files(paths.iter().map(|path| read(path).map(Arc::new)))
+    check_files(paths.iter().map(|path| read_file(path).map(Arc::new)))
 }
 
 /// Returns an error if there are more than [`FILES_MAX`] files.
@@ -39,31 +39,31 @@ pub(super) fn check_count(paths: &[PathBuf]) -> Result<(), Vec<FileError>> {
 
 /// Returns the plan of files that were read, or the first twenty errors in them.
 pub(super) fn check_files(files: impl IntoIterator<Item = Result<Arc<ParsedFile>, FileError>>) -> Result<ClusterPlan, Vec<FileError>> {
-    let (mut parsed_files, mut faults) = (Vec::new(), Vec::new());
+    let (mut parsed_files, mut errors) = (Vec::new(), Vec::new());
     for file in files {
         match file {
             Ok(file) => parsed_files.push(file),
-            Err(fault) => faults.push(fault),
+            Err(error) => errors.push(error),
         }
     }
-    if faults.is_empty() {
-        let plan = check::check(&parsed_files, &mut faults);
-        if let Some(plan) = plan.filter(|_| faults.is_empty()) {
+    if errors.is_empty() {
+        let plan = check::check(&parsed_files, &mut errors);
+        if let Some(plan) = plan.filter(|_| errors.is_empty()) {
             return Ok(plan);
         }
     }
-    faults.truncate(FAULTS_MAX);
-    Err(faults)
+    errors.truncate(ERRORS_MAX);
+    Err(errors)
 }
 
-pub(super) fn read(path: &Path) -> Result<ParsedFile, FileError> {
-    let fault = |line, reason| FileError { path: path.to_owned(), line, reason };
+pub(super) fn read_file(path: &Path) -> Result<ParsedFile, FileError> {
+    let file_error = |line, reason| FileError { path: path.to_owned(), line, reason };
     let bytes = read_bounded(path, FILE_BYTES_MAX).map_err(|error| match error.kind() {
-        io::ErrorKind::FileTooLarge => fault(None, format!("is larger than {FILE_BYTES_MAX} bytes")),
-        _ => fault(None, format!("cannot be read: {error}")),
+        io::ErrorKind::FileTooLarge => file_error(None, format!("is larger than {FILE_BYTES_MAX} bytes")),
+        _ => file_error(None, format!("cannot be read: {error}")),
     })?;
-    let text = String::from_utf8(bytes).map_err(|_| fault(None, "cannot be read: the file is not UTF-8".to_owned()))?;
-    yaml::check(&text, &LIMITS).map_err(|error| fault(usize::try_from(error.line()).ok(), error.reason()))?;
+    let text = String::from_utf8(bytes).map_err(|_| file_error(None, "cannot be read: the file is not UTF-8".to_owned()))?;
+    yaml::check(&text, &LIMITS).map_err(|error| file_error(usize::try_from(error.line()).ok(), error.reason()))?;
     match serde_yaml_ng::from_str(&text) {
         Ok(yaml) => Ok(ParsedFile { path: path.to_owned(), text, yaml }),
         Err(error) => {
@@ -71,7 +71,7 @@ pub(super) fn read(path: &Path) -> Result<ParsedFile, FileError> {
             let message = error.to_string();
             // `FileError` shows the line already
             let reason = message.rsplit_once(" at line ").map_or(message.as_str(), |(reason, _)| reason).to_owned();
-            Err(fault(line, reason))
+            Err(file_error(line, reason))
         }
     }
 }

@@ -15,7 +15,7 @@ mod addresses;
 mod announcer;
 mod check;
 mod dry_run;
-mod fault;
+mod error;
 mod files;
 mod follow;
 mod plan;

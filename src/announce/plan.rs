@@ -17,7 +17,7 @@ pub struct ClusterPlan {
     /// Id of the cluster.
     pub id: ClusterId,
     /// Maximum number of clusters in the mesh, which determines the range of identities.
-    pub max: MaxConnectedClusters,
+    pub max_connected_clusters: MaxConnectedClusters,
     pub(super) nodes: Vec<Node>,
     pub(super) workloads: Vec<Workload>,
     pub(super) services: Vec<Service>,
@@ -77,7 +77,7 @@ impl ClusterPlan {
     /// Returns the range of identities that the cluster may allocate.
     #[must_use]
     pub fn range(&self) -> IdRange {
-        let range = self.max.identities_of(self.id).unwrap_or(1..=u32::MAX);
+        let range = self.max_connected_clusters.identities_of(self.id).unwrap_or(1..=u32::MAX);
         IdRange::new((*range.start()).into(), (*range.end()).into()).unwrap_or(IdRange::ALL)
     }
 
@@ -89,7 +89,7 @@ impl ClusterPlan {
             id: self.id,
             synced_canaries: true,
             cached: false,
-            max_connected_clusters: self.max.id_max(),
+            max_connected_clusters: self.max_connected_clusters.id_max(),
             service_exports_enabled: None,
             endpoint_slices_export_mode: None,
         };

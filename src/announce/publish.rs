@@ -14,7 +14,7 @@ use crate::model::IdentityScope;
 use crate::wire::keys::{HEARTBEAT, watched_prefix};
 use crate::wire::{ip_identity, time_text};
 use cilium_kvstore::allocator::{AllocateError, Allocator, AllocatorEvent, AllocatorEventKind, AllocatorKey, EtcdBackend};
-use cilium_kvstore::{Condition, EventKind, KeyValue, KeyValueEvent, KvstoreError, Life, Session, Write};
+use cilium_kvstore::{Condition, EventKind, KeyLifetime, KeyValue, KeyValueEvent, KvstoreError, Session, Write};
 
 /// Maximum number of concurrent writes. etcd syncs its log once for all waiting writes, so a larger
 /// number gains little (docs/develop/measurements.md).
@@ -47,15 +47,15 @@ pub(super) struct PlanPublisher {
     /// Expected values by key, from the last pass. `None` accepts any value.
     expected: Mutex<BTreeMap<Vec<u8>, Option<Vec<u8>>>>,
     /// Notified when the etcd may differ from the plan.
-    pub(super) due: Arc<Notify>,
+    pub(super) pass_requested: Arc<Notify>,
 }
 
 impl PlanPublisher {
     pub(super) fn new(session: Session, allocator: Allocator<EtcdBackend>) -> Self {
-        let due = Arc::new(Notify::new());
-        let observer = Arc::clone(&due);
+        let pass_requested = Arc::new(Notify::new());
+        let observer = Arc::clone(&pass_requested);
         session.on_lease_lost(b"cilium/", move |_| observer.notify_one());
-        Self { session, allocator, numbers: Mutex::default(), expected: Mutex::default(), due }
+        Self { session, allocator, numbers: Mutex::default(), expected: Mutex::default(), pass_requested }
     }
 
     /// Runs one pass: writes everything that differs from the plan and deletes everything that the
@@ -84,12 +84,12 @@ impl PlanPublisher {
             self.write_canary(&plan.canary(resource)).await?;
         }
         let (key, value) = plan.config();
-        self.session.update_if_different(key.as_bytes(), &value, Life::Leased).await?;
+        self.session.update_if_different(key.as_bytes(), &value, KeyLifetime::Leased).await?;
         identity_error.map_or(Ok(()), Err)
     }
 
     pub(super) async fn write_heartbeat(&self) -> Result<(), KvstoreError> {
-        self.session.update(HEARTBEAT.as_bytes(), time_text(SystemTime::now()).as_bytes(), Life::Leased).await?;
+        self.session.update(HEARTBEAT.as_bytes(), time_text(SystemTime::now()).as_bytes(), KeyLifetime::Leased).await?;
         Ok(())
     }
 
@@ -166,7 +166,8 @@ impl PlanPublisher {
             tracing::warn!(count = foreign.len(), first, "other writers already announce some addresses: their entries stay");
         }
         desired.retain(|key, _| !foreign.contains(key));
-        let writes = iter(desired).map(|(key, value)| async move { self.session.update(key.as_bytes(), &value, Life::Leased).await });
+        let writes =
+            iter(desired).map(|(key, value)| async move { self.session.update(key.as_bytes(), &value, KeyLifetime::Leased).await });
         let mut writes = std::pin::pin!(writes.buffer_unordered(WRITES_MAX));
         while let Some(written) = writes.next().await {
             written?;
@@ -179,7 +180,7 @@ impl PlanPublisher {
     async fn write_canary(&self, canary: &str) -> Result<(), KvstoreError> {
         let existing = self.session.get(canary.as_bytes()).await?;
         if existing.is_none_or(|existing| self.session.lease_of(&existing.key) != Some(existing.lease)) {
-            self.session.update(canary.as_bytes(), time_text(SystemTime::now()).as_bytes(), Life::Leased).await?;
+            self.session.update(canary.as_bytes(), time_text(SystemTime::now()).as_bytes(), KeyLifetime::Leased).await?;
         }
         Ok(())
     }
@@ -204,16 +205,16 @@ impl PlanPublisher {
         };
         drop(expected);
         if !is_expected {
-            self.due.notify_one();
+            self.pass_requested.notify_one();
         }
     }
 
     /// Forgets the number of an identity that another process took over: the next pass allocates a
     /// new one.
-    pub(super) fn forget(&self, event: &AllocatorEvent) {
+    pub(super) fn forget_identity(&self, event: &AllocatorEvent) {
         if event.kind == AllocatorEventKind::Lost {
             self.numbers().remove(&event.key);
-            self.due.notify_one();
+            self.pass_requested.notify_one();
         }
     }
 
@@ -228,7 +229,8 @@ pub(super) fn is_own(plan: &ClusterPlan, resource: Resource, value: &[u8]) -> bo
     match resource {
         Resource::Nodes | Resource::Identities | Resource::Services => true,
         Resource::Ips => ip_identity(value).is_some_and(|id| {
-            IdentityScope::of(id) == IdentityScope::Global && plan.max.identities_of(plan.id).is_some_and(|range| range.contains(&id))
+            IdentityScope::of(id) == IdentityScope::Global
+                && plan.max_connected_clusters.identities_of(plan.id).is_some_and(|range| range.contains(&id))
         }),
     }
 }

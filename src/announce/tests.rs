@@ -55,7 +55,7 @@ fn read(texts: &[&str]) -> Result<ClusterPlan, Vec<String>> {
         fs::write(path, text).unwrap();
     }
     let directory = format!("{}/", temp_dir.path().display());
-    read_files(&paths).map_err(|faults| faults.iter().map(|fault| fault.to_string().replace(&directory, "")).collect())
+    read_files(&paths).map_err(|errors| errors.iter().map(|error| error.to_string().replace(&directory, "")).collect())
 }
 
 const BILLING: &str = "k8s:app=billing-db;k8s:io.cilium.k8s.policy.cluster=vms;k8s:io.cilium.k8s.policy.serviceaccount=billing;\
@@ -136,7 +136,7 @@ fn the_example_is_published_as_the_protocol_describes() {
 fn readers_accept_every_published_value() {
     let plan = read(&[EXAMPLE]).unwrap();
     let cluster = ClusterName::parse("vms").unwrap();
-    let context = Context { cluster: &cluster, cluster_id: ClusterId(77), max_connected_clusters: plan.max };
+    let context = Context { cluster: &cluster, cluster_id: ClusterId(77), max_connected_clusters: plan.max_connected_clusters };
     let mut count = 0;
     for resource in Resource::ALL {
         for (key, value) in plan.keys(resource, &numbers()) {
@@ -180,10 +180,10 @@ fn several_files_form_one_cluster() {
 }
 
 /// Returns the only error of a file.
-fn fault(text: &str) -> String {
-    let mut faults = read(&[text]).unwrap_err();
-    assert_eq!(faults.len(), 1, "{faults:#?}");
-    faults.remove(0)
+fn error(text: &str) -> String {
+    let mut errors = read(&[text]).unwrap_err();
+    assert_eq!(errors.len(), 1, "{errors:#?}");
+    errors.remove(0)
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn errors_name_file_line_and_reason() {
     ] {
         let wrong = EXAMPLE.replacen(from, to, 1);
         assert_ne!(wrong, EXAMPLE, "{from}");
-        let reason = fault(&wrong);
+        let reason = error(&wrong);
         assert!(reason == expected || reason.starts_with("0.yaml:") && expected.contains("did not find"), "\n{reason}\n{expected}");
     }
 }
@@ -290,12 +290,12 @@ fn unreadable_files_are_named_and_the_number_of_errors_is_limited() {
     assert_eq!(missing[0].to_string(), "/nowhere/at/all.yaml: cannot be read: No such file or directory (os error 2)");
     let endless = read_files(&["/dev/zero".into()]).unwrap_err();
     assert_eq!(endless[0].to_string(), "/dev/zero: cannot be read: not a regular file");
-    let deep = fault(&format!("cluster: {{name: vms, id: 7}}\nworkloads: {}", "[".repeat(900_000)));
+    let deep = error(&format!("cluster: {{name: vms, id: 7}}\nworkloads: {}", "[".repeat(900_000)));
     assert_eq!(deep, "0.yaml:2: lists and mappings nested deeper than 32");
     let workload = |number: usize| format!("- {{namespace: a, name: n{number}, labels: {{app: x}}, ips: ['{number}']}}\n");
     let text = format!("cluster: {{name: vms, id: 7}}\nworkloads:\n{}", (0..50).map(workload).collect::<String>());
-    let faults = read(&[&text]).unwrap_err();
-    assert_eq!((faults.len(), faults[19].as_str()), (20, "0.yaml:22: workloads[19].ips[0]: \"19\" is not an address"));
+    let errors = read(&[&text]).unwrap_err();
+    assert_eq!((errors.len(), errors[19].as_str()), (20, "0.yaml:22: workloads[19].ips[0]: \"19\" is not an address"));
 }
 
 /// Checks that the line is not searched for every error: that would read 2 MB 20,000 times.
@@ -305,7 +305,7 @@ fn a_file_with_many_errors_is_reported_quickly() {
         format!("- {{namespace: Legacy, name: w{number}, labels: {{app: a}}, ips: [10.0.{}.{}]}}\n", number >> 8, number & 255)
     };
     let text = "cluster: {name: vms, id: 77}\nworkloads:\n".to_owned() + &(0..20_000).map(workload).collect::<String>();
-    let faults = read(&[&text]).unwrap_err();
-    assert_eq!(faults.len(), 20);
-    assert_eq!(faults[19], "0.yaml:22: workloads[19].namespace: \"Legacy\" is not a valid Kubernetes name: use a-z, 0-9, '-' and '.'");
+    let errors = read(&[&text]).unwrap_err();
+    assert_eq!(errors.len(), 20);
+    assert_eq!(errors[19], "0.yaml:22: workloads[19].namespace: \"Legacy\" is not a valid Kubernetes name: use a-z, 0-9, '-' and '.'");
 }

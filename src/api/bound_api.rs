@@ -31,7 +31,6 @@ pub struct BoundApi {
     listeners: Vec<Listener>,
     /// Listener that serves only probes and metrics.
     health: Option<Listener>,
-    /// Listener and service of the etcd API.
     etcd: Option<Listener>,
     etcd_service: Option<EtcdService>,
     /// Scheduler of requests that take long, shared by the HTTP API and the etcd API.
@@ -58,7 +57,7 @@ impl BoundApi {
     /// Binds every address and loads every file, so that serving cannot fail because of them later.
     ///
     /// # Errors
-    /// Returns a [`BindError`] that names the address or file. Nothing stays bound then.
+    /// Returns a [`BindError`] that names the address or file. No address stays bound.
     pub async fn bind(listen: &[ListenAddress], options: &ApiOptions) -> Result<Self, BindError> {
         let tls = options.tls.as_ref().map(server::open_tls).transpose()?.map(Arc::new);
         let token = options.token_file.as_deref().map(load_token).transpose()?.map(Arc::new);
@@ -77,13 +76,13 @@ impl BoundApi {
             None => None,
         };
         let without_token = |address: &Option<ListenAddress>| match address {
-            // a web page in a browser on this machine must not read it under the page's own host
-            // name (DNS rebinding)
+            // a web page in a browser on this machine must not read this address under the page's
+            // own host name (DNS rebinding)
             Some(address) if address.is_local() => Guard::new(AllowedHosts::new(&[], &options.allowed_hosts), None),
             _ => Guard::open_to_all(),
         };
         let (health_guard, etcd_guard) = (without_token(&options.health_listen), without_token(&options.etcd_listen));
-        // clients of this address present neither a token nor a certificate
+        // clients of the health address present neither a token nor a certificate
         let is_protected = token.is_some() || options.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
         let health_guard = if is_protected { health_guard.for_anonymous_clients() } else { health_guard };
         let bound: Vec<IpAddr> = listeners.iter().filter_map(Listener::ip).collect();
@@ -129,9 +128,9 @@ impl BoundApi {
 
     /// Serves until `stop_accepting` is cancelled.
     ///
-    /// It then reports itself as not ready, stops accepting, ends every stream with a last
-    /// bookmark, and gives open requests up to `grace` to finish. Returns when no connection is
-    /// left.
+    /// When it is cancelled, the API reports itself as not ready, stops accepting, ends every
+    /// stream with a last bookmark, and gives open requests up to `grace` to finish. Returns when
+    /// no connection is left.
     pub async fn serve(self, handle: Handle, stop_accepting: CancellationToken, grace: Duration) {
         let limiter = ConnectionLimiter::new(self.limits);
         let state = ApiState::new(handle, stop_accepting.clone())

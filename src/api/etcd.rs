@@ -1,8 +1,8 @@
-//! Serving of the etcd API: it shares listeners, TLS, connection slots and the accept loop with the
+//! HTTP side of the etcd API. It uses the listeners, TLS, connection slots and accept loop of the
 //! HTTP API.
 //!
 //! This module adds the few paths that tools request from an etcd over plain HTTP. The gRPC calls
-//! are in `etcd_api` and come as a service.
+//! are in `etcd_api`, and the API gets them as an [`EtcdService`].
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -63,9 +63,9 @@ pub(super) fn router(state: ApiState, guard: Guard, service: Option<EtcdService>
     routes.layer(CatchPanicLayer::new()).layer(from_fn(admit))
 }
 
-/// Middleware that admits every request, because the TLS handshake has checked the client, if
-/// anything does. Refuses other versions than HTTP/2 except on the paths for tools, because gRPC
-/// needs HTTP/2.
+/// Middleware that admits every request, because only the TLS handshake authenticates clients of
+/// the etcd API. It refuses HTTP versions other than HTTP/2, which gRPC needs, except on
+/// [`TOOLS_PATHS`].
 async fn admit(request: Request, next: Next) -> Response {
     if request.version() != Version::HTTP_2 && !TOOLS_PATHS.contains(&request.uri().path()) {
         return (StatusCode::HTTP_VERSION_NOT_SUPPORTED, "this is an etcd API: use gRPC over HTTP/2\n").into_response();
@@ -76,7 +76,7 @@ async fn admit(request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// Serves the version, which `cilium-dbg troubleshoot` requests.
+/// Serves the etcd version. `cilium-dbg troubleshoot` requests it.
 async fn version() -> Response {
     let body = format!(r#"{{"etcdserver":"{ETCD_VERSION}","etcdcluster":"{ETCD_VERSION}","storage":"{ETCD_VERSION}"}}"#);
     ([(CONTENT_TYPE, "application/json")], body).into_response()

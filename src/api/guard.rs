@@ -38,7 +38,7 @@ fn is_page_file(path: &str) -> bool {
 pub(crate) enum Access {
     /// The client may read everything: it has proved its identity, or no proof is required.
     Full,
-    /// The client has not identified itself. It gets only yes or no.
+    /// The client has not identified itself. It gets only `ok` or `not ok`.
     Anonymous,
 }
 
@@ -57,8 +57,8 @@ pub(crate) struct Guard {
 pub(crate) struct AllowedHosts {
     names: Vec<String>,
     addresses: Vec<IpAddr>,
-    /// Set if an unspecified address is bound: any address is then accepted. Only names can be
-    /// rebound, addresses cannot.
+    /// Set if an unspecified address is bound. Any IP address is then accepted, because DNS
+    /// rebinding works only with host names.
     allows_any_address: bool,
 }
 
@@ -136,7 +136,8 @@ impl Guard {
     /// Returns the access of the client of a request to a probe.
     fn access(&self, request: &Request) -> Access {
         match &self.token {
-            // a web page in a browser that uses its own host name may not read
+            // a web page that reaches this address under its own host name (DNS rebinding) gets no
+            // details
             _ if self.check_host(request).is_err() => Access::Anonymous,
             None => self.without_token,
             Some(expected) if bearer_token(request).is_some_and(|token| expected.current().matches(token)) => Access::Full,
@@ -236,7 +237,7 @@ mod tests {
     use crate::server::Reloadable;
 
     #[test]
-    fn only_our_own_names_and_addresses_are_accepted() {
+    fn only_own_and_allowed_hosts_are_accepted() {
         let hosts = AllowedHosts::new(&["192.0.2.7".parse().unwrap()], &["Meshkeep.kube-system.svc.".to_owned()]);
         for good in ["localhost", "localhost:9870", "a.localhost", "127.0.0.1:1", "[::1]:9870", "192.0.2.7", "meshkeep.kube-system.svc:80"]
         {

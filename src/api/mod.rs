@@ -1,9 +1,9 @@
 //! The HTTP API: routes, schemas, errors, the change stream and the OpenAPI document. `server`
 //! handles connections.
 //!
-//! All data comes from a [`Handle`](crate::handle::Handle); nothing here can change the mirror or
-//! knows the store. The only module that imports tower-http; axum is shared with `server`, and
-//! utoipa with `dto`.
+//! All data comes from a [`Handle`](crate::handle::Handle): this module cannot change the mirror
+//! and does not access the store. It is the only module that imports tower-http; `server` also uses
+//! axum, and `dto` also uses utoipa.
 
 mod bind_error;
 mod bound_api;

@@ -26,6 +26,6 @@ pub struct ApiOptions {
     pub reread: Arc<Notify>,
     /// URL to which findings are posted when they appear or are resolved.
     pub on_problem: Option<SecretUrl>,
-    /// Maximum number of connections, and time-outs of each.
+    /// Maximum number of connections, and the timeouts of a connection.
     pub limits: ConnectionLimits,
 }

@@ -25,7 +25,7 @@ const RESOURCES: [&str; 16] = [
 /// Paths outside `/v1`.
 const OTHER_PATHS: [&str; 7] = ["livez", "readyz", "healthz", "metrics", "openapi.json", "openapi-3.0.json", "docs"];
 
-/// Names of similar resources in other APIs, and the name here.
+/// Resource names of other APIs, each with the name of the similar resource of meshkeep.
 const ALIASES: [(&str, &str); 10] = [
     ("identity", "identities"),
     ("live", "livez"),
@@ -39,7 +39,7 @@ const ALIASES: [(&str, &str); 10] = [
     ("swagger", "openapi.json"),
 ];
 
-/// Returns the path that was probably meant by one that does not exist.
+/// Returns the existing path that the client probably meant by `path`.
 pub(crate) fn suggest_path(path: &str) -> Option<String> {
     // other characters would have to be encoded differently in a query
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._~%:/".contains(letter);
@@ -54,13 +54,13 @@ pub(crate) fn suggest_path(path: &str) -> Option<String> {
         segments.remove(0);
     }
     let Some((first, rest)) = segments.split_first() else { return Some("/v1/status".to_owned()) };
-    let name = ALIASES.iter().find(|(other, _)| other == first).map(|(_, ours)| *ours);
+    let name = ALIASES.iter().find(|(other, _)| other == first).map(|(_, resource)| *resource);
     let name = name.or_else(|| suggest_word(first, RESOURCES.into_iter().chain(OTHER_PATHS)))?;
     let suggestion = if OTHER_PATHS.contains(&name) { format!("/{name}") } else { path_below(name, rest) };
     (suggestion != path).then_some(suggestion)
 }
 
-/// Returns the nearest path to some segments below a resource.
+/// Returns the existing path that is closest to the segments `rest` below a resource.
 fn path_below(name: &str, rest: &[&str]) -> String {
     match (name, rest) {
         ("nodes", [cluster]) => format!("/v1/nodes?cluster={cluster}"),

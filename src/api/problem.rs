@@ -172,7 +172,7 @@ impl Problem {
 }
 
 impl Problem {
-    /// Creates a problem about an object for whose decoded form there is no memory.
+    /// Creates a problem about an object that cannot be decoded because no memory is free.
     pub(crate) fn no_memory(what: &str, none: DecodedBudgetError) -> Self {
         Self::new(ProblemCode::MemoryLimitReached, format!("{what}: {none}"))
     }

@@ -10,8 +10,8 @@ use axum::response::Response;
 
 use crate::instruments::{Histogram, HistogramSnapshot};
 
-/// Route of requests that match no route.
-const NONE: &str = "none";
+/// Route label of requests that match no route.
+const UNMATCHED_ROUTE: &str = "none";
 
 type RouteHistograms = HashMap<String, Arc<Histogram>>;
 
@@ -47,6 +47,6 @@ pub(crate) async fn measure_request(State(times): State<RequestTimes>, request: 
     let started = Instant::now();
     let route = request.extensions().get::<MatchedPath>().cloned();
     let answer = next.run(request).await;
-    times.record(route.as_ref().map_or(NONE, MatchedPath::as_str), answer.status().as_u16(), started.elapsed());
+    times.record(route.as_ref().map_or(UNMATCHED_ROUTE, MatchedPath::as_str), answer.status().as_u16(), started.elapsed());
     answer
 }

@@ -23,7 +23,7 @@ use crate::instruments::{LogLimiter, LogPermit};
 /// Recently logged panics of handlers. A request that causes a panic can be repeated many times.
 static PANICS: LogLimiter = LogLimiter::new();
 
-/// Schema of the lines of a stream. The route itself cannot declare it.
+/// Schema of an event of a stream. The route cannot declare it itself, because its body is text.
 #[derive(OpenApi)]
 #[openapi(components(schemas(crate::dto::events::WatchEvent)))]
 struct StreamLineSchema;
@@ -70,8 +70,8 @@ fn lookup_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(probes::healthz))
 }
 
-/// Returns the routes of streams. They are never compressed, because a proxy or client would hold
-/// back events that the compressor has not flushed.
+/// Returns the routes of streams. They are never compressed, because the compressor, a proxy or the
+/// client could hold back events in its buffer.
 fn stream_routes() -> OpenApiRouter<ApiState> {
     OpenApiRouter::new().routes(routes!(events::watch_events))
 }
@@ -106,7 +106,7 @@ pub(crate) fn health_router(state: ApiState, guard: Guard) -> Router {
         .route("/readyz", get(probes::readyz))
         .route("/healthz", get(probes::healthz))
         .route("/metrics", get(metrics::get_metrics))
-        .fallback(no_probe)
+        .fallback(not_on_health_address)
         .layer(CompressionLayer::new());
     guarded(routes, state, guard)
 }
@@ -124,7 +124,7 @@ fn guarded(routes: Router<ApiState>, state: ApiState, guard: Guard) -> Router {
         .with_state(state)
 }
 
-async fn no_probe() -> Problem {
+async fn not_on_health_address() -> Problem {
     Problem::new(
         ProblemCode::UnknownRoute,
         "this is the address of --health-listen, which only serves /livez, /readyz, /healthz and /metrics: use the address of --listen for other paths",
@@ -136,8 +136,8 @@ async fn unknown_route(uri: Uri) -> Problem {
     Problem::new(ProblemCode::UnknownRoute, format!("there is no such path{hint}: / lists all paths, /openapi.json describes them"))
 }
 
-/// axum sets the `Allow` header only after this, so the methods are repeated here (a test compares
-/// the two).
+/// Answers a method that a path does not support. axum sets the `Allow` header only after this
+/// handler, so the methods are repeated here (a test compares both).
 async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
     let methods = if uri.path() == BATCH_PATH { "GET, HEAD and POST" } else { "GET and HEAD" };
     Problem::new(ProblemCode::MethodNotAllowed, format!("{} supports {methods}, not {method}", uri.path()))

@@ -21,7 +21,7 @@ pub(crate) struct ApiState(Arc<SharedState>);
 #[derive(Debug, Clone)]
 pub(crate) struct SharedState {
     pub(crate) handle: Handle,
-    /// Cancelled when meshkeep shuts down: streams end, and it is no longer ready.
+    /// Cancelled when meshkeep shuts down: streams end, and `/readyz` fails.
     pub(crate) stop: CancellationToken,
     /// Slots for streams.
     pub(crate) stream_limiter: StreamLimiter,

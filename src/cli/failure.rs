@@ -38,12 +38,13 @@ impl Failure {
         Self { text: text.into(), code: EXIT_USAGE }
     }
 
-    /// Creates a failure for a server that does not answer, or not as a meshkeep does.
+    /// Creates a failure for a server that does not answer, or whose answer is not that of a
+    /// meshkeep.
     pub(super) fn unreachable(text: impl Into<String>) -> Self {
         Self { text: text.into(), code: EXIT_UNREACHABLE }
     }
 
-    /// Returns whether a retry may help.
+    /// Returns whether the server was unreachable, so that a retry may help.
     pub(super) fn is_unreachable(&self) -> bool {
         self.code == EXIT_UNREACHABLE
     }
@@ -68,13 +69,13 @@ impl<E: Error> From<E> for Failure {
 
 /// Conversion of an error into a [`Failure`] with context.
 pub(super) trait ResultExt<T> {
-    /// Turns an error into a [`Failure`] with exit code 1 whose text begins with `what`.
-    fn or_fail(self, what: impl Display) -> Result<T, Failure>;
+    /// Turns an error into a [`Failure`] with exit code 1 whose text begins with `context`.
+    fn or_fail(self, context: impl Display) -> Result<T, Failure>;
 }
 
 impl<T, E: Error> ResultExt<T> for Result<T, E> {
-    fn or_fail(self, what: impl Display) -> Result<T, Failure> {
-        self.map_err(|error| Failure::not_found(format!("{what}: {}", with_sources(&error))))
+    fn or_fail(self, context: impl Display) -> Result<T, Failure> {
+        self.map_err(|error| Failure::not_found(format!("{context}: {}", with_sources(&error))))
     }
 }
 

@@ -42,9 +42,9 @@ const NO_SIGNALS: &str = "cannot handle signals";
 /// Start of the message for a failed start of the async runtime.
 const NO_RUNTIME: &str = "cannot start the async runtime";
 
-/// Maximum time that the end of the process waits for its error to be read. A pipe buffers 64 KiB
-/// (pipe(7)), so this matters only if its reader has stopped reading.
-const PRINTING_MAX: Duration = Duration::from_secs(1);
+/// Maximum time that an exiting process waits until its error message is written. A pipe buffers 64
+/// KiB (pipe(7)), so this matters only if its reader has stopped reading.
+const PRINT_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// A warm mirror of Cilium ClusterMesh state: nodes, services, identities and ipcache over HTTP
 #[derive(Debug, Parser)]
@@ -137,11 +137,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(failure) => return finish(Err(failure)),
     };
     // The kernel delivers a signal to the first thread, which therefore does nothing else: a thread
-    // that reads from a network share without its server would run no handler before that read
-    // returns.
-    let working = std::thread::Builder::new().name("main".into()).stack_size(STACK_BYTES);
-    match working.spawn(move || run_with(&arguments, Some(start))).or_fail("cannot start a thread") {
-        Ok(working) => working.join().unwrap_or(ExitCode::from(EXIT_PANICKED)),
+    // that reads from an unreachable network share would run no handler before that read returns.
+    let builder = std::thread::Builder::new().name("main".into()).stack_size(STACK_BYTES);
+    match builder.spawn(move || run_with(&arguments, Some(start))).or_fail("cannot start a thread") {
+        Ok(thread) => thread.join().unwrap_or(ExitCode::from(EXIT_PANICKED)),
         Err(failure) => finish(Err(failure)),
     }
 }
@@ -156,7 +155,8 @@ fn run_with(arguments: &[OsString], start: Option<StartSignals>) -> ExitCode {
     }
 }
 
-/// Runs a command. A signal ends those that are not in [`LONG_COMMANDS`] with the default action.
+/// Runs a command. Commands that are not in [`LONG_COMMANDS`] keep the default action of signals,
+/// which ends the process.
 fn execute(command: CliCommand, effective_settings: Vec<Setting>, start: Option<StartSignals>) -> CommandResult {
     let start_signals = || start.map_or_else(StartSignals::install, Ok).or_fail(NO_SIGNALS);
     match command {
@@ -204,10 +204,10 @@ fn warnings(name: &str, settings: &Settings) -> Vec<String> {
     settings.warnings(&command, variables.iter().map(String::as_str))
 }
 
-/// Returns the exit code of a command, and prints why it failed.
+/// Prints the error of a command, if it failed, and returns its exit code.
 fn finish(outcome: CommandResult) -> ExitCode {
     match outcome {
-        Ok(verdict) => verdict.code(),
+        Ok(status) => status.code(),
         Err(failure) => {
             let text = failure.to_string();
             if !text.is_empty() {
@@ -256,8 +256,8 @@ fn report_usage_error(error: &UsageError) -> ExitCode {
     }
 }
 
-/// Prints clap's message. An error repeats what the user typed: possible secrets are removed from
-/// URLs in it.
+/// Prints clap's message. An error may repeat what the user typed, so secrets in URLs are removed
+/// from it.
 fn print_usage_error(error: &clap::Error) {
     let text = error.render().to_string();
     let shown = redact_urls(&text);
@@ -278,16 +278,16 @@ fn print_warning(message: &str) {
     print_to_stderr(format!("warning: {message}\n"));
 }
 
-/// Prints a message to standard error, without the secrets of URLs and with escapes for what a
-/// terminal acts on. A message that cannot be written, or is not read in time, is lost: it must not
-/// change the exit code.
+/// Prints a message to standard error. Secrets in URLs are removed, and characters that control the
+/// terminal are escaped. A message that cannot be written, or is not read in time, is lost: it must
+/// not change the exit code.
 fn print_to_stderr(text: String) {
     let text = printable(&redact_url_secrets(&readable_error(text))).into_owned();
-    // sent once, after the message
-    let (done, is_done) = std::sync::mpsc::sync_channel(1);
+    // signals that the message is written
+    let (sender, receiver) = std::sync::mpsc::sync_channel(1);
     std::thread::spawn(move || {
         let _ = io::stderr().write_all(text.as_bytes());
-        let _ = done.send(());
+        let _ = sender.send(());
     });
-    let _ = is_done.recv_timeout(PRINTING_MAX);
+    let _ = receiver.recv_timeout(PRINT_TIME_MAX);
 }

@@ -9,8 +9,8 @@ use serde_yaml_ng::{Number, Value};
 
 use super::ClientFileError;
 
-/// Keys of `clientv3.Config` and its file (etcd 3.6) that have no effect here. Agents refuse a file
-/// in which one of these keys has a value of the wrong type.
+/// Keys of etcd's `clientv3.Config` and of its YAML form (etcd 3.6) that have no effect here.
+/// Agents refuse a file in which one of these keys has a value of the wrong type.
 const IGNORED_KEYS: [(&str, ValueType); 17] = [
     ("auto-sync-interval", ValueType::Integer),
     ("backoff-jitter-fraction", ValueType::Number),
@@ -123,7 +123,7 @@ pub(super) fn set_flag(field: &mut bool, key: &'static str, value: &Value) -> Re
 }
 
 /// Returns a list of strings. `null` is an empty list; inside a list it is an empty string.
-pub(super) fn texts(key: &'static str, value: &Value) -> Result<Vec<String>, ClientFileError> {
+pub(super) fn string_list(key: &'static str, value: &Value) -> Result<Vec<String>, ClientFileError> {
     let text = |item: &Value| if item.is_null() { Some(String::new()) } else { item.as_str().map(str::to_owned) };
     let texts = match value {
         Value::Null => Some(Vec::new()),

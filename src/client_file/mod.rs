@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use cilium_kvstore::{ClientCertificate, Credentials, EtcdConfig, HostAliases};
 use serde_yaml_ng::Value;
 
-use self::fields::{check_ignored, set_flag, set_path, set_text, texts};
+use self::fields::{check_ignored, set_flag, set_path, set_text, string_list};
 use self::host_aliases::read_host_aliases;
 use crate::yaml::{Limits, YamlError, go};
 
@@ -61,7 +61,7 @@ pub enum ClientFileError {
         reason: String,
     },
     /// The YAML is not a mapping of keys to values.
-    #[error("not a mapping of keys such as endpoints to values")]
+    #[error("not a mapping: expected keys such as \"endpoints:\" with values")]
     NotAMapping,
     /// A key has a value of another type.
     #[error("{key} must be {expected}")]
@@ -153,7 +153,7 @@ impl ParsedValues {
 
     fn set(&mut self, key: &str, value: &Value) -> Result<(), ClientFileError> {
         match key.to_ascii_lowercase().as_str() {
-            "endpoints" => self.endpoints = texts("endpoints", value)?,
+            "endpoints" => self.endpoints = string_list("endpoints", value)?,
             "trusted-ca-file" => set_path(&mut self.trusted_ca_file, "trusted-ca-file", value)?,
             "cert-file" => set_path(&mut self.certificate_file, "cert-file", value)?,
             "key-file" => set_path(&mut self.key_file, "key-file", value)?,
@@ -225,8 +225,8 @@ mod tests {
     #[test]
     fn errors_name_the_key_and_the_reason() {
         let message = |text: &str| ClientFile::parse(text.as_bytes()).unwrap_err().to_string();
-        assert_eq!(message("just text"), "not a mapping of keys such as endpoints to values");
-        assert_eq!(message(""), "not a mapping of keys such as endpoints to values");
+        assert_eq!(message("just text"), "not a mapping: expected keys such as \"endpoints:\" with values");
+        assert_eq!(message(""), "not a mapping: expected keys such as \"endpoints:\" with values");
         assert_eq!(message("endpoints: []"), "endpoints is missing or empty: give at least one, such as https://host:2379");
         assert_eq!(message("endpoints: https://a:2379"), "endpoints must be a list of strings");
         assert_eq!(message("endpoints: [1]"), "endpoints must be a list of strings");

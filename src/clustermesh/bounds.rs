@@ -34,7 +34,7 @@ const LISTING_FACTOR: u64 = 2;
 /// Divisor of the limits: one 64th of the keys and bytes may be put before the mirror is counted
 /// again, so that a cluster near its limit is not counted at each change. After a start, one 64th
 /// of the bytes may be put before the first count.
-const UNCOUNTED_FRACTION: u64 = 64;
+const UNCOUNTED_DIVISOR: u64 = 64;
 
 /// Size of a cluster over all of its connections.
 #[derive(Debug)]
@@ -67,9 +67,9 @@ enum KindSyncState {
     /// nothing about the source.
     #[default]
     Resuming,
-    /// The size of the pages that were read so far counts.
+    /// The kind's size is that of the pages that were read so far.
     Listing,
-    /// The size in the mirror counts.
+    /// The kind's size is that of its entries in the mirror.
     Synced,
 }
 
@@ -167,7 +167,7 @@ impl SizeTracker {
         let others: Size = source.iter().enumerate().filter(|(other, _)| counts(*other)).map(|(_, size)| *size).sum();
         let (size, read_since_count) = (others + announced, state.read_since_count + more);
         let uncounted_max =
-            ClusterBounds { keys_max: bounds.keys_max / UNCOUNTED_FRACTION, bytes_max: bounds.bytes_max / UNCOUNTED_FRACTION };
+            ClusterBounds { keys_max: bounds.keys_max / UNCOUNTED_DIVISOR, bytes_max: bounds.bytes_max / UNCOUNTED_DIVISOR };
         let is_allowed = match state.counted {
             Some(counted) => {
                 bounds.allow(size) || (bounds.allow(counted) && uncounted_max.allow(read_since_count) && keys_announced <= bounds.keys_max)

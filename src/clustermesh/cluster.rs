@@ -108,7 +108,7 @@ impl ClusterTask {
         let mut state = self.load_state();
         let mut backoff = self.options.timing.backoff();
         let limits = self.options.timing.silence_limits();
-        self.context.reporter.change(|status| {
+        self.context.reporter.change_status(|status| {
             status.config.clone_from(&state.record.config);
             status.writer.limits = limits;
         });
@@ -124,7 +124,7 @@ impl ClusterTask {
             if self.context.reporter.is_connected() {
                 outage = Outage { since: Instant::now(), revoked: false };
             }
-            self.context.reporter.disconnected();
+            self.context.reporter.reset_connection();
             let error = match end {
                 ConnectionEnd::Failed(ConnectionError::Stopping) | ConnectionEnd::FileChanged { file_exists: false } => return,
                 ConnectionEnd::Failed(error) => error,
@@ -146,11 +146,11 @@ impl ClusterTask {
             }
             let mut wait = backoff.next_wait_with_jitter(rand::random());
             if error.exceeds_size() {
-                self.context.reporter.too_large(&error);
+                self.context.reporter.set_too_large(&error);
                 wait = self.options.timing.cluster.too_large_wait;
             }
-            if error.went_back() {
-                self.context.reporter.went_back(&error);
+            if error.is_revision_rollback() {
+                self.context.reporter.record_rollback(&error);
             }
             if matches!(error, ConnectionError::ConfigMissing) {
                 // not a failure of the connection: retry soon, because the address may lead to
@@ -158,7 +158,7 @@ impl ClusterTask {
                 backoff.reset();
                 wait = self.options.timing.cluster.backoff_min;
             } else {
-                self.context.reporter.failure(&error.to_string(), wait);
+                self.context.reporter.record_failure(&error.to_string(), wait);
             }
             tokio::select! {
                 () = sleep(wait) => {}
@@ -194,7 +194,7 @@ impl ClusterTask {
             "cluster {} could not be read for --cache-ttl: removing its services, service exports and endpoint slices",
             self.name
         );
-        self.context.reporter.change(|status| status.revocation_count += 1);
+        self.context.reporter.change_status(|status| status.revocation_count += 1);
         for (kind, state) in Kind::ALL.into_iter().zip(&mut state.kinds) {
             if kind.is_revocable() {
                 state.revoke(&Scope { cluster: self.name.clone(), kind });
@@ -232,7 +232,7 @@ impl ClusterTask {
             Err(error) => return ConnectionError::Cluster(format!("cannot use the client file of cluster {}: {error}", self.name)),
         };
         self.wait_for_files(&file).await;
-        self.context.reporter.connecting();
+        self.context.reporter.enter_connecting();
         let endpoint = match state.next_endpoint(&file) {
             Some(endpoint) => endpoint,
             None => return ConnectionError::Cluster(format!("the client file of cluster {} has no endpoint", self.name)),
@@ -253,7 +253,7 @@ impl ClusterTask {
                 return;
             }
             let names: Vec<String> = missing.iter().map(|path| path.display().to_string()).collect();
-            self.context.reporter.waiting(Phase::WaitingForFiles, &format!("waiting for {}", names.join(", ")));
+            self.context.reporter.enter_waiting(Phase::WaitingForFiles, &format!("waiting for {}", names.join(", ")));
             sleep(FILES_INTERVAL).await;
         }
     }

@@ -44,10 +44,11 @@ impl ListLimiter {
     }
 }
 
-/// Returns the random wait of a cluster before its first attempt. `chance` is between 0 and 1.
-pub(super) fn start_wait(cluster_count: usize, chance: f64) -> Duration {
+/// Returns the random wait of a cluster before its first attempt. `random_fraction` is between 0
+/// and 1.
+pub(super) fn start_wait(cluster_count: usize, random_fraction: f64) -> Duration {
     let others = u32::try_from(cluster_count.saturating_sub(1)).unwrap_or(u32::MAX);
-    START_SPACING.saturating_mul(others).mul_f64(chance.clamp(0.0, 1.0))
+    START_SPACING.saturating_mul(others).mul_f64(random_fraction.clamp(0.0, 1.0))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use cilium_kvstore::KvstoreError;
 pub(super) enum ConnectionError {
     #[error(transparent)]
     Kvstore(#[from] KvstoreError),
+    /// Any other error, with its text: of the client file, of the cluster config or of a watch.
     #[error("{0}")]
     Cluster(String),
     /// The cluster exceeds its limits of keys or bytes.
@@ -29,7 +30,7 @@ impl ConnectionError {
     }
 
     /// Returns whether the etcd's revision decreased during the connection.
-    pub(super) fn went_back(&self) -> bool {
+    pub(super) fn is_revision_rollback(&self) -> bool {
         matches!(self, Self::Kvstore(KvstoreError::WentBack { .. }))
     }
 }

@@ -75,7 +75,7 @@ pub enum DirectoryEvent {
         present: BTreeSet<ClusterName>,
     },
     /// New state of the directory. It follows the other events of the same scan.
-    Read(DirectoryState),
+    StateChanged(DirectoryState),
 }
 
 /// Settings of the directory watcher.
@@ -85,7 +85,7 @@ pub struct DirectoryOptions {
     pub path: PathBuf,
     /// Own cluster, whose file is ignored.
     pub own_cluster: Option<ClusterName>,
-    /// Time between two scans, which must be equal before they are used; usually 100 ms.
+    /// Wait between two scans. Their results must be equal before they are used. Usually 100 ms.
     pub debounce: Duration,
     /// Interval between two scans of all files, even if nothing seems to have changed.
     pub rescan_interval: Duration,
@@ -104,7 +104,7 @@ pub async fn watch_directory(options: DirectoryOptions, events: mpsc::Sender<Dir
         loop {
             let scan = directory.scan_until_stable().await?;
             let (changes, new_state) = announced.apply_scan(&scan.files);
-            let state = directory.report(new_state).map(DirectoryEvent::Read);
+            let state = directory.report(new_state).map(DirectoryEvent::StateChanged);
             for change in changes.into_iter().chain(state) {
                 if events.send(change).await.is_err() {
                     return Ok::<(), JoinError>(());
@@ -114,7 +114,8 @@ pub async fn watch_directory(options: DirectoryOptions, events: mpsc::Sender<Dir
         }
     };
     if let Some(Err(error)) = stop.run_until_cancelled(work).await {
-        // only after a panic or at the end of the runtime: the owner of the task restarts it
+        // this happens only if a blocking read panicked or the runtime is shutting down; the owner
+        // of this task restarts the task
         tracing::error!(%error, "the reader of the config directory failed");
     }
 }

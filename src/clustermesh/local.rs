@@ -1,9 +1,9 @@
 //! Watches the client file of the own cluster's etcd (`--local-etcd`), which is not in the config
 //! directory.
 //!
-//! It sends the same [`DirectoryEvent`]s as the directory does. A file that is missing, unreadable
-//! or half written changes and removes nothing, and unchanged bytes cause no event. A change is
-//! announced within 2 s.
+//! It sends the same [`DirectoryEvent`]s as the directory does. If the file is missing, unreadable
+//! or half written, nothing changes and nothing is removed. Unchanged bytes cause no event. A
+//! change is announced within 2 s.
 
 use std::path::PathBuf;
 use std::time::Duration;

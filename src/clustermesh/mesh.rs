@@ -89,7 +89,7 @@ impl Mesh {
                 () = stop.cancelled() => break,
                 event = events.recv() => match event {
                     Some(event) => {
-                        self.mirror.marks().directory_events.note(events.len() + 1);
+                        self.mirror.marks().directory_events.record(events.len() + 1);
                         self.handle_event(event).await;
                         self.publish_directory();
                     }
@@ -133,13 +133,13 @@ impl Mesh {
                     self.remove(&cluster).await;
                 }
             }
-            DirectoryEvent::Read(state) => self.unpublished_state = Some(state),
+            DirectoryEvent::StateChanged(state) => self.unpublished_state = Some(state),
         }
     }
 
-    /// Publishes the state of the directory once the board has all clusters, including the own one.
-    /// A client that sees a readable directory treats a cluster that is not on the board as one
-    /// without a file.
+    /// Publishes the state of the directory once the status of every cluster is published,
+    /// including that of the own cluster. Once the directory is readable, clients treat a cluster
+    /// without a published status as one without a file.
     fn publish_directory(&mut self) {
         if self.options.local.as_ref().is_none_or(|own| self.clusters.contains_key(own))
             && let Some(state) = self.unpublished_state.take()
@@ -177,7 +177,7 @@ impl Mesh {
     async fn remove(&mut self, cluster: &ClusterName) {
         tracing::info!(%cluster, "cluster {cluster} removed: removing its entries");
         if let Some(handle) = self.clusters.remove(cluster) {
-            handle.reporter.phase(Phase::Draining);
+            handle.reporter.enter_phase(Phase::Draining);
             handle.abort.abort();
             while let Some(ended) = self.tasks.join_next_with_id().await {
                 let id = task_id(&ended);
@@ -204,7 +204,7 @@ impl Mesh {
         let content = Arc::clone(&handle.content.borrow());
         self.start(cluster.clone(), content, PANIC_WAIT);
         if let Some(handle) = self.clusters.get(&cluster) {
-            handle.reporter.failure("the task of the cluster panicked: see the log", PANIC_WAIT);
+            handle.reporter.record_failure("the task of the cluster panicked: see the log", PANIC_WAIT);
             debug_assert!(handle.status.borrow().next_retry > Some(Instant::now()), "a restarted task waits");
         }
     }

@@ -1,5 +1,5 @@
-//! Finds out which clusters an etcd describes, if it has no config of the cluster that its client
-//! file is named after.
+//! Finds the clusters of which an etcd has a config or nodes. This is needed if the etcd lacks the
+//! config of the cluster that the client file is named after.
 //!
 //! The users of a KVStoreMesh may list all cluster configs. The role `remote` in a cluster's own
 //! etcd may read only that cluster's config, and the nodes, whose keys name the cluster
@@ -17,8 +17,8 @@ const CLUSTERS_NAMED_MAX: usize = 16;
 /// shows that there are others.
 const CONFIGS_READ_MAX: u32 = 18;
 
-/// Returns the clusters that an etcd describes, as far as its user may see them. Needs at most two
-/// small reads.
+/// Returns the clusters of which an etcd has a config or nodes, as far as its user may see them.
+/// Needs at most two small reads.
 ///
 /// `denied` says that the user may not read the config of `cluster`.
 ///

@@ -41,7 +41,7 @@ impl Reporter {
     }
 
     /// Enters a phase and logs it.
-    pub(super) fn phase(&self, phase: Phase) {
+    pub(super) fn enter_phase(&self, phase: Phase) {
         if self.enter(phase) {
             self.log_phase(phase, None);
         }
@@ -112,7 +112,7 @@ impl Reporter {
     }
 
     /// Sets the time of the last contact to now.
-    pub(super) fn contact(&self) {
+    pub(super) fn record_contact(&self) {
         self.status.send_if_modified(|status| {
             status.last_contact = Some(Instant::now());
             status.last_contact_time = Some(SystemTime::now());
@@ -129,7 +129,7 @@ impl Reporter {
         });
     }
 
-    pub(super) fn heartbeat(&self, heartbeat: Heartbeat) {
+    pub(super) fn record_heartbeat(&self, heartbeat: Heartbeat) {
         self.status.send_if_modified(|status| {
             status.writer.record_heartbeat(heartbeat, Instant::now());
             false
@@ -142,7 +142,7 @@ impl Reporter {
     }
 
     /// Records the errors that the etcd of a silent writer reports.
-    pub(super) fn etcd_errors(&self, errors: Vec<String>) {
+    pub(super) fn set_etcd_errors(&self, errors: Vec<String>) {
         self.status.send_if_modified(|status| {
             let changed = status.writer.etcd_errors != errors;
             status.writer.etcd_errors = errors;
@@ -152,19 +152,19 @@ impl Reporter {
 
     /// Records a failed attempt; the next one starts after `wait`. A repeated error is logged only
     /// at debug level, because a remote that is down for a day would fill the log.
-    pub(super) fn failure(&self, error: &str, wait: Duration) {
+    pub(super) fn record_failure(&self, error: &str, wait: Duration) {
         let error = &*readable_error(error);
         let retry_in_ms = wait.as_millis();
         let is_new_error = self.status.borrow().last_error.as_deref() != Some(error);
         // the error is set before the phase, because both are announced together
-        self.change(|status| {
+        self.change_status(|status| {
             status.failure_count += 1;
             status.failed_in = Some(status.phase);
             status.last_error = Some(error.to_owned());
             status.last_error_time = Some(SystemTime::now());
         });
         let entered = self.enter(Phase::BackingOff);
-        self.change(|status| status.next_retry = Some(Instant::now() + wait));
+        self.change_status(|status| status.next_retry = Some(Instant::now() + wait));
         let phase = Phase::BackingOff.api_name();
         match is_new_error.then(|| FAILURE_LOG.permit(&format!("{} {error}", self.cluster))).flatten() {
             // this line covers the change of phase too
@@ -179,23 +179,22 @@ impl Reporter {
     }
 
     /// Records that the cluster exceeds its size limits. This stays until all kinds are read.
-    pub(super) fn too_large(&self, excess: &ConnectionError) {
-        self.change(|status| status.too_large = Some(excess.to_string()));
+    pub(super) fn set_too_large(&self, excess: &ConnectionError) {
+        self.change_status(|status| status.too_large = Some(excess.to_string()));
     }
 
     /// Records that the etcd's revision decreased during the connection that has just ended.
-    pub(super) fn went_back(&self, error: &ConnectionError) {
-        self.change(|status| {
+    pub(super) fn record_rollback(&self, error: &ConnectionError) {
+        self.change_status(|status| {
             let count = status.revision_rollback.as_ref().map_or(0, |before| before.count) + 1;
             status.revision_rollback = Some(RevisionRollback { error: error.to_string(), last: Instant::now(), count });
         });
     }
 
-    /// Records the error in the cluster's client file, if any, and the keys of the file that are
-    /// probably misspelt.
+    /// Records the error in the cluster's client file, if any, and the warnings about the file.
     pub(super) fn set_file_state(&self, error: Option<String>, misspelt: Option<String>) {
         if let Some(misspelt) = misspelt.as_ref().filter(|misspelt| self.status.borrow().misspelt_keys.as_ref() != Some(misspelt)) {
-            tracing::warn!(cluster = %self.cluster, "the client file of cluster {} has a key that is probably misspelt: {misspelt}", self.cluster);
+            tracing::warn!(cluster = %self.cluster, "the client file of cluster {} is accepted, but is probably wrong: {misspelt}", self.cluster);
         }
         self.status.send_if_modified(|status| {
             let changed = (&status.file_error, &status.misspelt_keys) != (&error, &misspelt);
@@ -211,8 +210,8 @@ impl Reporter {
 
     /// Resets the status of a connection or an attempt that ended. `config_deleted` stays set until
     /// the config is read again.
-    pub(super) fn disconnected(&self) {
-        self.change(|status| {
+    pub(super) fn reset_connection(&self) {
+        self.change_status(|status| {
             status.connected = false;
             status.config_retrieved = false;
             status.progress_unanswered = false;
@@ -225,11 +224,11 @@ impl Reporter {
     }
 
     /// Enters a phase that waits for something without a failure, and records the reason.
-    pub(super) fn waiting(&self, phase: Phase, reason: &str) {
+    pub(super) fn enter_waiting(&self, phase: Phase, reason: &str) {
         let reason = &*readable_error(reason);
         let is_new_reason = self.status.borrow().last_error.as_deref() != Some(reason) || self.status.borrow().phase != phase;
         if is_new_reason {
-            self.change(|status| {
+            self.change_status(|status| {
                 status.failed_in = None;
                 status.last_error = Some(reason.to_owned());
                 status.last_error_time = Some(SystemTime::now());
@@ -305,12 +304,12 @@ impl Reporter {
             Phase::SourceLost => self.set_reason(|status| Some(describe_loss(status))),
             _ => return,
         }
-        self.change(|status| (status.too_large, status.failed_in) = (None, None));
+        self.change_status(|status| (status.too_large, status.failed_in) = (None, None));
     }
 
     /// Sets the reason for the current phase, or clears it.
     fn set_reason(&self, reason: impl FnOnce(&ClusterStatus) -> Option<String>) {
-        self.change(|status| {
+        self.change_status(|status| {
             status.last_error = reason(status);
             if status.last_error.is_some() {
                 status.last_error_time = Some(SystemTime::now());
@@ -318,7 +317,7 @@ impl Reporter {
         });
     }
 
-    /// Records the keys of a kind that are not entries: key, value and reason of each.
+    /// Records the keys of a kind that cannot be read as entries: key, value and reason of each.
     pub(super) fn set_refused_keys<'a>(&self, kind: Kind, refused: impl IntoIterator<Item = (&'a [u8], &'a [u8], &'a str)>) {
         let now = SystemTime::now();
         let refused = refused.into_iter().map(|(key, value, reason)| RefusedKey::new(kind, key, value, reason, now));
@@ -326,14 +325,14 @@ impl Reporter {
         self.status.send_if_modified(|status| {
             let changes = !refused.is_empty() || status.refused.iter().any(|known| known.kind == kind);
             if changes {
-                status.refuse(kind, refused);
+                status.set_refused_keys(kind, refused);
             }
             changes
         });
     }
 
     /// Records the unknown prefixes in the source, and logs the new ones.
-    pub(super) fn unknown_prefixes(&self, prefixes: Vec<UnknownPrefix>) {
+    pub(super) fn set_unknown_prefixes(&self, prefixes: Vec<UnknownPrefix>) {
         let before = self.status.borrow().unknown_prefixes.clone();
         for unknown in prefixes.iter().filter(|unknown| !before.iter().any(|known| known.prefix == unknown.prefix)) {
             let UnknownPrefix { prefix, key_count } = unknown;
@@ -344,15 +343,15 @@ impl Reporter {
             );
         }
         if before != prefixes {
-            self.change(|status| status.unknown_prefixes = prefixes);
+            self.change_status(|status| status.unknown_prefixes = prefixes);
         }
     }
 
-    pub(super) fn change(&self, change: impl FnOnce(&mut ClusterStatus)) {
+    pub(super) fn change_status(&self, change: impl FnOnce(&mut ClusterStatus)) {
         self.status.send_modify(change);
     }
 
-    pub(super) fn resource(&self, kind: Kind, change: impl FnOnce(&mut ResourceStatus)) {
+    pub(super) fn change_resource(&self, kind: Kind, change: impl FnOnce(&mut ResourceStatus)) {
         self.status.send_modify(|status| change(status.resource_mut(kind)));
     }
 
@@ -404,14 +403,14 @@ mod tests {
         assert_eq!(count_due(), 1);
         let mut counts = Vec::new();
         for error in ["refused", "refused", "refused", "no route", "no route"] {
-            reporter.phase(Phase::Connecting);
+            reporter.enter_phase(Phase::Connecting);
             let retried = count_due();
-            reporter.failure(error, Duration::from_millis(1));
+            reporter.record_failure(error, Duration::from_millis(1));
             counts.push((retried, count_due()));
         }
         assert_eq!(counts, [(0, 1), (0, 0), (0, 0), (0, 1), (0, 0)]);
-        reporter.phase(Phase::Connecting);
-        reporter.phase(Phase::ReadingConfig);
+        reporter.enter_phase(Phase::Connecting);
+        reporter.enter_phase(Phase::ReadingConfig);
         assert_eq!((count_due(), announced.map(|(phase, _)| phase)), (1, Some(Phase::ReadingConfig)));
     }
 
@@ -427,15 +426,15 @@ mod tests {
             }
             status.borrow().phase_since
         };
-        reporter.failure("refused", Duration::from_millis(1));
+        reporter.record_failure("refused", Duration::from_millis(1));
         let started = since().await;
         for _ in 0..3 {
-            reporter.phase(Phase::Connecting);
+            reporter.enter_phase(Phase::Connecting);
             assert_eq!(since().await, started);
-            reporter.failure("refused", Duration::from_millis(1));
+            reporter.record_failure("refused", Duration::from_millis(1));
             assert_eq!(since().await, started);
         }
-        reporter.phase(Phase::ReadingConfig);
+        reporter.enter_phase(Phase::ReadingConfig);
         assert!(since().await > started);
     }
 
@@ -443,7 +442,7 @@ mod tests {
     fn the_reason_names_the_awaited_canaries_and_their_kinds() {
         let (reporter, status) = Reporter::new(ClusterName::parse("paris").unwrap());
         let reason = || status.borrow().last_error.clone();
-        reporter.change(|status| status.config = Some(ClusterConfig { cached: true, ..ClusterConfig::default() }));
+        reporter.change_status(|status| status.config = Some(ClusterConfig { cached: true, ..ClusterConfig::default() }));
         reporter.set_kind_state(Kind::Ip, false, true);
         reporter.set_kind_state(Kind::Service, false, true);
         assert_eq!(status.borrow().phase, Phase::WaitingForCanary);
@@ -452,7 +451,7 @@ mod tests {
             assert!(both.contains(part), "{both}");
         }
         reporter.set_kind_state(Kind::Ip, false, false);
-        reporter.change(|status| status.config = None);
+        reporter.change_status(|status| status.config = None);
         reporter.set_kind_state(Kind::Identity, true, false);
         let one =
             "waiting for the canary cilium/synced/paris/cilium/state/services/v1 (service): the writer has not finished its first sync";
@@ -465,18 +464,18 @@ mod tests {
     fn a_reconnect_keeps_the_phase_of_a_cluster_without_a_config() {
         let (reporter, status) = Reporter::new(ClusterName::parse("rome").unwrap());
         let missing = MissingConfig { others: vec![ClusterName::parse("paris").unwrap()], ..MissingConfig::default() };
-        reporter.phase(Phase::ReadingConfig);
+        reporter.enter_phase(Phase::ReadingConfig);
         reporter.set_missing_config(missing.clone());
         let since = status.borrow().missing_config.as_ref().unwrap().since;
         assert_eq!(status.borrow().last_error.as_deref(), Some("this etcd belongs to cluster paris, not rome"));
-        reporter.connecting();
+        reporter.enter_connecting();
         assert_eq!(status.borrow().phase, Phase::ReadingConfig);
         reporter.set_missing_config(missing);
         assert_eq!(status.borrow().missing_config.as_ref().unwrap().since, since);
-        reporter.failure("no heartbeat", Duration::from_millis(1));
+        reporter.record_failure("no heartbeat", Duration::from_millis(1));
         assert!(status.borrow().missing_config.is_some(), "a failure does not show which cluster the etcd belongs to");
         reporter.forget_missing_config();
-        reporter.connecting();
+        reporter.enter_connecting();
         assert_eq!((status.borrow().phase, status.borrow().missing_config.is_none()), (Phase::Connecting, true));
     }
 

@@ -78,22 +78,22 @@ pub enum Input {
     /// The canary exists or has changed.
     Canary(KeyValue),
     /// Answer to [`Request::ReadTogether`], with the server's revision.
-    Together(Vec<Option<KeyValue>>, Revision),
+    CurrentValues(Vec<Option<KeyValue>>, Revision),
     /// Answer to [`Request::ReadAt`]. `Err` if the revision is compacted or ahead of the server.
-    At(Result<Option<KeyValue>, HistoryLost>),
+    PastValue(Result<Option<KeyValue>, HistoryLost>),
     /// Answer to [`Request::ListChanges`].
     Changes {
         /// Puts since the revision. `None` if they are too many for one answer.
         changed: Option<ChangedKeys>,
         /// Number of entries in the mirror once the puts are applied.
-        held_count: u64,
+        entry_count: u64,
     },
     /// Answer to [`Request::ListKeys`].
     Keys {
         /// Keys of the source.
         listed: Vec<Vec<u8>>,
         /// Keys of the mirror.
-        held: Vec<EntryKey>,
+        entries: Vec<EntryKey>,
         /// Evidence for the deletion of the keys that are not listed.
         evidence: DeleteEvidence,
     },
@@ -102,7 +102,7 @@ pub enum Input {
     /// End of the list.
     ListEnd,
     /// Answer to [`Request::Compare`].
-    Absent {
+    UnconfirmedKeys {
         /// Keys that the list did not confirm.
         keys: Vec<EntryKey>,
         /// Evidence for the deletion of the keys that the list did not confirm.
@@ -132,7 +132,7 @@ pub enum Input {
     /// The list or the watch cannot continue, because its revision is compacted.
     HistoryLost,
     /// The quiet time of a cluster without canaries is over (invariant 3).
-    Quiet,
+    QuietTimeOver,
 }
 
 /// A revision that the server no longer has, or does not have yet.
@@ -198,8 +198,8 @@ pub struct Resync {
     unreadable: UnreadableKeys,
     /// True if the current comparison interrupts a watch, because the quiet time or a hold is over.
     interrupts_watch: bool,
-    /// True from the start of a list of another history until a list is complete. If that list is
-    /// interrupted, the next one still counts as a list of another history.
+    /// True while the mirror still needs a complete list of an etcd with another history. If that
+    /// list is interrupted, the next one still counts as a list of another history.
     other_history: bool,
 }
 
@@ -276,18 +276,18 @@ impl Resync {
         match input {
             Input::Connected(source) => self.start_connection(source),
             Input::Canary(canary) => self.handle_canary(canary),
-            Input::Together(key_values, revision) => self.check_current_values(&key_values, revision),
-            Input::At(key_value) => self.check_past_value(key_value),
-            Input::Changes { changed, held_count } => self.compare_counts(changed, held_count),
-            Input::Keys { listed, held, evidence } => self.compare_keys(&listed, held, &evidence),
+            Input::CurrentValues(key_values, revision) => self.check_current_values(&key_values, revision),
+            Input::PastValue(key_value) => self.check_past_value(key_value),
+            Input::Changes { changed, entry_count } => self.compare_counts(changed, entry_count),
+            Input::Keys { listed, entries, evidence } => self.compare_keys(&listed, entries, &evidence),
             Input::Page(page) => self.apply_page(page),
             Input::ListEnd => self.finish_list(),
-            Input::Absent { keys, evidence } => self.finish_comparison(keys, &evidence),
+            Input::UnconfirmedKeys { keys, evidence } => self.finish_comparison(keys, &evidence),
             Input::Events { events, revision, evidence } => self.apply_events(events, revision, &evidence),
             Input::HoldCheck { evidence, now, margin } => self.check_hold(&evidence, now, margin),
             Input::Revoke => self.revoke(),
             Input::HistoryLost => self.handle_history_lost(),
-            Input::Quiet => self.end_quiet_time(),
+            Input::QuietTimeOver => self.end_quiet_time(),
         }
     }
 
@@ -355,10 +355,10 @@ impl Resync {
         missing
             .into_iter()
             .map(|key| {
-                // holds that are over end here; the usual rules apply to keys that were deleted
-                // since the last event
+                // holds whose time has passed are ended here; the usual rules apply to keys that
+                // were deleted since the last event
                 let is_hold_over = self.interrupts_watch && self.held_keys.contains(&key);
-                let hold = evidence.hold(&key, cached && !is_hold_over, history);
+                let hold = evidence.requires_hold(&key, cached && !is_hold_over, history);
                 self.held_keys.delete_or_hold(key, hold, true)
             })
             .collect()
@@ -467,10 +467,10 @@ impl Resync {
     /// If the hold is over, lists the keys again and removes the absent ones.
     fn check_hold(&mut self, evidence: &DeleteEvidence, now: Instant, margin: Duration) -> ResyncStep {
         match (&self.state, &self.cursor) {
-            (ResyncState::Watching { prune_pending: false }, Some(cursor)) if self.held_keys.is_over(evidence, now, margin) => {
+            (ResyncState::Watching { prune_pending: false }, Some(cursor)) if self.held_keys.are_holds_over(evidence, now, margin) => {
                 self.interrupts_watch = true;
                 let cursor = cursor.clone();
-                self.differ(cursor, true)
+                self.list_changes(cursor, true)
             }
             _ => ResyncStep::default(),
         }

@@ -108,13 +108,13 @@ pub(super) struct ScopeTask<'a> {
     pub(super) canary: watch::Receiver<Option<KeyValue>>,
     pub(super) context: &'a ClusterContext,
     /// Result of the last differential list, for a list of keys that may follow.
-    pub(super) changed: Option<ChangedKeys>,
+    pub(super) last_changes: Option<ChangedKeys>,
     /// True if this kind was reported as synced.
     pub(super) reported_synced: bool,
     /// Change count of the unreadable keys that was reported last.
     pub(super) reported_unreadable: u64,
     /// Form in which the cluster publishes this kind.
-    pub(super) reading: KindPublication,
+    pub(super) publication: KindPublication,
     /// Leases that do not exist in this etcd any more. A lease id is never reused.
     pub(super) expired_leases: BTreeSet<LeaseId>,
 }
@@ -123,8 +123,8 @@ impl ScopeTask<'_> {
     /// Runs until the connection fails.
     pub(super) async fn run(mut self) -> Result<std::convert::Infallible, ConnectionError> {
         self.context.size_tracker.mark_resuming(self.scope.kind);
-        self.expect();
-        if self.reading == KindPublication::Absent {
+        self.update_expected_revision();
+        if self.publication == KindPublication::Absent {
             return self.remove_absent_kind().await;
         }
         self.state.deliver(&self.context.commands).await?;
@@ -134,7 +134,7 @@ impl ScopeTask<'_> {
                 Some(Request::AwaitCanary) => self.await_canary().await?,
                 Some(Request::ReadTogether(keys)) => {
                     let (key_values, revision) = self.source.connection.get_many(&keys).await?;
-                    self.feed(Input::Together(key_values, revision)).await?
+                    self.feed(Input::CurrentValues(key_values, revision)).await?
                 }
                 Some(Request::ReadAt(key, revision)) => {
                     let past_value = match self.source.connection.get(&key, Some(revision)).await {
@@ -142,7 +142,7 @@ impl ScopeTask<'_> {
                         Err(error) if error.disposition() == Disposition::Resync => Err(HistoryLost),
                         Err(error) => return Err(error.into()),
                     };
-                    self.feed(Input::At(past_value)).await?
+                    self.feed(Input::PastValue(past_value)).await?
                 }
                 Some(Request::ListChanges(after)) => self.list_changes(after).await?,
                 Some(Request::ListKeys(_)) => self.list_keys().await?,
@@ -151,7 +151,7 @@ impl ScopeTask<'_> {
                 Some(Request::Watch(after)) => self.watch(after).await?,
                 None => return Err(ConnectionError::Cluster(format!("{}: the resync makes no progress", self.scope))),
             };
-            self.context.reporter.contact();
+            self.context.reporter.record_contact();
         }
     }
 
@@ -159,7 +159,7 @@ impl ScopeTask<'_> {
     /// disabled reflectors).
     async fn remove_absent_kind(self) -> Result<std::convert::Infallible, ConnectionError> {
         self.state.revoke(&self.scope);
-        self.expect();
+        self.update_expected_revision();
         self.context.size_tracker.mark_synced(self.scope.kind);
         self.state.deliver(&self.context.commands).await?;
         self.context.reporter.set_held_count(self.scope.kind, 0);
@@ -189,13 +189,13 @@ impl ScopeTask<'_> {
         let puts = changed.iter().flat_map(|changed| &changed.puts);
         let is_entry = |put: &&KeyValue| self.entry_key(&put.key).is_some_and(|key| mirror.view.contains(&key));
         let new_count = puts.filter(|put| !is_entry(put)).count();
-        self.changed.clone_from(&changed);
-        self.feed(Input::Changes { changed, held_count: entry_count + new_count as u64 }).await
+        self.last_changes.clone_from(&changed);
+        self.feed(Input::Changes { changed, entry_count: entry_count + new_count as u64 }).await
     }
 
     /// Lists only the keys, at the revision of the changes that were read before.
     async fn list_keys(&mut self) -> Result<Option<Request>, ConnectionError> {
-        let Some(changed) = self.changed.take() else { return self.feed(Input::HistoryLost).await };
+        let Some(changed) = self.last_changes.take() else { return self.feed(Input::HistoryLost).await };
         let permit = self.list_permit().await;
         let mut pages = self.source.connection.list_keys(&self.watched_prefix(), &changed);
         let mut listed = Vec::new();
@@ -213,7 +213,7 @@ impl ScopeTask<'_> {
         let existing: BTreeSet<EntryKey> = listed.iter().filter_map(|key| self.entry_key(key)).collect();
         let missing: Vec<&EntryKey> = entries.iter().filter(|key| !existing.contains(*key)).collect();
         let evidence = self.missing_key_evidence(&missing).await?;
-        self.feed(Input::Keys { listed, held: entries, evidence }).await
+        self.feed(Input::Keys { listed, entries, evidence }).await
     }
 
     /// Finds the keys that the complete list did not confirm.
@@ -221,7 +221,7 @@ impl ScopeTask<'_> {
         let mirror = self.applied_mirror().await;
         let keys: Vec<EntryKey> = mirror.view.unconfirmed_in(&self.scope).collect();
         let evidence = self.missing_key_evidence(&keys.iter().collect::<Vec<_>>()).await?;
-        self.feed(Input::Absent { keys, evidence }).await
+        self.feed(Input::UnconfirmedKeys { keys, evidence }).await
     }
 
     /// Waits until the committer has applied every command of this kind, and returns that snapshot.
@@ -251,7 +251,7 @@ impl ScopeTask<'_> {
             match pages.next_page().await {
                 Ok(Some(page)) => {
                     let (total, revision) = (page.total_count, page.revision);
-                    progress.page(&self.scope, page.key_values.len(), total, Instant::now());
+                    progress.add_page(&self.scope, page.key_values.len(), total, Instant::now());
                     self.change_status(|resource| {
                         resource.expected_count = Some(resource.expected_count.map_or(total, |known| known.max(total)));
                         resource.revision = Some(revision);
@@ -266,7 +266,7 @@ impl ScopeTask<'_> {
                     for page in postponed {
                         self.feed_page(page).await?;
                     }
-                    progress.end(&self.scope, Instant::now());
+                    progress.log_end(&self.scope, Instant::now());
                     return self.feed(Input::ListEnd).await;
                 }
                 Err(error) if error.disposition() == Disposition::Resync => {
@@ -300,7 +300,7 @@ impl ScopeTask<'_> {
             tokio::select! {
                 message = watch.next() => match message {
                     Ok(message) => {
-                        if self.puts_unconfirmed(&message) {
+                        if self.contains_put_of_unconfirmed_key(&message) {
                             quiet_since = Instant::now();
                         }
                         if let Some(request) = self.handle_message(message).await? {
@@ -325,7 +325,7 @@ impl ScopeTask<'_> {
                     // a heartbeat must have arrived, otherwise another quiet time is needed
                     // (invariant 3)
                     if self.source.heartbeat.borrow().is_some() {
-                        return self.feed(Input::Quiet).await;
+                        return self.feed(Input::QuietTimeOver).await;
                     }
                     quiet_since = Instant::now();
                 }
@@ -355,7 +355,7 @@ impl ScopeTask<'_> {
     async fn handle_message(&mut self, message: WatchMessage) -> Result<Option<Request>, ConnectionError> {
         let input = match message {
             WatchMessage::Created { .. } | WatchMessage::Progress => {
-                self.context.reporter.contact();
+                self.context.reporter.record_contact();
                 return Ok(None);
             }
             WatchMessage::Events { revision, events } => {
@@ -368,13 +368,13 @@ impl ScopeTask<'_> {
                 Input::Events { events, revision, evidence }
             }
         };
-        self.context.reporter.contact();
+        self.context.reporter.record_contact();
         self.feed(input).await
     }
 
     /// Returns whether a message puts a key that is in the mirror but not confirmed, which means
     /// that the source is still being filled.
-    fn puts_unconfirmed(&self, message: &WatchMessage) -> bool {
+    fn contains_put_of_unconfirmed_key(&self, message: &WatchMessage) -> bool {
         let WatchMessage::Events { events, .. } = message else { return false };
         if !self.state.resync.has_pending_prune() {
             return false;
@@ -406,7 +406,7 @@ impl ScopeTask<'_> {
         }
         self.report_unreadable();
         self.state.outbox.extend(step.commands);
-        self.expect();
+        self.update_expected_revision();
         self.state.deliver(&self.context.commands).await?;
         drop(budget);
         let synced = self.state.resync.is_synced();
@@ -438,9 +438,9 @@ impl ScopeTask<'_> {
     fn report_state(&self) {
         let kind = self.scope.kind;
         let awaits_canary = self.state.resync.awaits_canary();
-        // whether a cluster that announces this kind as disabled writes its canary depends on the
-        // release (docs/develop/protocol.md §12)
-        let is_off = awaits_canary && self.reading == KindPublication::Disabled;
+        // some releases write no canary for a kind that their config disables
+        // (docs/develop/protocol.md §12)
+        let is_off = awaits_canary && self.publication == KindPublication::Disabled;
         let (synced, awaits_canary) = (is_off || self.state.resync.is_synced(), awaits_canary && !is_off);
         // after a reconnect or a restart, the held keys are known only once everything is read:
         // until then the last count stays
@@ -451,6 +451,6 @@ impl ScopeTask<'_> {
     }
 
     fn change_status(&self, change: impl FnOnce(&mut crate::model::ResourceStatus)) {
-        self.context.reporter.resource(self.scope.kind, change);
+        self.context.reporter.change_resource(self.scope.kind, change);
     }
 }

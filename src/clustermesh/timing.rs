@@ -9,7 +9,7 @@ use crate::model::{Backoff, SilenceLimits};
 /// Intervals and limits of a remote cluster's task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timing {
-    /// The settings.
+    /// Intervals and limits that can be set.
     pub cluster: ClusterTiming,
     /// Time for which the services, service exports and endpoint slices of an unreachable cluster
     /// are kept (Cilium's `clustermesh-cache-ttl`). `None` keeps them forever.

@@ -18,7 +18,7 @@ use crate::wire::keys;
 use cilium_kvstore::{Connection, KvstoreError, prefix_end};
 
 /// Maximum number of unknown prefixes that are reported below each root. Cilium has seven known
-/// ones; the limit ends the search in a foreign tree.
+/// ones; the limit ends the search in an etcd that something other than Cilium fills.
 const UNKNOWN_PREFIXES_MAX: usize = 16;
 
 /// Searches at once and then at each interval, for as long as the connection lasts. It covers both
@@ -28,11 +28,12 @@ pub(super) async fn search_unknown_prefixes(
     reporter: &Reporter,
     interval: Duration,
 ) -> Result<Infallible, ConnectionError> {
-    let mut roots = vec![source.info.cached, !source.info.cached];
-    while !roots.is_empty() {
+    // whether each remaining root is `cilium/cache`
+    let mut cached_forms = vec![source.info.cached, !source.info.cached];
+    while !cached_forms.is_empty() {
         let mut unknown = Vec::new();
         let mut denied = Vec::new();
-        for cached in &roots {
+        for cached in &cached_forms {
             match search(&source.connection, *cached).await {
                 Ok(prefixes) => unknown.extend(prefixes),
                 // the search is an extra: a user without the permission is no reason to stop
@@ -41,9 +42,9 @@ pub(super) async fn search_unknown_prefixes(
                 Err(error) => return Err(error.into()),
             }
         }
-        roots.retain(|cached| !denied.contains(cached));
+        cached_forms.retain(|cached| !denied.contains(cached));
         unknown.sort_by(|left, right| left.prefix.cmp(&right.prefix));
-        reporter.unknown_prefixes(unknown);
+        reporter.set_unknown_prefixes(unknown);
         sleep(interval).await;
     }
     std::future::pending().await

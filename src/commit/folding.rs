@@ -35,23 +35,23 @@ const UNPACKED_MIN: usize = 4_096;
 /// changes/s and exceeds the upper limit at 5,000 changes/s.
 const PAUSE_FACTOR: u32 = 4;
 
-/// Pause after a job that did not reduce the unpacked records, for example because all packed
-/// records have changed meanwhile.
+/// Pause after a job that did not reduce the unpacked records, for example because every record
+/// that the job packed was changed again before the result was applied.
 const FRUITLESS_PAUSE: Duration = Duration::from_secs(10);
 
 /// Interval at which an idle committer checks for a result. A job takes 2 to 3 ms.
 const RESULT_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Number of revisions and leases stored outside their chunks above which folding is urgent. They
-/// use 24 B each. Listing everything again changes those of all records.
+/// use 24 B each. A new full list gives every record a new revision and lease.
 const RESTAMPED_MAX: usize = 262_144;
 
 /// Work that the committer hands to the packing thread at a time.
 #[derive(Debug)]
 struct FoldBatch {
     folds: Vec<FoldJob>,
-    /// Announcements since the previous job. Each may keep a chunk alive that is no longer in the
-    /// mirror, 50 KB for a few records.
+    /// Announcements since the previous job. Each may keep alive a chunk that the mirror no longer
+    /// uses: 50 KB for the sake of a few records.
     announced: Vec<Arc<Announcement>>,
 }
 
@@ -337,8 +337,8 @@ mod tests {
         assert_eq!(view.unpacked_count(), 1);
     }
 
-    /// Otherwise a chunk that was packed again for five changes would stay in memory for 16,384
-    /// announcements.
+    /// Otherwise the old copy of a chunk, repacked because of five changes, would stay in memory
+    /// until 16,384 further announcements push it out of the ring.
     #[test]
     fn announcements_retain_no_rows_of_repacked_chunks() {
         let (folder, worker) = folder();
@@ -382,7 +382,7 @@ mod tests {
             View::starting_at(Sequence(1)),
             Feed::starting_at(Sequence(1), Retention { count_max: 100, age_max: Duration::from_secs(60) }),
         );
-        let published = MirrorSnapshot { view, feed, epoch: Epoch(7), earlier: Arc::default() };
+        let published = MirrorSnapshot { view, feed, epoch: Epoch(7), earlier_runs: Arc::default() };
         let (publisher, subscriber) = snapshot_channel(published.clone());
         let (persist, persist_worker) = persister(NoStore, watch::channel(PersistState::Healthy).0);
         let persist_thread = std::thread::spawn(move || persist_worker.run());

@@ -10,8 +10,9 @@ use crate::instruments::Histogram;
 use crate::model::Scope;
 
 /// Maximum number of scopes whose changes are counted. The largest mesh has 511 clusters with 9
-/// kinds each, including the cluster itself, node-derived entries and findings; the limit allows as
-/// many again for removed clusters. Above it all counts restart from zero, as after a start.
+/// kinds each: the mirrored ones, [`Kind::NodeIp`](crate::model::Kind::NodeIp), `Cluster` and
+/// `Problem`. The limit allows as many again for removed clusters. Above it all counts restart from
+/// zero, as after a start.
 const COUNTED_SCOPES_MAX: usize = 2 * 511 * 9;
 
 /// Number of changes in a scope since the start.
@@ -95,14 +96,14 @@ impl PipelineMetrics {
 
     /// Returns the times from the first change of a group until the group is stored.
     #[must_use]
-    pub fn stored(&self) -> Option<&Histogram> {
+    pub fn stored_times(&self) -> Option<&Histogram> {
         self.stored.get().map(Arc::as_ref)
     }
 }
 
 impl HighWaterMark {
     /// Records the current fill of the queue.
-    pub fn note(&self, length: usize) {
+    pub fn record(&self, length: usize) {
         self.0.fetch_max(length, Ordering::Relaxed);
     }
 

@@ -36,16 +36,17 @@ pub use persist::{PersistState, Persistence, Persister, UnsyncedCounter, persist
 use queue::CommandBatch;
 pub use queue::{CommandQueue, CommandSender, CommitterEnded, WeakCommandSender, command_queue};
 
-/// Minimum time between two snapshots while commands arrive one by one. A snapshot costs about
-/// 40 µs, and subscribers are woken less often than this anyway. A single change after a pause is
-/// published at once.
+/// Minimum time between two snapshots while commands arrive one by one. A snapshot costs some 40
+/// µs, and subscribers wake at longer intervals anyway. A single change after a pause is published
+/// at once.
 const PUBLISH_INTERVAL_MIN: Duration = Duration::from_millis(2);
 
 /// Number of sequences that are reserved at a time. At 20,000 changes/s they last 3 s, while the
 /// store is about 40 ms behind.
 ///
-/// The first sequence of a start is the clock in microseconds, so a block corresponds to 66 ms. A
-/// start within 66 ms of the previous one cannot use the clock (`runtime/plan.rs`).
+/// A process takes its first sequence from the clock in microseconds, so a reserved block reaches
+/// 66 ms into the future. A process that starts sooner after the previous one cannot use the clock
+/// (`runtime/plan.rs`).
 const RESERVED_BLOCK: u64 = 1 << 16;
 
 /// Immutable snapshot of everything that readers can query.
@@ -53,12 +54,12 @@ const RESERVED_BLOCK: u64 = 1 << 16;
 pub struct MirrorSnapshot {
     /// The mirror.
     pub view: View,
-    /// The order of changes.
+    /// Recent changes and tombstones, in order of sequence.
     pub feed: Feed,
     /// Epoch of this run of meshkeep.
     pub epoch: Epoch,
     /// Earlier runs whose positions are still accepted, each with its last accepted sequence.
-    pub earlier: Arc<[EpochSpan]>,
+    pub earlier_runs: Arc<[EpochSpan]>,
 }
 
 impl MirrorSnapshot {
@@ -174,9 +175,9 @@ pub fn snapshot_channel(first: MirrorSnapshot) -> (SnapshotPublisher, SnapshotRe
 
 impl SnapshotPublisher {
     /// Publishes a snapshot.
-    pub fn publish(&self, published: MirrorSnapshot) {
-        let head = published.feed.head();
-        self.current.store(Arc::new(published));
+    pub fn publish(&self, snapshot: MirrorSnapshot) {
+        let head = snapshot.feed.head();
+        self.current.store(Arc::new(snapshot));
         self.head.send_if_modified(|current| {
             let newer = head > *current;
             *current = head;
@@ -281,9 +282,9 @@ impl Committer {
             let is_stored = |tombstone: &Option<Tombstone>| tombstone.as_ref().is_none_or(|one| one.key.kind != Kind::Problem);
             group.tombstones.extend(effects.tombstones.into_iter().filter(|(_, tombstone)| is_stored(tombstone)));
             group.floor = effects.floor.or(group.floor);
-            group.covered = Some(self.state.feed.head());
+            group.covered_sequence = Some(self.state.feed.head());
         }
-        self.publisher.marks.ring_bytes.note(self.state.feed.ring_bytes());
+        self.publisher.marks.ring_bytes.record(self.state.feed.ring_bytes());
         let head = self.state.feed.head();
         if head.0 + RESERVED_BLOCK / 2 > self.reserved.0 {
             // one batch may use more than a block
@@ -301,14 +302,14 @@ impl Committer {
         self.publisher.publish(self.state.clone());
         if !group.is_empty() {
             let (count, bytes) = self.persister.push(group);
-            self.publisher.marks.changes.note(count);
-            self.publisher.marks.change_bytes.note(bytes);
+            self.publisher.marks.changes.record(count);
+            self.publisher.marks.change_bytes.record(bytes);
         }
     }
 }
 
-/// Returns the end of the first block of sequences above all that may have been used before. It
-/// must be stored before the first sequence is used.
+/// Returns the end of the first block of sequences that lies above every sequence that may already
+/// have been used. It must be stored before the first sequence is used.
 #[must_use]
 pub fn first_reservation(stored: Sequence) -> Sequence {
     Sequence(stored.0 + RESERVED_BLOCK)

@@ -101,7 +101,7 @@ mod tests {
             });
             (key, record)
         };
-        Group { records: changes.iter().map(change).collect(), covered: Some(Sequence(sequence)), ..Group::default() }
+        Group { records: changes.iter().map(change).collect(), covered_sequence: Some(Sequence(sequence)), ..Group::default() }
     }
 
     #[test]
@@ -121,6 +121,6 @@ mod tests {
         assert_eq!(pending.bytes(), merged_once.bytes());
         let group = pending.take_group();
         let lengths: Vec<_> = group.records.values().map(|record| record.as_ref().map(|record| record.value.len())).collect();
-        assert_eq!((lengths, group.covered), (vec![None, Some(20), Some(500)], Some(Sequence(4))));
+        assert_eq!((lengths, group.covered_sequence), (vec![None, Some(20), Some(500)], Some(Sequence(4))));
     }
 }

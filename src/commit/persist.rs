@@ -16,8 +16,8 @@ use crate::model::readable_error;
 use crate::store::{Group, Store, StoreError};
 
 /// Time for which changes gather before they are stored together. docs/develop/measurements.md §1.1
-/// uses 25 ms at high rates. At low rates the time is longer, because a group costs the disk more
-/// than its content.
+/// uses 25 ms at high rates. At low rates the time is longer, because writing a group has a fixed
+/// cost, which exceeds that of the few changes in it.
 const GROUP_WINDOW: Duration = Duration::from_millis(25);
 
 /// Time for which changes gather while they are few. A change must be durable within 60 ms, of
@@ -36,12 +36,14 @@ const WAITING_CHANGES_MAX: usize = 32_768;
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// Maximum number of changed keys that wait while the store fails. Above it storing stops until the
-/// next start. All keys of the largest mesh of 255 clusters fit (620,000 keys: 50,000 nodes and
-/// 500,000 pods). At 300 B per key the limit is about 300 MB.
+/// next start. All keys of the largest mesh of 255 clusters fit (620,000 keys, among them 50,000
+/// nodes, 500,000 pods, 40,000 identities and 10,000 services). At 300 B per key the limit is about
+/// 300 MB.
 const WAITING_WHILE_FAILING_MAX: usize = 1_000_000;
 
 /// Maximum size of the changes that wait while the store fails, including decoded objects: about
-/// 670,000 keys of 0.9 KB. The mirror shares the objects that are not packed.
+/// 670,000 keys of 0.9 KB. Unpacked objects are shared with the mirror, so they cost no additional
+/// memory.
 const WAITING_BYTES_WHILE_FAILING_MAX: usize = 576 << 20;
 
 /// Wait after a failure before the store is tried again.
@@ -57,7 +59,7 @@ const TIDY_DELAY: Duration = Duration::from_secs(10);
 const TRIM_INTERVAL: Duration = Duration::from_secs(1);
 const TRIM_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Maximum delay of a new group by tidying.
+/// Maximum time by which tidying may delay a new group.
 const TIDY_TIME_MAX: Duration = Duration::from_millis(20);
 
 /// Recently logged messages about storing. A disk that alternates between full and not full must
@@ -99,7 +101,7 @@ impl Persistence for Store {
     }
 
     fn maintain(&self, until: Instant) -> Result<(), StoreError> {
-        self.fold_due(until).inspect_err(log_move_error)
+        self.fold_due(until).inspect_err(log_fold_error)
     }
 
     fn trim_memory(&self) {
@@ -107,13 +109,13 @@ impl Persistence for Store {
     }
 
     fn tidy(&self) -> Result<bool, StoreError> {
-        self.fold_within(TIDY_TIME_MAX).map(|is_done| !is_done).inspect_err(log_move_error)
+        self.fold_within(TIDY_TIME_MAX).map(|is_done| !is_done).inspect_err(log_fold_error)
     }
 }
 
-fn log_move_error(error: &StoreError) {
+fn log_fold_error(error: &StoreError) {
     if let Some(LogPermit { more }) = LOGGED_CAUSES.permit(&format!("unmoved {error}")) {
-        tracing::error!(%error, more, "cannot move changes from the log into the store: reopening the engine");
+        tracing::error!(%error, more, "cannot move changes from the log into the store: reopening the store's database");
     }
 }
 
@@ -127,8 +129,9 @@ pub enum PersistState {
         /// Error of the store.
         error: String,
     },
-    /// Nothing is stored. Either the log is full, which ends when the engine accepts changes again,
-    /// or too many changes waited, and storing has stopped until the next start.
+    /// Nothing is stored, for one of two reasons. If the log is full, storing continues by itself
+    /// once the store's database accepts changes again. If too many changes waited, storing has
+    /// stopped until the next start.
     Stopped {
         /// Last error of the store.
         error: String,
@@ -205,7 +208,7 @@ pub struct UnsyncedChanges {
 impl UnsyncedCounter {
     /// Returns the current counts.
     #[must_use]
-    pub fn now(&self) -> UnsyncedChanges {
+    pub fn counts(&self) -> UnsyncedChanges {
         let waiting = self.0.lock();
         let (storing, storing_since) = waiting.storing.unwrap_or_default();
         UnsyncedChanges { changes: waiting.writing + storing + waiting.pending.len(), since: storing_since.or(waiting.since) }
@@ -318,7 +321,7 @@ impl Drop for Persister {
 }
 
 impl<P: Persistence> PersistWorker<P> {
-    /// Runs `work` with the store before the first group.
+    /// Runs `work` with the store once, now, before any group is stored.
     #[must_use]
     pub fn with_store(self, work: impl FnOnce(&P)) -> Self {
         work(&self.persistence);
@@ -365,7 +368,8 @@ impl<P: Persistence> PersistWorker<P> {
                 PersistTask::End => break,
             };
             needs_tidying = true;
-            // the window of the next group begins with its first change, which is not before now
+            // the first change of the next group comes now at the earliest, so its window cannot
+            // end before this
             let next_at = Instant::now() + GROUP_WINDOW;
             let outcome = self.persistence.persist(&group);
             self.shared.lock().storing = None;
@@ -387,7 +391,7 @@ impl<P: Persistence> PersistWorker<P> {
             trimmed_at = idle_since;
             if last && self.shared.lock().failing {
                 tracing::error!(
-                    "could not store the newest changes before the end: the next start reads them from the remote clusters again"
+                    "could not store the newest changes before the process ended: the next start reads them from the remote clusters again"
                 );
                 break;
             }
@@ -399,10 +403,10 @@ impl<P: Persistence> PersistWorker<P> {
     fn tidy(&self) -> bool {
         while !self.has_work() {
             let outcome = self.persistence.tidy();
-            let (is_left, is_over) = (!matches!(outcome, Ok(false)), !matches!(outcome, Ok(true)));
-            if is_over {
+            let (work_remains, stop_now) = (!matches!(outcome, Ok(false)), !matches!(outcome, Ok(true)));
+            if stop_now {
                 self.publish_outcome(outcome.map(drop));
-                return is_left;
+                return work_remains;
             }
         }
         true
@@ -480,7 +484,7 @@ impl<P: Persistence> PersistWorker<P> {
         waiting.since = Some(Instant::now());
         waiting.pending.put_back(group);
         if waiting.exceeds_failing_limit() {
-            tracing::error!(%error, "too many changes wait for the store: meshkeep no longer writes it until the next start");
+            tracing::error!(%error, "too many changes wait for the store: meshkeep stops writing to the store until it is restarted");
             waiting.pending = PendingChanges::default();
             waiting.stopped = true;
             waiting.since = None;

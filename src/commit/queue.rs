@@ -152,14 +152,14 @@ impl CommandQueue {
     /// dropped.
     pub(super) fn wait(&mut self, batch: &mut CommandBatch) -> bool {
         let received = self.commands.blocking_recv();
-        received.is_some_and(|queued| batch.push(queued))
+        received.map(|queued| batch.push(queued)).is_some()
     }
 
     /// Waits up to `time_max` for a command, measured with the runtime's timer. Returns `None` if
     /// no command arrived, and `Some(false)` once every sender is dropped.
     pub(super) fn wait_for(&mut self, time_max: Duration, runtime: &Handle, batch: &mut CommandBatch) -> Option<bool> {
         let received = runtime.block_on(async { timeout(time_max, self.commands.recv()).await });
-        received.ok().map(|received| received.is_some_and(|queued| batch.push(queued)))
+        received.ok().map(|received| received.map(|queued| batch.push(queued)).is_some())
     }
 
     /// Adds queued commands to the batch until it is full.
@@ -177,19 +177,17 @@ impl CommandQueue {
 
     /// Records how full the queue was before `batch` was taken from it.
     pub(super) fn record_fill(&self, batch: &CommandBatch, marks: &PipelineMetrics) {
-        marks.commands.note(batch.commands.len() + self.commands.len());
-        marks.command_bytes.note(self.bytes_max - self.bytes.available_permits().min(self.bytes_max));
+        marks.commands.record(batch.commands.len() + self.commands.len());
+        marks.command_bytes.record(self.bytes_max - self.bytes.available_permits().min(self.bytes_max));
     }
 }
 
 impl CommandBatch {
-    /// Adds a command. Always returns true, so that a receiver can return the result.
-    fn push(&mut self, QueuedCommand { command, queued_at, permit }: QueuedCommand) -> bool {
+    fn push(&mut self, QueuedCommand { command, queued_at, permit }: QueuedCommand) {
         self.queued_at.get_or_insert(queued_at);
         self.bytes += permit.num_permits();
         self.permits.push(permit);
         self.commands.push(command);
-        true
     }
 
     fn accepts_more(&self) -> bool {
@@ -301,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_send_reserves_nothing_and_closing_fails_waiters() {
+    fn a_cancelled_send_reserves_nothing_and_waiting_senders_fail_when_the_queue_closes() {
         let (sender, queue) = queue_with_limits(1, 10_000);
         assert!(poll(std::pin::pin!(sender.send(command(9_000)))).is_ready());
         {

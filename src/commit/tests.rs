@@ -54,7 +54,7 @@ async fn published_changes_are_already_in_the_log() {
     let directory = tempfile::tempdir().unwrap();
     let (store, _) = Store::open(directory.path(), Duration::ZERO).unwrap();
     let feed = Feed::starting_at(Sequence(0), Retention { count_max: 100, age_max: Duration::from_secs(3600) });
-    let published = MirrorSnapshot { view: View::starting_at(Sequence(0)), feed, epoch: Epoch(7), earlier: Arc::default() };
+    let published = MirrorSnapshot { view: View::starting_at(Sequence(0)), feed, epoch: Epoch(7), earlier_runs: Arc::default() };
     let (publisher, subscriber) = snapshot_channel(published.clone());
     let (persist, _worker) = persister(DiscardingStore, watch::channel(PersistState::Healthy).0);
     let committer = Committer::new(published, publisher, persist, Sequence(1 << 40)).with_log(Arc::clone(store.log()));
@@ -70,7 +70,7 @@ async fn published_changes_are_already_in_the_log() {
         let (copied_store, opened) = Store::open(copy.path(), Duration::ZERO).unwrap();
         assert!(opened.losses.is_empty(), "{:?}", opened.losses);
         let loaded = copied_store.load().unwrap();
-        assert_eq!(loaded.covered, expected.feed.head());
+        assert_eq!(loaded.covered_sequence, expected.feed.head());
         let stored_records: Vec<(EntryKey, Sequence)> =
             loaded.records().into_iter().map(|record| (record.key, record.last_sequence)).collect();
         let lowest = EntryKey::lowest();
@@ -97,7 +97,7 @@ impl Persistence for RecordingStore {
 /// A first snapshot that keeps at most one tombstone.
 fn empty_snapshot() -> MirrorSnapshot {
     let feed = Feed::starting_at(Sequence(0), Retention { count_max: 1, age_max: Duration::from_secs(3600) });
-    MirrorSnapshot { view: View::starting_at(Sequence(0)), feed, epoch: Epoch(7), earlier: Arc::default() }
+    MirrorSnapshot { view: View::starting_at(Sequence(0)), feed, epoch: Epoch(7), earlier_runs: Arc::default() }
 }
 
 /// Adds a finding, or resolves it.
@@ -107,8 +107,9 @@ fn finding(is_current: bool) -> Command {
     Command::Findings(vec![(key, is_current.then(|| Arc::new(Object::Finding(finding.into()))))])
 }
 
-/// The groups have entries, tombstones, the floor that a dropped tombstone raised, and a block of
-/// sequences before its first use. They have no findings, because each start computes those again.
+/// The stored groups contain the entries, the tombstones, the floor raised by a dropped tombstone,
+/// and each block of sequences before it is used. They contain no findings, because each start
+/// computes those again.
 #[tokio::test]
 async fn committed_changes_are_passed_on_to_be_stored() {
     let (publisher, _subscriber) = snapshot_channel(empty_snapshot());

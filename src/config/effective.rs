@@ -12,7 +12,7 @@ use crate::model::{SecretUrl, Setting, SettingSource};
 /// Variable of the log filter (`telemetry`), which overrides `--log-level`.
 const FILTER_VARIABLE: &str = "RUST_LOG";
 
-/// Option whose values are named options.
+/// Option whose values are options themselves (`name=value`).
 const KVSTORE_OPTION: &str = "kvstore-opt";
 
 /// Option with a URL whose path is secret.
@@ -20,7 +20,7 @@ const SECRET_URL_OPTION: &str = "on-problem";
 
 /// Lists the settings in the order of the help text. Each `--kvstore-opt` has its own entry, such
 /// as `kvstore-opt.etcd.qps`.
-pub(super) fn list(
+pub(super) fn list_settings(
     command: &Command,
     layered: &LayeredArguments,
     kvstore: &[KvstoreOption],
@@ -46,11 +46,11 @@ pub(super) fn list(
     settings
 }
 
-fn setting(option: &Arg, LayeredArguments { matches, below }: &LayeredArguments) -> Option<Setting> {
+fn setting(option: &Arg, LayeredArguments { matches, layer_values }: &LayeredArguments) -> Option<Setting> {
     let (name, id) = (option.get_long()?, option.get_id().as_str());
     let shown = |value: &str| if name == SECRET_URL_OPTION { SecretUrl::new(value).shown() } else { without_secrets(value).into_owned() };
     let values = matches.get_raw(id).into_iter().flatten().map(|value| shown(&value.to_string_lossy())).collect();
-    let (source, origin) = match below.get(name) {
+    let (source, origin) = match layer_values.get(name) {
         Some(given) => (given.source, Some(given.origin.clone())),
         None if matches.value_source(id) == Some(ValueSource::CommandLine) => (SettingSource::Flag, Some(format!("--{name}"))),
         None => (SettingSource::Default, None),

@@ -44,7 +44,7 @@ type Layer = BTreeMap<String, LayerValue>;
 /// Parsed arguments, and the values that do not come from the command line.
 pub(super) struct LayeredArguments {
     pub(super) matches: ArgMatches,
-    pub(super) below: Layer,
+    pub(super) layer_values: Layer,
 }
 
 /// Parses the arguments of a command. Missing options are completed from the environment, then from
@@ -61,14 +61,14 @@ pub(super) fn parse_layered(
     let mut layers: Layer =
         unset_options(command, &given).filter_map(|option| from_environment(option, &environment).transpose()).collect::<Result<_, _>>()?;
     let matches = parse_with(command, arguments, &layers)?;
-    let Some(path) = matches.get_one::<PathBuf>(CONFIG_OPTION) else { return Ok(LayeredArguments { matches, below: layers }) };
+    let Some(path) = matches.get_one::<PathBuf>(CONFIG_OPTION) else { return Ok(LayeredArguments { matches, layer_values: layers }) };
     for (name, below) in read_file(command, path)? {
         if unset_options(command, &given).any(|option| option.get_long() == Some(&name)) {
             layers.entry(name).or_insert(below);
         }
     }
     let matches = parse_with(command, arguments, &layers)?;
-    Ok(LayeredArguments { matches, below: layers })
+    Ok(LayeredArguments { matches, layer_values: layers })
 }
 
 /// Returns the options that the command line does not set.

@@ -6,8 +6,8 @@ use clap::Args;
 
 use super::values::{parse_duration, parse_interval};
 
-/// Waits and intervals with the values of docs/develop/protocol.md. They are hidden options,
-/// because tests need shorter ones: a test that waits three minutes is not run.
+/// Waits and intervals with the values of docs/develop/protocol.md. Hidden options, so that tests
+/// can set shorter values.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct TimingSettings {
     #[command(flatten)]
@@ -27,7 +27,7 @@ pub struct TimingSettings {
     #[arg(long, hide = true, value_name = "TIME", default_value = "10s", value_parser = parse_interval)]
     pub progress_interval: Duration,
 
-    /// Time without any cluster until there is a finding about it
+    /// Time without any cluster after which a finding is reported
     #[arg(long, hide = true, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub no_clusters_wait: Duration,
 }
@@ -77,8 +77,8 @@ pub struct ClusterTiming {
     #[arg(long, hide = true, value_name = "TIME", default_value = "30s", value_parser = parse_interval)]
     pub backoff_max: Duration,
 
-    /// Wait before a cluster that has more than it may have is read again. People have to fix what
-    /// it writes, and each attempt may read as much as the cluster may have.
+    /// Wait before a cluster that exceeds its limits is read again. Only its operators can fix
+    /// this, and each attempt may read as much as the limits allow.
     #[arg(long, hide = true, value_name = "TIME", default_value = "300s", value_parser = parse_interval)]
     pub too_large_wait: Duration,
 

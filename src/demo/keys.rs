@@ -19,7 +19,7 @@ impl Drop for RawTerminal {
 
 /// Reads keys in a thread until the process ends. A blocked read does not delay the end of the
 /// process. Returns `None` if standard input is no terminal.
-pub(super) fn read(commands: mpsc::Sender<DemoCommand>) -> Option<RawTerminal> {
+pub(super) fn read_keys(commands: mpsc::Sender<DemoCommand>) -> Option<RawTerminal> {
     let stdin = std::io::stdin();
     if !isatty(&stdin) {
         return None;

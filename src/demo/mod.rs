@@ -97,7 +97,7 @@ pub async fn run(options: &DemoOptions, stopped: impl Future<Output = ()>) -> Re
     let (sender, mut commands) = tokio::sync::mpsc::channel(COMMANDS_MAX);
     let control = control::serve(options.control, sender.clone(), &mut tasks).await?;
     let listen = free_port(options.listen)?;
-    let _terminal = keys::read(sender);
+    let _terminal = keys::read_keys(sender);
     tasks.spawn(churn(Arc::clone(&sources), options.changes_per_second));
     tasks.spawn(write_heartbeat(Arc::clone(&sources)));
     let mut sidecar = Sidecar::start(listen, &etcds)?;

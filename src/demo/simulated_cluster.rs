@@ -44,7 +44,7 @@ impl SimulatedCluster {
     pub(super) fn new(name: ClusterName, id: u32, pods: u32) -> Self {
         let start = Sequence(1);
         let feed = Feed::starting_at(start, RETENTION);
-        let published = MirrorSnapshot { view: View::starting_at(start), feed, epoch: Epoch(rand::random()), earlier: Arc::default() };
+        let published = MirrorSnapshot { view: View::starting_at(start), feed, epoch: Epoch(rand::random()), earlier_runs: Arc::default() };
         let (publisher, subscriber) = snapshot_channel(published.clone());
         Self {
             name,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::local::{certificate, seconds_now};
+use super::local::{check_certificate, seconds_now};
 use super::{Check, CheckOutcome};
 use cilium_kvstore::{Endpoint, EtcdConfig, Handshake, ServerFacts, TlsRefusal, examine};
 
@@ -24,7 +24,7 @@ const BUGS: [(u64, u64, &str, &str); 4] = [
 ];
 
 /// Runs the checks up to `/version`. Stops at the first check that fails.
-pub(super) async fn checks(client: &EtcdConfig, endpoint: &Endpoint, step_max: Duration) -> Vec<Check> {
+pub(super) async fn check_endpoint(client: &EtcdConfig, endpoint: &Endpoint, step_max: Duration) -> Vec<Check> {
     let result = match examine(client, endpoint, step_max).await {
         Ok(result) => result,
         Err(error) => return vec![Check::failed("endpoint", error.to_string(), "correct the client file")],
@@ -71,11 +71,11 @@ fn name_advice(host: &str) -> &'static str {
 fn check_tls(handshake: &Handshake) -> Vec<Check> {
     let mut checks = Vec::new();
     let now = seconds_now();
-    checks.extend(handshake.chain.iter().map(|facts| Check { step: "tls", ..certificate("server: ", facts, now) }));
-    if let Some(TlsRefusal { reason, cure }) = &handshake.untrusted {
+    checks.extend(handshake.chain.iter().map(|facts| Check { step: "tls", ..check_certificate("server: ", facts, now) }));
+    if let Some(TlsRefusal { reason, advice: cure }) = &handshake.untrusted {
         checks.push(Check::failed("tls", format!("the server's certificate is not trusted: {reason}"), cure.clone()));
     }
-    if let Some(TlsRefusal { reason, cure }) = &handshake.error {
+    if let Some(TlsRefusal { reason, advice: cure }) = &handshake.error {
         let advice = client_certificate_advice(handshake).map_or_else(|| cure.clone(), |advice| format!("{cure}; {advice}"));
         checks.push(Check::failed("tls", reason.clone(), advice));
     }

@@ -28,14 +28,14 @@ pub(super) struct LocalChecks {
     /// Cluster files by name: content, or the reason why the file cannot be used.
     pub(super) files: ClusterFileContents,
     /// Id of the etcd that each cluster was last read from, according to the store.
-    pub(super) known: BTreeMap<ClusterName, EtcdClusterId>,
+    pub(super) stored_etcd_ids: BTreeMap<ClusterName, EtcdClusterId>,
 }
 
 /// Checks both directories. With `reads_store` also reads the whole store. Blocks.
 pub(super) fn check_local(options: &DoctorOptions, reads_store: bool) -> LocalChecks {
     let (directory, files) = cluster_files(options);
-    let (data, known) = data_directory(&options.data_dir, reads_store);
-    LocalChecks { checks: vec![directory, data], files, known }
+    let (data, stored_etcd_ids) = data_directory(&options.data_dir, reads_store);
+    LocalChecks { checks: vec![directory, data], files, stored_etcd_ids }
 }
 
 fn cluster_files(options: &DoctorOptions) -> (Check, ClusterFileContents) {
@@ -87,10 +87,10 @@ fn data_directory(directory: &Path, reads_store: bool) -> (Check, BTreeMap<Clust
             BTreeMap::new(),
         ),
         Ok(found) => {
-            let known: BTreeMap<_, _> =
-                found.loaded.cursors.iter().map(|(scope, cursor)| (scope.cluster.clone(), cursor.etcd_cluster_id)).collect();
-            let count = found.loaded.record_count();
-            (Check::ok(step, format!("{shown}: {count} entries of {} cluster(s)", known.len())), known)
+            let stored_etcd_ids: BTreeMap<_, _> =
+                found.contents.cursors.iter().map(|(scope, cursor)| (scope.cluster.clone(), cursor.etcd_cluster_id)).collect();
+            let count = found.contents.record_count();
+            (Check::ok(step, format!("{shown}: {count} entries of {} cluster(s)", stored_etcd_ids.len())), stored_etcd_ids)
         }
     }
 }
@@ -126,10 +126,10 @@ pub(super) fn certificates(client: &EtcdConfig) -> Vec<Check> {
                 checks.push(Check::failed("certificates", reason, advice));
             }
             Err(reason) => checks.push(Check::failed("certificates", reason, "replace it with a certificate in PEM form")),
-            Ok(found) => checks.extend(found.iter().map(|facts| certificate(&format!("{}: ", file.path.display()), facts, now))),
+            Ok(found) => checks.extend(found.iter().map(|facts| check_certificate(&format!("{}: ", file.path.display()), facts, now))),
         }
     }
-    if let Some(Err(TlsRefusal { reason, cure })) = client.client_certificate_is_trusted() {
+    if let Some(Err(TlsRefusal { reason, advice: cure })) = client.client_certificate_is_trusted() {
         let advice = format!("this is no problem if the server trusts another authority; otherwise: {cure}");
         checks.push(Check::warning(
             "certificates",
@@ -166,7 +166,7 @@ fn missing_advice(path: &Path) -> String {
 }
 
 /// Checks the validity period of one certificate. The result names its subject and issuer.
-pub(super) fn certificate(place: &str, facts: &CertificateFacts, now: i64) -> Check {
+pub(super) fn check_certificate(place: &str, facts: &CertificateFacts, now: i64) -> Check {
     const DAY: i64 = 86_400;
     let CertificateFacts { subject, issuer, not_before, not_after, .. } = facts;
     let date = |seconds: i64| jiff::Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string());

@@ -155,7 +155,7 @@ pub async fn examine_files(options: &DoctorOptions) -> Result<Report, String> {
 async fn run_checks(options: &DoctorOptions, connects: bool) -> Result<Report, String> {
     let directories = options.clone();
     let local_checks = tokio::task::spawn_blocking(move || local::check_local(&directories, connects));
-    let local::LocalChecks { checks, files, known } = local_checks.await.map_err(|error| error.to_string())?;
+    let local::LocalChecks { checks, files, stored_etcd_ids } = local_checks.await.map_err(|error| error.to_string())?;
     if let Some(missing) = options.clusters.iter().find(|name| !files.contains_key(*name)) {
         let file_names: Vec<&str> = files.keys().map(String::as_str).collect();
         let file_names =
@@ -165,7 +165,7 @@ async fn run_checks(options: &DoctorOptions, connects: bool) -> Result<Report, S
     let mut running = JoinSet::new();
     for (name, content) in files {
         if options.clusters.is_empty() || options.clusters.contains(&name) {
-            let known = ClusterName::parse(&name).ok().and_then(|cluster| known.get(&cluster).copied());
+            let known = ClusterName::parse(&name).ok().and_then(|cluster| stored_etcd_ids.get(&cluster).copied());
             running.spawn(examine_cluster(name, content, known, options.clone(), connects));
         }
     }
@@ -201,15 +201,21 @@ async fn examine_cluster(
         Err(error) => report.checks.push(Check::failed("certificates", error.to_string(), "please report this")),
     }
     for endpoint in client.endpoints().iter().filter(|_| connects) {
-        let mut checks = endpoint::checks(&client, endpoint, options.step_max).await;
+        let mut checks = endpoint::check_endpoint(&client, endpoint, options.step_max).await;
         if checks.iter().all(|check| check.outcome != CheckOutcome::Failed) {
             let limits = ClientOptions { connect_timeout: options.step_max, request_timeout: options.step_max, ..ClientOptions::default() };
             match Connection::open(&client, endpoint, &limits).await {
                 Ok(connection) => checks.extend(
-                    source::checks(&connection, &cluster, client.credentials.as_ref().map(|user| user.username.as_str()), known, &options)
-                        .await,
+                    source::check_keys(
+                        &connection,
+                        &cluster,
+                        client.credentials.as_ref().map(|user| user.username.as_str()),
+                        known,
+                        &options,
+                    )
+                    .await,
                 ),
-                Err(error) => checks.push(source::refused(&error)),
+                Err(error) => checks.push(source::failed_login(&error)),
             }
         }
         report.endpoints.push(EndpointReport { endpoint: endpoint.to_string(), checks });

@@ -17,7 +17,7 @@ const HEARTBEAT_AGE_SECONDS_MAX: i64 = 120;
 const RIGHTS_ADVICE: &str = "the user needs the role `remote` in the etcd of clustermesh-apiserver (or `local` in that of a KVStoreMesh): check that the common name of its certificate is a user there";
 
 /// Returns the check for a connection that could not be opened although TLS and `/version` worked.
-pub(super) fn refused(error: &KvstoreError) -> Check {
+pub(super) fn failed_login(error: &KvstoreError) -> Check {
     let advice = match error {
         KvstoreError::Authentication { .. } => "correct or remove username and password: Cilium's users log in with certificates",
         KvstoreError::PermissionDenied { .. } => RIGHTS_ADVICE,
@@ -27,7 +27,7 @@ pub(super) fn refused(error: &KvstoreError) -> Check {
 }
 
 /// Runs all checks over an open connection.
-pub(super) async fn checks(
+pub(super) async fn check_keys(
     connection: &Connection,
     cluster: &ClusterName,
     user: Option<&str>,

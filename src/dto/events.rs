@@ -1,4 +1,4 @@
-//! The change stream: its events, and parts of it in single answers.
+//! Events of the change stream, and the answer of `/v1/changes`.
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};

@@ -39,7 +39,7 @@ pub(crate) struct LookupItem {
     pub(crate) ip: String,
     /// The entry that an agent would use. Null if no entry covers the address; left out with an
     /// error.
-    #[serde(rename = "match", default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "match", default, deserialize_with = "present_or_null", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<IpcacheEntry>, required = false)]
     pub(crate) found: Option<Option<IpcacheEntry>>,
     /// Other entries of the same prefix, newest first.
@@ -65,7 +65,8 @@ pub(crate) struct LookupList {
     pub(crate) meta: ListMeta,
 }
 
-/// A member that is there, null or not: one that is left out is the default.
-fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<IpcacheEntry>>, D::Error> {
+/// Deserializes a member that is present, even if it is null. Without the member, the field has its
+/// default.
+fn present_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<IpcacheEntry>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }

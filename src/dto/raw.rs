@@ -1,4 +1,4 @@
-//! Keys and bytes as they are mirrored, and those that could not be used.
+//! Mirrored keys with their bytes, and rejected values.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

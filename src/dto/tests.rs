@@ -36,7 +36,8 @@ fn check<T: Serialize + DeserializeOwned>(example: &Value) -> Result<Value, serd
     serde_json::to_value(T::deserialize(example)?)
 }
 
-/// Adds a member to each object, which maps accept too, and replaces texts with unknown ones.
+/// Adds an unknown member to each object, which maps accept too, and replaces texts with unknown
+/// texts.
 fn newer(value: &Value) -> Value {
     match value {
         Value::String(_) => "tomorrow".into(),
@@ -138,7 +139,7 @@ fn every_shape_reads_its_own_json_and_that_of_a_newer_server() {
 
 /// Null means that nothing matched; an item for a text that is not an address has no `match`.
 #[test]
-fn a_lookup_without_a_match_is_not_one_that_failed() {
+fn a_missing_match_differs_from_a_failed_lookup() {
     for text in [r#"{"ip":"10.9.9.9","match":null}"#, r#"{"ip":"x","error":"not an IP address"}"#] {
         let item: LookupItem = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&item).unwrap(), text);
@@ -146,7 +147,7 @@ fn a_lookup_without_a_match_is_not_one_that_failed() {
 }
 
 #[test]
-fn an_event_about_a_kind_that_is_not_known_is_read_without_its_object() {
+fn an_event_of_an_unknown_kind_has_no_object() {
     let event: WatchEvent = serde_json::from_str(r#"{"type":"upsert","kind":"tunnel","key":"k","object":{"ends":[1,2]}}"#).unwrap();
     assert_eq!((event.kind.as_ref().map(Open::name), event.key.as_deref(), event.object.is_some()), (Some("tunnel"), Some("k"), false));
 }

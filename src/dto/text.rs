@@ -21,17 +21,15 @@ pub(crate) fn seconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1_000.0).round() / 1_000.0
 }
 
-/// Formats a value into a buffer of `length` bytes, which avoids that a growing buffer is moved
-/// several times.
-pub(crate) fn format_with_capacity(shown: &impl Display, length: usize) -> String {
+/// Formats a value into a buffer that is allocated with `length` bytes, so that it need not grow.
+pub(crate) fn format_with_capacity(value: &impl Display, length: usize) -> String {
     let mut text = String::with_capacity(length);
     // writing to a string cannot fail
-    let _ = write!(text, "{shown}");
+    let _ = write!(text, "{value}");
     text
 }
 
-/// Formats an address. Faster than the standard formatter for IPv4, because each event has two such
-/// addresses.
+/// Formats an address. IPv4 has its own fast formatter, because each event has two addresses.
 pub(crate) fn format_ip(ip: IpAddr) -> String {
     let IpAddr::V4(ip) = ip else { return ip.to_string() };
     let mut text = String::with_capacity(PREFIX_LENGTH);

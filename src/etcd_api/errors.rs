@@ -10,7 +10,7 @@ use crate::instruments::RangeOutcome;
 const FUTURE_REVISION: &str = "etcdserver: mvcc: required revision is a future revision";
 
 /// Maps the error of a range request to its outcome in the metrics.
-pub(super) fn outcome(error: &Status) -> RangeOutcome {
+pub(super) fn range_outcome(error: &Status) -> RangeOutcome {
     match error.code() {
         Code::OutOfRange if error.message() == FUTURE_REVISION => RangeOutcome::Future,
         Code::OutOfRange => RangeOutcome::Compacted,

@@ -32,7 +32,7 @@ pub(super) struct ChangeBatch {
     /// Sequence before the first change and sequence of the last one. `changes` has the changes
     /// between them that have an etcd key.
     after: Sequence,
-    pub(super) upto: Sequence,
+    pub(super) up_to: Sequence,
     changes: Vec<KeyChange>,
     bytes: usize,
 }
@@ -46,9 +46,9 @@ impl ChangeBatch {
     /// announcements.
     fn read_from_feed(reading: &Reading, follower: Follower) -> Option<Self> {
         let after = follower.position();
-        let (mut upto, mut changes, mut bytes) = (after, Vec::new(), 0);
+        let (mut up_to, mut changes, mut bytes) = (after, Vec::new(), 0);
         for announcement in follower.each_change(reading)?.take(BATCH_ANNOUNCEMENTS_MAX) {
-            upto = announcement.sequence;
+            up_to = announcement.sequence;
             if let Some(key) = announcement.key.etcd_key() {
                 bytes += announcement.byte_count();
                 changes.push(KeyChange { key, announcement: Arc::clone(announcement) });
@@ -58,7 +58,7 @@ impl ChangeBatch {
                 break;
             }
         }
-        Some(Self { after, upto, changes, bytes })
+        Some(Self { after, up_to, changes, bytes })
     }
 
     /// Returns the changes of this batch after a position.
@@ -74,7 +74,7 @@ impl RecentChanges {
     pub(super) fn batch_after(&self, reading: &Reading, follower: Follower) -> Option<Arc<ChangeBatch>> {
         let (position, head) = (follower.position(), reading.position().sequence);
         let mut batches = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let newest = batches.back().map(|batch| batch.upto);
+        let newest = batches.back().map(|batch| batch.up_to);
         if let Some(newest) = newest.filter(|newest| *newest < head && position >= batches[0].after && position <= *newest) {
             // only the new changes are read from the feed; if it no longer has them, the retained
             // batches are useless
@@ -82,7 +82,7 @@ impl RecentChanges {
             while from < head {
                 match ChangeBatch::read_from_feed(reading, Follower::at(from)) {
                     Some(batch) => {
-                        from = batch.upto;
+                        from = batch.up_to;
                         batches.push_back(Arc::new(batch));
                     }
                     None => {
@@ -101,7 +101,7 @@ impl RecentChanges {
             let Some(oldest) = batches.pop_front() else { break };
             (retained, bytes) = (retained - oldest.changes.len(), bytes - oldest.bytes);
         }
-        let matching = batches.iter().find(|batch| batch.after <= position && position < batch.upto).cloned();
+        let matching = batches.iter().find(|batch| batch.after <= position && position < batch.up_to).cloned();
         drop(batches);
         matching.or_else(|| ChangeBatch::read_from_feed(reading, follower).map(Arc::new))
     }
@@ -122,7 +122,7 @@ mod tests {
             let batch = recent.batch_after(&reading, Follower::at(position)).unwrap();
             let changes = batch.after(position);
             assert_eq!((changes.len(), changes[0].announcement.sequence), (1, position.next()));
-            position = batch.upto;
+            position = batch.up_to;
             let retained: usize = recent.0.lock().unwrap().iter().map(|batch| batch.bytes).sum();
             assert!(retained <= RETAINED_BYTES_MAX + (3 << 20), "{retained} bytes are retained");
         }

@@ -117,7 +117,7 @@ impl EtcdApi {
 
     /// Counts the outcome of a range request in the metrics, and returns the answer unchanged.
     pub(super) fn count_outcome<T>(&self, answer: Result<T, Status>) -> Result<T, Status> {
-        let outcome = answer.as_ref().map_or_else(errors::outcome, |_| RangeOutcome::Answered);
+        let outcome = answer.as_ref().map_or_else(errors::range_outcome, |_| RangeOutcome::Answered);
         self.handle.etcd_counts().add_range(outcome);
         answer
     }

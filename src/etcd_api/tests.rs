@@ -25,7 +25,7 @@ impl InMemoryMirror {
     pub(super) fn new() -> Self {
         let start = Sequence(1);
         let feed = Feed::starting_at(start, Retention { age_max: Duration::from_secs(60), count_max: 100 });
-        let published = MirrorSnapshot { view: View::starting_at(start), feed, epoch: Epoch(7), earlier: Arc::default() };
+        let published = MirrorSnapshot { view: View::starting_at(start), feed, epoch: Epoch(7), earlier_runs: Arc::default() };
         let (publisher, subscriber) = snapshot_channel(published.clone());
         let handle = Handle::new(ProcessState::without_clusters(watch::channel(Some(subscriber)).1));
         Self { published, publisher, handle }

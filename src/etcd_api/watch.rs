@@ -37,7 +37,7 @@ use watcher::{CreateRefusal, WatchEvents, Watcher, event_bytes};
 const RESPONSE_QUEUE_LENGTH_MAX: usize = 2;
 
 /// Maximum number of watches per stream. An agent has at most six for each of 511 clusters.
-const WATCHES_MAX: usize = 8_192;
+const WATCHES_PER_STREAM_MAX: usize = 8_192;
 
 /// Maximum bytes of `key` and `range_end` of a watch together. Same as etcd's limit for a request
 /// (`--max-request-bytes`, 1.5 MiB).
@@ -207,8 +207,8 @@ impl WatchStream {
         match &request {
             PbWatchRequestUnion::CreateRequest(create) => {
                 let reading = self.reading()?;
-                let watcher = if self.watchers.len() >= WATCHES_MAX {
-                    Err(CreateRefusal("this stream has the maximum number of watches".to_owned()))
+                let watcher = if self.watchers.len() >= WATCHES_PER_STREAM_MAX {
+                    Err(CreateRefusal(format!("this stream has the maximum of {WATCHES_PER_STREAM_MAX} watches: open another stream")))
                 } else {
                     self.reserve_memory(create.key.len() + create.range_end.len()).and_then(|memory| {
                         let open = self.api.handle.etcd_counts().watchers.open();
@@ -260,10 +260,10 @@ impl WatchStream {
                 let id = if requested_id == 0 { self.next_free_id() } else { requested_id };
                 self.send(PbWatchResponse { created: true, ..self.response_about(id)? }).await?;
                 let reading = self.reading()?;
-                if let Err(lowest) = reading.check_raw_position(watcher.sent()) {
+                if let Err(lowest) = reading.check_raw_position(watcher.sent_up_to()) {
                     return self.send_compacted(id, &reading, lowest).await;
                 }
-                self.lowest_sent = self.lowest_sent.min(watcher.sent());
+                self.lowest_sent = self.lowest_sent.min(watcher.sent_up_to());
                 self.watchers.insert(id, watcher);
                 Ok(())
             }
@@ -311,7 +311,7 @@ impl WatchStream {
                 WatchEvents::Ready(events) if events.is_empty() => {}
                 WatchEvents::Ready(events) => {
                     has_sent = true;
-                    let sent = self.watchers.get(&id).map_or(head, Watcher::sent);
+                    let sent = self.watchers.get(&id).map_or(head, Watcher::sent_up_to);
                     let header = Some(header(&reading, to_revision(sent)));
                     self.send(PbWatchResponse { header, watch_id: id, events, ..PbWatchResponse::default() }).await?;
                 }
@@ -321,7 +321,7 @@ impl WatchStream {
                 }
             }
         }
-        self.lowest_sent = self.watchers.values().map(Watcher::sent).min().unwrap_or(Sequence(u64::MAX));
+        self.lowest_sent = self.watchers.values().map(Watcher::sent_up_to).min().unwrap_or(Sequence(u64::MAX));
         Ok(has_sent)
     }
 
@@ -351,7 +351,7 @@ impl WatchStream {
         let mut due: Vec<(i64, Sequence)> = Vec::new();
         for (id, watcher) in &mut self.watchers {
             if watcher.is_progress_due() && watcher.is_current(&reading) {
-                due.push((*id, watcher.sent().min(head)));
+                due.push((*id, watcher.sent_up_to().min(head)));
             }
         }
         for (watch_id, sent) in due {

@@ -102,7 +102,7 @@ impl Version {
     }
 
     /// Creates a version of an object that meshkeep created itself and that has no bytes. The
-    /// object is retained, and counts like bytes.
+    /// object is kept for good, and its footprint counts as the version's bytes.
     #[must_use]
     pub fn of_own_object(object: Arc<Object>) -> Self {
         let byte_count = object.footprint();
@@ -128,7 +128,7 @@ impl Version {
             return bytes;
         }
         let mut packed = self.packed_row();
-        // the version stays packed until the bytes are set
+        // the lock is held until the bytes are set, so that nobody sees a version with neither
         self.bytes
             .get_or_init(|| packed.take().map_or_else(VersionBytes::default, |(chunk, row)| VersionBytes::from_record(&chunk.record(row))))
     }

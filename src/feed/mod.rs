@@ -29,15 +29,16 @@ pub const RING_LENGTH_MAX: usize = 16_384;
 ///
 /// It allows 4 KiB for each of [`RING_LENGTH_MAX`] announcements, so only services and endpoint
 /// slices can reach it. An announcement of a service with 5,000 backends has about 0.8 MB for its
-/// old and new value. The ring has capacity for 80 of them, which an etcd that accepts 10 MB/s
-/// receives in 3 s. The newest announcement is always kept.
+/// old and new value. The ring has capacity for 80 of them. Only their new values (0.4 MB each) are
+/// written to etcd, which takes 3 s at 10 MB/s. The newest announcement is always kept.
 pub const RING_BYTES_MAX: usize = 64 << 20;
 
 /// Maximum size of the decoded objects that the newest announcements keep.
 ///
-/// The two objects of an ipcache entry or an identity change have about 0.5 KB, so the newest 8,000
-/// announcements keep theirs. That is the largest number of changes that wait for a stream before
-/// they are merged. The objects of older announcements are decoded on demand.
+/// The old and the new object of a change to an ipcache entry or an identity use about 0.5 KB
+/// together, so the newest 8,000 announcements keep theirs. That is the largest number of changes
+/// that wait for a stream before they are merged. The objects of older announcements are decoded on
+/// demand.
 pub const RING_OBJECT_BYTES_MAX: usize = 4 << 20;
 
 /// Maximum number of tombstones of node-derived entries that are searched for one address. The keys

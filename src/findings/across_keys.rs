@@ -57,7 +57,7 @@ pub(crate) fn describe(finding: &handle::Finding, survey: &FindingIndex, reading
         }
         handle::Finding::ServiceTooLarge(service) => service_too_large_finding(finding, service, survey, reading)?,
     };
-    Some(FindingObject { count: survey.entry_count(finding), since: survey.since(finding).map(rfc3339), ..described })
+    Some(FindingObject { count: survey.entry_count(finding), since: survey.detected_at(finding).map(rfc3339), ..described })
 }
 
 /// Returns the finding about a host that is no node. The host may be a node of any cluster, so
@@ -124,10 +124,10 @@ fn prefix_text(prefix: ObjectPrefix) -> String {
     if prefix.host { prefix.net.addr().to_string() } else { prefix.net.to_string() }
 }
 
-/// Returns those of the possible findings that exist, with their texts.
+/// Describes those of `findings` that the survey has.
 pub(crate) fn describe_existing(findings: &[handle::Finding], survey: &FindingIndex, reading: &Reading) -> Vec<FindingObject> {
     let unread = UnreadNodes::new(reading);
-    findings.iter().filter(|finding| survey.has(finding)).filter_map(|finding| describe(finding, survey, reading, &unread)).collect()
+    findings.iter().filter(|finding| survey.contains(finding)).filter_map(|finding| describe(finding, survey, reading, &unread)).collect()
 }
 
 /// Returns the namespace and the name in the key of a service or endpoint slice.

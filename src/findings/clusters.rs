@@ -20,9 +20,9 @@ pub(super) const LISTING_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// Time for which a revision that went back is reported.
 ///
-/// The state itself is over at once; an operator reacts within an hour. If several etcds are behind
-/// one address, it happens again with each connection.
-const WENT_BACK_REPORTED_MAX: Duration = Duration::from_secs(3_600);
+/// The state itself lasts only a moment, and an operator reacts within an hour. If several etcds
+/// are behind one address, it happens again with each connection.
+const ROLLBACK_REPORTED_MAX: Duration = Duration::from_secs(3_600);
 
 /// Returns the findings about all clusters.
 pub(super) fn cluster_findings(reading: &Reading) -> Vec<FindingObject> {
@@ -147,7 +147,7 @@ fn config_findings(name: &ClusterName, status: &ClusterStatus) -> Vec<FindingObj
         findings.push(cluster_finding(FindingKind::ClusterTooLarge, name, format!("{name} is not read: {excess}")));
     }
     if let Some(RevisionRollback { error, count, last }) =
-        status.revision_rollback.as_ref().filter(|one| one.last.elapsed() < WENT_BACK_REPORTED_MAX)
+        status.revision_rollback.as_ref().filter(|one| one.last.elapsed() < ROLLBACK_REPORTED_MAX)
     {
         let detail = format!(
             "{error}; meshkeep reads {name} again each time ({count} since the start), and agents may have older data than they expect"

@@ -12,12 +12,12 @@ use super::{FindingSources, current_findings};
 /// Interval between two detections. One over 255 clusters takes some milliseconds.
 const DETECTION_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Pause after a detection, as a multiple of the time that it took. It bounds detection to a
+/// Pause after a detection, as a multiple of the time that it took. It limits detection to a
 /// twentieth of a core.
 const PAUSE_PER_DETECTION: u32 = 20;
 
-/// Detects findings until it is dropped or the committer has ended. Without it, the start of a
-/// finding would be the time of the first request that sees it.
+/// Detects findings until it is dropped or the committer has ended. Without this task, a finding
+/// would start at the first request that sees it.
 pub(crate) async fn detect_findings(sources: FindingSources) {
     let mut publisher = FindingPublisher::default();
     loop {
@@ -34,8 +34,8 @@ pub(crate) async fn detect_findings(sources: FindingSources) {
                 }
                 (changes, publisher)
             };
-            let Ok((changes, after)) = spawn_blocking(detect).await else { return };
-            publisher = after;
+            let Ok((changes, returned)) = spawn_blocking(detect).await else { return };
+            publisher = returned;
             let duration = started.elapsed();
             if !changes.is_empty() && sources.handle.send_findings(changes).await.is_err() {
                 return;

@@ -39,7 +39,7 @@ pub(super) fn process_findings(sources: &FindingSources) -> Vec<FindingObject> {
             findings.push(FindingObject { advice, ..unwritable(format!("meshkeep no longer writes the store: {error}")) });
         }
     }
-    let losses = handle.store().losses;
+    let losses = handle.store_report().losses;
     if !losses.is_empty() {
         let detail = format!("the store was damaged before the start: {}", losses.join("; "));
         findings.push(FindingObject::new(FindingKind::StoreLosses, "", NO_CLUSTERS, detail));

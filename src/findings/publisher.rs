@@ -1,9 +1,10 @@
 //! Publishes findings to the change stream (`kind=problem`).
 //!
 //! [`FindingPublisher`] compares the current findings with those that it published last, and
-//! returns one change for each finding that is new, differs or is over. The comparison runs at
-//! intervals (`lookout`), so changes that only time makes, such as a certificate that is about to
-//! expire, are published too, and a finding that begins and ends between two comparisons is not.
+//! returns one change for each finding that is new, changed or resolved. The comparison runs at
+//! intervals (`detector`). It therefore also publishes changes that only the passage of time
+//! causes, such as a certificate that is about to expire, and does not publish a finding that
+//! begins and ends between two comparisons.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,15 +14,15 @@ use super::{PUBLISHED_BYTES_MAX, PUBLISHED_COUNT_MAX, UnreadNodes, describe};
 use crate::handle::{FindingIndex, Reading};
 use crate::model::{EntryKey, FindingChange, FindingObject, Object};
 
-/// Maximum number of changes that one comparison publishes. It bounds the tombstones per second of
-/// findings that begin and end all the time. The largest set is published within 16 s.
+/// Maximum number of changes that one comparison publishes. It limits the tombstones per second if
+/// findings begin and end all the time. The largest set is published within 16 s.
 const CHANGES_MAX: usize = 512;
 
-/// Minimum age of a finding across keys. Keys that refer to each other arrive over different
-/// watches, and one may be a moment later than the other.
-const LASTING_MIN: Duration = Duration::from_secs(1);
+/// Minimum age at which a finding across keys is published. Keys that refer to each other arrive
+/// over different watches, and one may be a moment later than the other.
+const PUBLISHED_AGE_MIN: Duration = Duration::from_secs(1);
 
-/// Findings that were published and are not over.
+/// Findings that were published and are not resolved.
 #[derive(Debug, Default)]
 pub(crate) struct FindingPublisher {
     published: BTreeMap<EntryKey, Arc<Object>>,
@@ -38,7 +39,7 @@ pub(crate) struct FindingSet {
 
 impl FindingSet {
     /// Collects the findings about clusters and this process, then those across keys that are at
-    /// least [`LASTING_MIN`] old.
+    /// least [`PUBLISHED_AGE_MIN`] old.
     pub(crate) fn collect(current: Vec<FindingObject>, survey: Option<&FindingIndex>, reading: &Reading, now: SystemTime) -> Self {
         let mut found = Self::default();
         let (mut omitted_count, total) =
@@ -47,11 +48,11 @@ impl FindingSet {
             omitted_count += u64::from(!found.insert(finding));
         }
         let Some(survey) = survey else { return Self { omitted_count, ..found } };
-        let is_lasting = |finding: &&crate::handle::Finding| {
-            survey.since(finding).is_some_and(|since| now.duration_since(since).is_ok_and(|age| age >= LASTING_MIN))
+        let is_old_enough = |finding: &&crate::handle::Finding| {
+            survey.detected_at(finding).is_some_and(|since| now.duration_since(since).is_ok_and(|age| age >= PUBLISHED_AGE_MIN))
         };
         let unread = UnreadNodes::new(reading);
-        for finding in survey.findings_from(None).filter(is_lasting) {
+        for finding in survey.findings_from(None).filter(is_old_enough) {
             if let Some(finding) = describe(finding, survey, reading, &unread)
                 && !found.insert(finding)
             {
@@ -80,8 +81,8 @@ impl FindingPublisher {
         &self.published
     }
 
-    /// Returns up to [`CHANGES_MAX`] changes that lead from the published findings to `found`,
-    /// those that end a finding first, and counts them as published.
+    /// Returns up to [`CHANGES_MAX`] changes from the published findings to `found`, resolved
+    /// findings first, and records them as published.
     pub(crate) fn changes(&mut self, found: FindingSet) -> Vec<FindingChange> {
         let resolved: Vec<EntryKey> =
             self.published.keys().filter(|key| !found.by_key.contains_key(key)).take(CHANGES_MAX).cloned().collect();

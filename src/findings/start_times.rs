@@ -51,7 +51,7 @@ mod tests {
     use crate::model::FindingKind;
 
     #[test]
-    fn a_finding_is_there_since_it_was_seen_first_until_it_is_over() {
+    fn a_finding_keeps_its_start_time_until_it_is_resolved() {
         let start_times = FindingStartTimes::default();
         let record = |present: bool| {
             let mut findings: Vec<FindingObject> =

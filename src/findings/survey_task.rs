@@ -18,12 +18,12 @@ use crate::handle::{FindingIndex, FindingIndexBuilder, Handle, Reading};
 /// scan of a million keys takes a core about a second.
 const FIRST_SCAN_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// Maximum time that a request waits for the newest changes. Usually some milliseconds, more only
-/// while thousands of keys change at once.
+/// Maximum time that a request waits for the newest changes. The wait is usually some milliseconds,
+/// and longer only while thousands of keys change at once.
 const CHANGES_WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// Interval between two scans of changes if no request waits. At 5,000 changes/s a scan has some
-/// 500 changes, which share copied nodes.
+/// Interval between two scans of changes if no request waits. At 5,000 changes/s, a scan applies
+/// some 500 changes together, so that they share copied tree nodes.
 const SCAN_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Maximum pause after a long scan. While a million keys arrive, other work gets half of the core.
@@ -39,7 +39,7 @@ pub(crate) struct SurveyHandle {
     _tasks: Arc<JoinSet<()>>,
 }
 
-/// The survey as a request gets it.
+/// Survey for one request.
 #[derive(Debug)]
 pub(crate) struct CurrentSurvey {
     /// The newest survey; `None` before the first scan is complete.
@@ -79,8 +79,8 @@ impl SurveyHandle {
         let is_current = |survey: &Option<FindingIndex>| survey.as_ref().is_some_and(|survey| survey.position() >= position);
         let wait_max = if newest.borrow().is_some() { CHANGES_WAIT_MAX } else { FIRST_SCAN_WAIT_MAX };
         self.refresh.notify_one();
-        let waited = tokio::time::timeout(wait_max, newest.wait_for(is_current)).await;
-        let is_complete = waited.is_ok_and(|found| found.is_ok());
+        let wait_result = tokio::time::timeout(wait_max, newest.wait_for(is_current)).await;
+        let is_complete = wait_result.is_ok_and(|survey| survey.is_ok());
         let survey = newest.borrow().clone();
         CurrentSurvey { survey, is_complete }
     }

@@ -1,5 +1,5 @@
 //! Index of the problems that only a comparison of keys shows, such as references to missing keys
-//! and conflicts between clusters, and of services by backend address.
+//! and conflicts between clusters. It also finds services by backend address.
 //!
 //! A [`FindingIndex`] is built once from a whole snapshot. Later it is updated with the changes up
 //! to a newer snapshot. Both are done piece by piece ([`FindingIndexBuilder`]). The index keeps
@@ -34,7 +34,7 @@ use backends::BackendIndex;
 use pod_cidrs::PodCidrs;
 use slice_bytes::SliceBytes;
 
-/// Findings of one snapshot that compare keys. A clone is a cheap snapshot.
+/// Findings of one snapshot that result from comparing keys. A clone is a cheap snapshot.
 #[derive(Debug, Clone)]
 pub struct FindingIndex {
     /// Snapshot up to which changes were read.
@@ -66,7 +66,7 @@ impl FindingIndex {
 
     /// Returns whether a finding is current.
     #[must_use]
-    pub fn has(&self, finding: &Finding) -> bool {
+    pub fn contains(&self, finding: &Finding) -> bool {
         self.findings.contains_key(finding)
     }
 
@@ -78,7 +78,7 @@ impl FindingIndex {
 
     /// Returns the time at which this process detected a current finding.
     #[must_use]
-    pub fn since(&self, finding: &Finding) -> Option<SystemTime> {
+    pub fn detected_at(&self, finding: &Finding) -> Option<SystemTime> {
         self.findings.get(finding).copied()
     }
 
@@ -228,7 +228,7 @@ impl FindingIndex {
     }
 
     fn set_finding(&mut self, finding: Finding, is_current: bool) {
-        let was_current = self.has(&finding);
+        let was_current = self.contains(&finding);
         let count = self.counts.entry(finding.kind()).or_default();
         if is_current && !was_current {
             *count += 1;
@@ -259,7 +259,7 @@ impl FindingIndex {
             Finding::ExportConflict(service) => view.merged_exports(service).is_some_and(|exports| !exports.conflicts.is_empty()),
             Finding::IdentityOutOfRange(key) => self.reading.identity_out_of_range(key).is_some(),
             Finding::ServiceTooLarge(service) => self.slice_bytes.total(service) > self.reading.service_bytes_max(),
-            Finding::OverlappingNodePodCidr(_) | Finding::OverlappingPodCidr(_) => self.has(finding),
+            Finding::OverlappingNodePodCidr(_) | Finding::OverlappingPodCidr(_) => self.contains(finding),
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Sends findings and heartbeats to the committer. The tasks that make them (`findings/detector`,
-//! `etcd_api`) otherwise only read the mirror, so the handle sends no other commands.
+//! `etcd_api`) only read the mirror otherwise; the handle offers them no other command.
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,10 +1,10 @@
 //! Position of a reader in the order of changes, and the changes that the reader lacks.
 //!
-//! Streams, watches of the etcd API, `reflect` and the survey follow the mirror in the same way.
-//! While the feed's ring reaches back to the position, [`Follower::each_change`] returns every
-//! change. A reader that is further behind gets the newest state of each changed key from
-//! [`Follower::newest_changes`]. If deletes since its position may be missing, it gets [`Expired`]
-//! and has to start again.
+//! Streams, watches of the etcd API, `reflect` and the builder of the finding index
+//! (`finding_index/builder.rs`) follow the mirror in the same way. While the feed's ring reaches
+//! back to the position, [`Follower::each_change`] returns every change. A reader that is further
+//! behind gets the newest state of each changed key from [`Follower::newest_changes`]. If deletes
+//! since its position may be missing, it gets [`Expired`] and has to start again.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub struct Follower {
 /// Error: deletes since the position may be missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expired {
-    /// Lowest position from which on all deletes are known.
+    /// Lowest position after which all deletes are known.
     pub lowest: Sequence,
 }
 
@@ -32,8 +32,8 @@ pub struct Expired {
 pub struct NewestChanges {
     /// Newest change of each key, in order of sequence.
     pub changes: Vec<(Sequence, LatestChange<LiveKey>)>,
-    /// Sequence up to which the changes are complete: that of the snapshot, or of the last change
-    /// if there are more.
+    /// Sequence up to which the changes are complete: the snapshot's head, or, if `count` cut the
+    /// list short, the last change returned.
     pub up_to: Sequence,
 }
 

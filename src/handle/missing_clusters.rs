@@ -93,7 +93,7 @@ impl Handle {
         if !state.readable {
             return None;
         }
-        let own = own.map(|own| format!(" except that of {own}, the own cluster, which is not mirrored")).unwrap_or_default();
+        let own = own.map(|own| format!(" except that of {own}, which is the own cluster and is not mirrored")).unwrap_or_default();
         Some(match (unusable.first_key_value(), unusable.len()) {
             (None, _) => format!("{directory} has no client file of a cluster{own}"),
             (Some((file, reason)), 1) => format!("the only client file in {directory}, {file}, cannot be used: {reason}"),

@@ -3,8 +3,8 @@
 //! A [`Handle`] provides [`Reading`]s: immutable snapshots that answer queries without waiting for
 //! the committer. While the store loads, a request for a reading waits for up to 2 s and then
 //! fails. A single query ([`Handle::reading_for`]) need not wait if the store can already answer
-//! it. A reading is never partial (docs/develop/invariants.md, 9). The mirror cannot be changed
-//! through a handle, except that findings and heartbeats are sent to the committer.
+//! it. A reading never gives a partial answer (docs/develop/invariants.md, 9). The mirror cannot be
+//! changed through a handle, except that findings and heartbeats are sent to the committer.
 
 mod answers;
 mod early;
@@ -224,7 +224,7 @@ impl Handle {
         self.with(|state| state.settings = settings.into())
     }
 
-    /// Sets the newest lines of the log.
+    /// Sets the buffer that keeps the newest log lines.
     #[must_use]
     pub fn with_log(self, log: LogTail) -> Self {
         self.with(|state| state.log = log)
@@ -333,7 +333,7 @@ impl Handle {
     pub fn step_times(&self) -> Vec<(&'static str, HistogramSnapshot)> {
         let loaded = self.0.process.loaded.borrow();
         let Some(marks) = loaded.as_ref().map(SnapshotReceiver::marks) else { return Vec::new() };
-        let stored = marks.stored().map(|stored| ("durable", stored.snapshot()));
+        let stored = marks.stored_times().map(|stored| ("durable", stored.snapshot()));
         [("commit", marks.commit.snapshot()), ("publish", marks.publish.snapshot())].into_iter().chain(stored).collect()
     }
 
@@ -372,13 +372,13 @@ impl Handle {
 
     /// Returns the report about the store as it was at the start.
     #[must_use]
-    pub fn store(&self) -> StoreReport {
+    pub fn store_report(&self) -> StoreReport {
         self.0.process.store.borrow().clone()
     }
 
     fn reading_from(&self, published: Arc<MirrorSnapshot>) -> Reading {
         let statuses = Arc::clone(&self.0.process.clusters.borrow());
         let reading = Reading::new(published, statuses).with_decoded_budget(self.0.decoded.clone());
-        reading.within(self.0.process.own_cluster.clone(), self.0.process.max_connected_clusters)
+        reading.with_mesh(self.0.process.own_cluster.clone(), self.0.process.max_connected_clusters)
     }
 }

@@ -21,7 +21,7 @@ pub enum RawChange {
     Put(RawRecord),
     /// The key was deleted.
     Delete(SmolStr),
-    /// An etcd has no such key.
+    /// The change concerns a key that etcd clients do not see.
     Nothing,
 }
 
@@ -36,7 +36,7 @@ impl Reading {
     #[must_use]
     pub fn lineage(&self) -> u64 {
         let published = self.published();
-        published.earlier.first().map_or(published.epoch, |first| first.epoch).0.max(1)
+        published.earlier_runs.first().map_or(published.epoch, |first| first.epoch).0.max(1)
     }
 
     /// Checks that a client at a position can get everything that changed since. All deletes since
@@ -60,13 +60,16 @@ impl Reading {
             return Err(feed.floor());
         }
         let is_recovered = position >= feed.start()
-            || published.earlier.iter().any(|span| span.began <= position && span.vouched.is_some_and(|vouched| position <= vouched));
+            || published
+                .earlier_runs
+                .iter()
+                .any(|span| span.start <= position && span.accepted_up_to.is_some_and(|accepted_up_to| position <= accepted_up_to));
         if is_recovered { Ok(()) } else { Err(lowest) }
     }
 
     /// Returns the current value of a key.
     #[must_use]
-    pub fn raw(&self, key: &str) -> Option<RawKey<'_>> {
+    pub fn raw_value(&self, key: &str) -> Option<RawKey<'_>> {
         self.published().view.raw_key(key)
     }
 
@@ -93,9 +96,9 @@ impl Reading {
     /// Adds the former values, as of sequence `after`, of the keys that pass `test` and have
     /// changed since.
     ///
-    /// Returns `None` if the former values are not known any more. Otherwise returns
-    /// `Some(Some(sequence))` to continue after `sequence` if the slice is over, or `Some(None)` at
-    /// the end.
+    /// Returns `Some(None)` if all were added, and `Some(Some(sequence))` if the slice is over; the
+    /// caller then continues after `sequence`. Returns `None` if the former values are not known
+    /// any more.
     #[must_use]
     pub fn collect_former_values(
         &self,

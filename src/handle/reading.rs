@@ -59,7 +59,7 @@ pub struct SourceMeta {
 
 /// Range of the positions that can be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FeedReading {
+pub struct PositionRange {
     /// Sequence of the newest change.
     pub head: Sequence,
     /// Oldest position that can be served.
@@ -130,7 +130,7 @@ impl Reading {
     }
 
     /// Sets the own cluster and the size of the mesh.
-    pub(super) fn within(self, own_cluster: Option<ClusterName>, max_connected_clusters: MaxConnectedClusters) -> Self {
+    pub(super) fn with_mesh(self, own_cluster: Option<ClusterName>, max_connected_clusters: MaxConnectedClusters) -> Self {
         Self { own_cluster, max_connected_clusters, ..self }
     }
 
@@ -171,7 +171,8 @@ impl Reading {
         self.published.view.record(key)
     }
 
-    /// Returns the keys of the sources that were refused and are not entries, in order.
+    /// Returns the refused keys of these clusters' etcds, which are not entries of the mirror, in
+    /// order. Returns those of all clusters if `clusters` is empty.
     #[must_use]
     pub fn refused(&self, clusters: &[ClusterName]) -> Vec<(ClusterName, RefusedKey)> {
         let wanted = self.statuses.iter().filter(|(name, _)| clusters.is_empty() || clusters.contains(name));
@@ -241,7 +242,7 @@ impl Reading {
         self.published.view.object_count(kind)
     }
 
-    /// Returns the number of names under which a cluster shares or exports a service.
+    /// Returns the number of services, by name, that at least one cluster shares or exports.
     #[must_use]
     pub fn global_service_count(&self) -> u64 {
         self.published.view.global_service_count()
@@ -257,9 +258,9 @@ impl Reading {
 
     /// Returns the range of positions that can be served.
     #[must_use]
-    pub fn feed(&self) -> FeedReading {
+    pub fn feed(&self) -> PositionRange {
         let feed = &self.published.feed;
-        FeedReading {
+        PositionRange {
             head: feed.head(),
             floor: feed.floor(),
             tombstone_count: feed.tombstone_count(),
@@ -336,8 +337,8 @@ impl Reading {
     pub fn sources<const COUNT: usize>(&self, cluster: &ClusterName, kinds: [Kind; COUNT]) -> [SourceMeta; COUNT] {
         let view = &self.published.view;
         let (record, phase) = (view.cluster(cluster), view.phase(cluster));
-        // copy only what is needed: the rest of a status may be large, and an answer may use
-        // hundreds
+        // copy only what is needed: the rest of a status may be large, and one answer may need the
+        // status of hundreds of clusters
         let contacts = self.statuses.get(cluster).map(|status| {
             let status = status.borrow();
             let age = status.last_contact.map(|contact| status.writer.age(contact, self.now));
@@ -357,8 +358,8 @@ impl Reading {
                 (Some(state), None) if state.entry_count == 0 => Origin::NeverRead,
                 (_, _) => Origin::Restored,
             };
-            // after a list, while entries that it did not confirm are checked, the cursor has
-            // revision 0
+            // between the end of a list and the check of the entries that the list did not confirm,
+            // the cursor has revision 0
             let revision = cursor.map(|cursor| cursor.revision).filter(|revision| revision.0 > 0);
             SourceMeta { cluster: cluster.clone(), kind, origin, phase, last_contact, last_heartbeat, age, revision, cached, held: false }
         })

@@ -113,7 +113,7 @@ impl Reading {
         let view = &self.published().view;
         let KeyPlan::Runs(runs) = &plan.keys else { return ScanEnd::Complete };
         for run in runs {
-            let Some(from) = run.from(start) else { continue };
+            let Some(from) = run.first_key_from(start) else { continue };
             for key in view.rejected_from(&from).take_while(|key| run.contains(key)) {
                 if slice.is_over() {
                     return ScanEnd::Paused(key.clone());
@@ -141,7 +141,7 @@ fn scan_runs(
     let KeyPlan::Runs(runs) = &plan.keys else { return ScanEnd::Complete };
     let hosts: Vec<IpAddr> = plan.filter.hosts.iter().flatten().map(|(_, ip)| *ip).collect();
     for run in runs {
-        let Some(from) = run.from(start) else { continue };
+        let Some(from) = run.first_key_from(start) else { continue };
         for live in view.live_keys_on(&from, &hosts) {
             let key = live.key();
             if !run.contains(&key) {

@@ -250,7 +250,7 @@ impl Subscription {
                 break;
             }
             scanned += piece.len();
-            let progress = batch.changes(&piece, |live| self.event_of_entry(live, view));
+            let progress = batch.encode_changes(&piece, |live| self.event_of_entry(live, view));
             self.count += progress.count;
             self.adjust_quota(progress, piece.len());
             next_item = piece.into_iter().nth(progress.scanned);
@@ -267,7 +267,8 @@ impl Subscription {
         Some(StreamEvent::Upsert { key: record.key.clone(), object, revision: Some(record.source.mod_revision), position: None })
     }
 
-    /// Reads the clusters after all entries, and then the findings if the filter names them.
+    /// Reads the objects that meshkeep makes itself, after all entries: the clusters, and then the
+    /// findings if the filter names them.
     fn scan_own_objects<T: Send>(&mut self, reading: &Reading, start: &EntryKey, batch: &mut EventBatch<T, impl EventEncoder<T>>) {
         let view = &reading.published().view;
         let findings = self.filter.asks_for_problems();
@@ -278,7 +279,7 @@ impl Subscription {
             if piece.is_empty() {
                 break;
             }
-            let progress = batch.changes(&piece, |(key, object)| {
+            let progress = batch.encode_changes(&piece, |(key, object)| {
                 let upsert =
                     || StreamEvent::Upsert { key: EntryKey::clone(key), object: Arc::clone(object), revision: None, position: None };
                 self.filter.matches(key, object).then(upsert)
@@ -327,7 +328,8 @@ impl Subscription {
         }
     }
 
-    /// Returns the event for a cluster, or for a finding, whose clusters may have changed.
+    /// Returns the event for a cluster or a finding. The clusters of a finding may have changed, so
+    /// it may no longer match.
     fn event_of_own_object(&self, key: EntryKey, position: Option<ReaderPosition>, reading: &Reading) -> Option<StreamEvent> {
         let object = reading.published().view.own_object(&key)?;
         if self.filter.matches(&key, object) {
@@ -371,7 +373,7 @@ impl Subscription {
             if piece.is_empty() {
                 return changes.len() - rest.len();
             }
-            let progress = batch.changes(piece, |change| event_of(self, change));
+            let progress = batch.encode_changes(piece, |change| event_of(self, change));
             self.count += progress.count;
             self.adjust_quota(progress, piece.len());
             rest = &rest[progress.scanned..];
@@ -429,8 +431,8 @@ fn check_servable(position: Position, filter: &Filter, reading: &Reading) -> Res
         // it is not known whether findings of an earlier run are resolved
         return Err(ResetReason::ForeignEpoch);
     } else {
-        let earlier = reading.published().earlier.iter().find(|span| span.epoch == position.epoch);
-        earlier.and_then(|span| span.vouched).ok_or(ResetReason::ForeignEpoch)?
+        let earlier = reading.published().earlier_runs.iter().find(|span| span.epoch == position.epoch);
+        earlier.and_then(|span| span.accepted_up_to).ok_or(ResetReason::ForeignEpoch)?
     };
     if position.sequence > newest {
         return Err(ResetReason::RolledBack);

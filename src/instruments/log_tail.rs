@@ -13,8 +13,8 @@ const LINES_MAX: usize = 1_000;
 /// kilobytes.
 const LINE_BYTES_MAX: usize = 4 << 10;
 
-/// Maximum bytes of all lines: enough for a quarter of [`LINES_MAX`] longest lines, or for five
-/// times as many usual ones.
+/// Maximum bytes of all lines: enough for a quarter of [`LINES_MAX`] lines of maximum length, or
+/// for five times [`LINES_MAX`] usual ones.
 const BYTES_MAX: usize = 1 << 20;
 
 /// Marker at the end of a truncated line.

@@ -1,8 +1,8 @@
 //! Instruments of the process: counters, histograms, the newest log lines, and limits on repeated
 //! log lines.
 //!
-//! Many threads share them, so they use atomics or short locks. Rooms write to them, and `/metrics`
-//! and the API read them.
+//! Many threads share them, so they use atomics or short locks. The other modules write to them,
+//! and `/metrics` and the API read them.
 
 mod etcd_counts;
 mod histogram;

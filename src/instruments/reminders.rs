@@ -1,7 +1,6 @@
-//! Reminders of conditions that stay broken, so that a log that is read an hour later still shows
-//! them.
+//! Reminders of problems that persist, so that a log that is read an hour later still shows them.
 //!
-//! A [`ReminderSchedule`] records when each condition broke and when it was last logged. The caller
+//! A [`ReminderSchedule`] records when each problem began and when it was last logged. The caller
 //! writes the log.
 
 use std::collections::BTreeMap;
@@ -11,39 +10,38 @@ use std::time::{Duration, Instant};
 /// lines an hour.
 pub const REMINDER_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Broken conditions by name. Holds exactly the names of the last call of
-/// [`ReminderSchedule::due`].
+/// Current problems by name. Holds exactly the names of the last call of [`ReminderSchedule::due`].
 #[derive(Debug)]
 pub struct ReminderSchedule<K> {
     interval: Duration,
-    broken: BTreeMap<K, BrokenCondition>,
+    problems: BTreeMap<K, PersistentProblem>,
 }
 
 #[derive(Debug)]
-struct BrokenCondition {
+struct PersistentProblem {
     since: Instant,
     last_reminder: Instant,
 }
 
 impl<K: Ord + Clone> ReminderSchedule<K> {
-    /// Creates a schedule without broken conditions.
+    /// Creates a schedule without problems.
     #[must_use]
     pub const fn new(interval: Duration) -> Self {
-        Self { interval, broken: BTreeMap::new() }
+        Self { interval, problems: BTreeMap::new() }
     }
 
-    /// Replaces the set of broken conditions. Returns those that need a reminder, with the time
-    /// since they broke. A new condition is not returned: the caller logged it when it broke.
-    pub fn due(&mut self, broken: impl IntoIterator<Item = K>, now: Instant) -> Vec<(K, Duration)> {
-        let mut before = std::mem::take(&mut self.broken);
+    /// Replaces the set of current problems. Returns those that need a reminder, with the time
+    /// since they began. A new problem is not returned: the caller logged it when it began.
+    pub fn due(&mut self, problems: impl IntoIterator<Item = K>, now: Instant) -> Vec<(K, Duration)> {
+        let mut before = std::mem::take(&mut self.problems);
         let mut due = Vec::new();
-        for name in broken {
-            let mut state = before.remove(&name).unwrap_or(BrokenCondition { since: now, last_reminder: now });
+        for name in problems {
+            let mut state = before.remove(&name).unwrap_or(PersistentProblem { since: now, last_reminder: now });
             if now.saturating_duration_since(state.last_reminder) >= self.interval {
                 due.push((name.clone(), now.saturating_duration_since(state.since)));
                 state.last_reminder = now;
             }
-            self.broken.insert(name, state);
+            self.problems.insert(name, state);
         }
         due
     }
@@ -54,15 +52,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn conditions_that_stay_broken_are_due_every_ten_minutes() {
+    fn problems_that_persist_are_due_every_ten_minutes() {
         let (mut reminders, start) = (ReminderSchedule::new(REMINDER_INTERVAL), Instant::now());
         let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
-        let mut at = |minute, broken: &[&'static str]| reminders.due(broken.iter().copied(), start + minutes(minute));
+        let mut at = |minute, problems: &[&'static str]| reminders.due(problems.iter().copied(), start + minutes(minute));
         assert_eq!(at(0, &["a", "b"]), []);
         assert_eq!(at(9, &["a", "b"]), []);
         assert_eq!(at(10, &["a", "b", "c"]), [("a", minutes(10)), ("b", minutes(10))]);
-        assert_eq!(at(11, &["a", "c"]), [], "b is no longer broken");
-        assert_eq!(at(19, &["a", "b", "c"]), [], "b has broken again");
+        assert_eq!(at(11, &["a", "c"]), [], "b has ended");
+        assert_eq!(at(19, &["a", "b", "c"]), [], "b has begun again");
         assert_eq!(at(20, &["a", "b", "c"]), [("a", minutes(20)), ("c", minutes(10))]);
         assert_eq!(at(29, &["b"]), [("b", minutes(10))]);
     }

@@ -57,7 +57,7 @@ pub enum Kind {
 #[derive(Debug)]
 struct KindProperties {
     kind: Kind,
-    index: usize,
+    mirrored_index: usize,
     base: &'static str,
     api_name: &'static str,
     list_name: &'static str,
@@ -71,21 +71,21 @@ struct KindProperties {
 
 impl KindProperties {
     /// Creates the row of a kind that meshkeep makes itself.
-    const fn generated(kind: Kind, index: usize, base: &'static str, api_name: &'static str) -> Self {
+    const fn generated(kind: Kind, mirrored_index: usize, base: &'static str, api_name: &'static str) -> Self {
         let (list_name, infix, listed_as) = ("", "", kind);
         let (unscoped, is_mirrored, is_namespaced, is_revocable) = (None, false, false, false);
-        Self { kind, index, base, api_name, list_name, infix, unscoped, listed_as, is_mirrored, is_namespaced, is_revocable }
+        Self { kind, mirrored_index, base, api_name, list_name, infix, unscoped, listed_as, is_mirrored, is_namespaced, is_revocable }
     }
 
     /// Creates the row of a mirrored kind.
-    const fn mirrored(kind: Kind, index: usize, base: &'static str, api_name: &'static str, list_name: &'static str) -> Self {
-        Self { is_mirrored: true, list_name, ..Self::generated(kind, index, base, api_name) }
+    const fn mirrored(kind: Kind, mirrored_index: usize, base: &'static str, api_name: &'static str, list_name: &'static str) -> Self {
+        Self { is_mirrored: true, list_name, ..Self::generated(kind, mirrored_index, base, api_name) }
     }
 
     /// Creates the row of a mirrored kind by which agents send traffic: services and their parts,
     /// which have namespaces.
-    const fn revocable(kind: Kind, index: usize, base: &'static str, api_name: &'static str, list_name: &'static str) -> Self {
-        Self { is_namespaced: true, is_revocable: true, ..Self::mirrored(kind, index, base, api_name, list_name) }
+    const fn revocable(kind: Kind, mirrored_index: usize, base: &'static str, api_name: &'static str, list_name: &'static str) -> Self {
+        Self { is_namespaced: true, is_revocable: true, ..Self::mirrored(kind, mirrored_index, base, api_name, list_name) }
     }
 }
 
@@ -107,7 +107,7 @@ const KIND_PROPERTIES: [KindProperties; 10] = [
     KindProperties::generated(Kind::Notice, 8, "notice", "notice"),
 ];
 
-// each row is at the index of its kind
+// each row is at the position of its enum value
 const _: () = {
     let mut index = 0;
     while index < KIND_PROPERTIES.len() {
@@ -169,7 +169,7 @@ impl Kind {
     /// records have an index beyond the end.
     #[must_use]
     pub const fn index(self) -> usize {
-        self.properties().index
+        self.properties().mirrored_index
     }
 
     /// Returns the kind that lists, filters and streams use: all ipcache entries have one kind,
@@ -193,8 +193,9 @@ impl Kind {
         self.properties().infix
     }
 
-    /// Returns the part that replaces the cluster's name in a cluster's own etcd; `None` if the
-    /// name itself is used. The name of an address space is `default` (`pkg/ipcache/kvstore.go`).
+    /// Returns the part between the base and the object's name in a cluster's own etcd; `None` if
+    /// it is the cluster's name. ipcache entries have the name of their address space there, which
+    /// is always `default` (`pkg/ipcache/kvstore.go`).
     pub(crate) const fn unscoped(self) -> Option<&'static str> {
         self.properties().unscoped
     }

@@ -16,7 +16,7 @@ pub enum RecordQuery {
     Network(IpNet),
     /// The identities with a number, one per cluster.
     Identity(u32),
-    /// The nodes that have an address.
+    /// The nodes with this address.
     NodeAt(IpAddr),
     /// The record of a key.
     Key(EntryKey),

@@ -58,7 +58,7 @@ pub(crate) fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     }
 }
 
-/// Appends a length and that many bytes.
+/// Appends a length and that many bytes, which need not be UTF-8. [`ByteReader::bytes`] reads them.
 pub(crate) fn put_text(out: &mut Vec<u8>, text: &[u8]) {
     put_varint(out, text.len() as u64);
     out.extend_from_slice(text);
@@ -134,12 +134,12 @@ impl<'a> ByteReader<'a> {
         self.bytes
     }
 
-    pub(crate) const fn left(&self) -> usize {
+    pub(crate) const fn remaining_length(&self) -> usize {
         self.bytes.len() - self.position
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
-        self.left() == 0
+        self.remaining_length() == 0
     }
 
     /// Returns the remaining bytes.
@@ -182,12 +182,12 @@ impl<'a> ByteReader<'a> {
     }
 
     /// Reads eight bytes, little-endian.
-    pub(crate) fn fixed(&mut self) -> Result<u64, DecodeError> {
+    pub(crate) fn read_u64(&mut self) -> Result<u64, DecodeError> {
         self.array().map(u64::from_le_bytes)
     }
 
     /// Reads eight bytes as a signed number, little-endian.
-    pub(crate) fn signed(&mut self) -> Result<i64, DecodeError> {
+    pub(crate) fn read_i64(&mut self) -> Result<i64, DecodeError> {
         self.array().map(i64::from_le_bytes)
     }
 

@@ -25,14 +25,16 @@ pub(super) struct ChunkData {
     pub(super) groups: Box<[ScopeGroup]>,
     pub(super) names: Column,
     pub(super) numbers: NumberColumns,
-    pub(super) addresses: Column,
+    /// Addresses of nodes, and names of global services.
+    pub(super) addresses_or_service: Column,
     pub(super) templates: Box<[Template]>,
     pub(super) verbatim: Column,
     extras: Box<[RecordExtra]>,
     /// Rows sorted by last sequence, computed on the first use.
     rows_by_sequence: OnceLock<Box<[u16]>>,
-    /// Numbers that a caller derives from all rows, computed on the first use ([`Chunk::noted`]).
-    noted: OnceLock<Box<[u32]>>,
+    /// Numbers that a caller derives from all rows, such as the hashes of all hosts. Computed on
+    /// the first use ([`Chunk::derived_numbers`]).
+    derived_numbers: OnceLock<Box<[u32]>>,
     /// Upper bound on the length of each value, in bytes.
     pub(super) value_length_max: usize,
 }
@@ -142,8 +144,9 @@ impl Chunk {
         EntryKey::new(group.kind, group.cluster.clone(), String::from_utf8_lossy(&name))
     }
 
-    /// Iterates over the scopes of the chunk: the rows and the cluster of each.
-    pub fn clusters(&self) -> impl Iterator<Item = (Range<usize>, &ClusterName)> {
+    /// Iterates over the scopes of the chunk: the rows and the cluster of each. A cluster occurs
+    /// once per kind.
+    pub fn scopes(&self) -> impl Iterator<Item = (Range<usize>, &ClusterName)> {
         self.0.groups.iter().filter(|group| group.start < group.end).map(|group| (group.start..group.end, &group.cluster))
     }
 
@@ -156,7 +159,7 @@ impl Chunk {
 
     /// Returns `false` if no row is held ([`SourceStamp::held`]). `true` may be wrong.
     #[must_use]
-    pub fn may_be_held(&self) -> bool {
+    pub fn may_have_held_rows(&self) -> bool {
         (flag::HELD..2 * flag::HELD).any(|flags| self.0.numbers.flags.may_contain(&self.0.bytes, flags))
     }
 
@@ -203,7 +206,7 @@ impl Chunk {
     /// difference.
     #[must_use]
     pub fn has_value(&self, row: usize, value: &[u8]) -> bool {
-        if self.0.numbers.digest.at(&self.0.bytes, row) != digest(value) {
+        if self.0.numbers.digest.get(&self.0.bytes, row) != digest(value) {
             return false;
         }
         let mut name = Vec::with_capacity(32);
@@ -215,19 +218,19 @@ impl Chunk {
     #[must_use]
     pub fn history(&self, row: usize) -> RecordHistory {
         let (numbers, bytes, last) = (&self.0.numbers, &self.0.bytes, self.last_sequence(row));
-        let created = Sequence(last.0.wrapping_sub(numbers.lifetime.at(bytes, row)));
-        RecordHistory { created, last, version: numbers.version.at(bytes, row) }
+        let created = Sequence(last.0.wrapping_sub(numbers.lifetime.get(bytes, row)));
+        RecordHistory { created, last, version: numbers.version.get(bytes, row) }
     }
 
     /// Decodes the record of a row.
     #[must_use]
     pub fn record(&self, row: usize) -> Record {
-        self.record_of(row, self.key(row))
+        self.record_with_key(row, self.key(row))
     }
 
     /// Decodes the record of a row whose key is already decoded.
     #[must_use]
-    pub fn record_of(&self, row: usize, key: EntryKey) -> Record {
+    pub fn record_with_key(&self, row: usize, key: EntryKey) -> Record {
         let packed = &self.0;
         let mut value = Vec::with_capacity(256);
         packed.append_value(row, key.name.as_bytes(), &mut value);
@@ -251,13 +254,13 @@ impl Chunk {
     #[must_use]
     pub fn last_sequence(&self, row: usize) -> Sequence {
         assert!(row < self.len(), "the row must exist in the chunk");
-        Sequence(self.0.numbers.last_sequence.at(&self.0.bytes, row))
+        Sequence(self.0.numbers.last_sequence.get(&self.0.bytes, row))
     }
 
     /// Returns the rows sorted by last sequence. The first call takes about 20 µs; the result uses
     /// 2 bytes per row.
     #[must_use]
-    pub fn by_sequence(&self) -> &[u16] {
+    pub fn rows_by_sequence(&self) -> &[u16] {
         self.0.rows_by_sequence.get_or_init(|| {
             let mut rows: Vec<u16> = (0..self.len()).map(|row| u16::try_from(row).unwrap_or(u16::MAX)).collect();
             rows.sort_by_cached_key(|row| self.last_sequence(usize::from(*row)));
@@ -268,8 +271,8 @@ impl Chunk {
     /// Returns the numbers that `derive` computes from all rows, sorted and without duplicates.
     /// Only the first call runs `derive`, which usually decodes every value. The result uses 4
     /// bytes per distinct number.
-    pub fn noted(&self, derive: impl FnOnce(&Self) -> Vec<u32>) -> &[u32] {
-        self.0.noted.get_or_init(|| {
+    pub fn derived_numbers(&self, derive: impl FnOnce(&Self) -> Vec<u32>) -> &[u32] {
+        self.0.derived_numbers.get_or_init(|| {
             let mut numbers = derive(self);
             numbers.sort_unstable();
             numbers.dedup();
@@ -281,15 +284,15 @@ impl Chunk {
     #[must_use]
     pub fn source(&self, row: usize) -> SourceStamp {
         let (numbers, bytes) = (&self.0.numbers, &self.0.bytes);
-        let (revision, lease) = (numbers.revision.at(bytes, row), numbers.lease.at(bytes, row));
-        let held = numbers.flags.at(bytes, row) & flag::HELD != 0;
+        let (revision, lease) = (numbers.revision.get(bytes, row), numbers.lease.get(bytes, row));
+        let held = numbers.flags.get(bytes, row) & flag::HELD != 0;
         SourceStamp { mod_revision: Revision(revision.cast_signed()), lease: LeaseId(lease.cast_signed()), held }
     }
 
     /// Returns `true` if the newest value of a row was rejected.
     #[must_use]
     pub fn is_rejected(&self, row: usize) -> bool {
-        self.0.numbers.flags.at(&self.0.bytes, row) & flag::REJECTION != 0
+        self.0.numbers.flags.get(&self.0.bytes, row) & flag::REJECTION != 0
     }
 
     /// Returns `false` if no ipcache entry of the chunk names the identity. `true` may be wrong.
@@ -302,13 +305,13 @@ impl Chunk {
     /// the row are known; 0 for other kinds.
     #[must_use]
     pub fn identity(&self, row: usize) -> u32 {
-        u32::try_from(self.0.numbers.identity.at(&self.0.bytes, row)).unwrap_or(0)
+        u32::try_from(self.0.numbers.identity.get(&self.0.bytes, row)).unwrap_or(0)
     }
 
     /// Returns `true` if the indexed fields of any row are [`IndexedFields::Unknown`].
     #[must_use]
     pub fn has_unknown_fields(&self) -> bool {
-        (0..self.len()).any(|row| self.0.numbers.flags.at(&self.0.bytes, row) & flag::INDEXED_FIELDS_MASK == flag::UNKNOWN)
+        (0..self.len()).any(|row| self.0.numbers.flags.get(&self.0.bytes, row) & flag::INDEXED_FIELDS_MASK == flag::UNKNOWN)
     }
 
     /// Returns the prefix of a row's last usable value, if the row is an ipcache entry and its
@@ -338,7 +341,7 @@ impl Chunk {
     #[must_use]
     pub fn indexed_fields(&self, row: usize) -> IndexedFields {
         let packed = &self.0;
-        match packed.numbers.flags.at(&packed.bytes, row) & flag::INDEXED_FIELDS_MASK {
+        match packed.numbers.flags.get(&packed.bytes, row) & flag::INDEXED_FIELDS_MASK {
             flag::USABLE => packed.usable_fields(row).unwrap_or(IndexedFields::Unknown),
             flag::NOTHING => IndexedFields::Nothing,
             _ => IndexedFields::Unknown,
@@ -352,23 +355,25 @@ impl ChunkData {
         if count == 0 {
             return Err(DecodeError::Field("count of records"));
         }
-        let max_sequence = Sequence(reader.fixed()?);
+        let max_sequence = Sequence(reader.read_u64()?);
         let groups = read_groups(reader, count)?;
         let names = Column::read(reader, count, 0)?;
         let numbers = NumberColumns::read(reader, count)?;
         let addresses = Column::read(reader, count, 0)?;
         let templates = read_templates(reader, count, numbers.template)?;
-        let verbatim_count = (0..count).filter(|row| numbers.template.at(bytes, *row) == 0).count();
+        let verbatim_count = (0..count).filter(|row| numbers.template.get(bytes, *row) == 0).count();
         let verbatim = Column::read(reader, verbatim_count, 0)?;
-        let flags = |row| numbers.flags.at(bytes, row);
+        let flags = |row| numbers.flags.get(bytes, row);
         let extras = read_extras(reader, count, flags)?;
         if !reader.is_empty() {
             return Err(DecodeError::Field("end"));
         }
-        let name_length_max = names.longest(0);
-        let value_length_max =
-            templates.iter().map(|template| template.longest(name_length_max)).fold(verbatim.longest(name_length_max), usize::max);
-        let (bytes, rows_by_sequence, noted) = (Arc::clone(bytes), OnceLock::new(), OnceLock::new());
+        let name_length_max = names.value_length_max(0);
+        let value_length_max = templates
+            .iter()
+            .map(|template| template.value_length_max(name_length_max))
+            .fold(verbatim.value_length_max(name_length_max), usize::max);
+        let (bytes, rows_by_sequence, derived_numbers) = (Arc::clone(bytes), OnceLock::new(), OnceLock::new());
         Ok(Self {
             bytes,
             count,
@@ -376,12 +381,12 @@ impl ChunkData {
             groups,
             names,
             numbers,
-            addresses,
+            addresses_or_service: addresses,
             templates,
             verbatim,
             extras,
             rows_by_sequence,
-            noted,
+            derived_numbers,
             value_length_max,
         })
     }
@@ -399,7 +404,7 @@ impl ChunkData {
         let bytes = &*self.bytes;
         let index = self.numbers.template.rank(bytes, row);
         let input = RowInput { bytes, name, index };
-        let template = usize::try_from(self.numbers.template.at(bytes, row)).unwrap_or(0);
+        let template = usize::try_from(self.numbers.template.get(bytes, row)).unwrap_or(0);
         let Some(template) = template.checked_sub(1).and_then(|template_index| self.templates.get(template_index)) else {
             return self.verbatim.append(input, out);
         };
@@ -414,7 +419,7 @@ impl ChunkData {
     fn has_value(&self, row: usize, name: &[u8], value: &[u8]) -> bool {
         let bytes = &*self.bytes;
         let input = RowInput { bytes, name, index: self.numbers.template.rank(bytes, row) };
-        let template = usize::try_from(self.numbers.template.at(bytes, row)).unwrap_or(0);
+        let template = usize::try_from(self.numbers.template.get(bytes, row)).unwrap_or(0);
         let (mut rest, mut part) = (Some(value), Vec::with_capacity(64));
         let Some(template) = template.checked_sub(1).and_then(|template_index| self.templates.get(template_index)) else {
             self.verbatim.append(input, &mut part);
@@ -451,7 +456,7 @@ impl ChunkData {
             Kind::Identity => self.name(row).parse().ok().map(IndexedFields::Identity),
             Kind::Node => Some(IndexedFields::Node { addresses: read_addresses(&self.addresses_or_service(row)) }),
             Kind::Ip | Kind::NodeIp => {
-                let identity = u32::try_from(self.numbers.identity.at(&self.bytes, row)).ok()?;
+                let identity = u32::try_from(self.numbers.identity.get(&self.bytes, row)).ok()?;
                 Some(IndexedFields::Ip { prefix: self.prefix(row)?, identity })
             }
         }
@@ -459,7 +464,7 @@ impl ChunkData {
 
     /// Returns `true` if the row's last usable value has indexed fields.
     fn is_usable(&self, row: usize) -> bool {
-        self.numbers.flags.at(&self.bytes, row) & flag::INDEXED_FIELDS_MASK == flag::USABLE
+        self.numbers.flags.get(&self.bytes, row) & flag::INDEXED_FIELDS_MASK == flag::USABLE
     }
 
     /// Returns the address in a row's key, if the row is an ipcache entry and its name is stored as
@@ -479,7 +484,7 @@ impl ChunkData {
 
     fn addresses_or_service(&self, row: usize) -> Vec<u8> {
         let mut packed = Vec::new();
-        self.addresses.append(RowInput { bytes: &self.bytes, name: &[], index: row }, &mut packed);
+        self.addresses_or_service.append(RowInput { bytes: &self.bytes, name: &[], index: row }, &mut packed);
         packed
     }
 

@@ -122,7 +122,7 @@ impl TextList {
     }
 
     /// Returns the length of the longest text, with the common prefix.
-    fn longest(self) -> usize {
+    fn value_length_max(self) -> usize {
         self.prefix.length() + self.longest as usize
     }
 
@@ -161,12 +161,12 @@ impl TextTable {
     }
 
     /// Returns the index of a row's text.
-    pub(super) fn entry(self, bytes: &[u8], index: usize) -> usize {
+    pub(super) fn text_index(self, bytes: &[u8], index: usize) -> usize {
         usize::try_from(fixed_number(bytes, self.start, self.width, index)).unwrap_or(0)
     }
 
     fn append(self, bytes: &[u8], index: usize, out: &mut Vec<u8>) {
-        self.texts.append(bytes, self.entry(bytes, index), out);
+        self.texts.append(bytes, self.text_index(bytes, index), out);
     }
 }
 
@@ -203,18 +203,18 @@ impl Column {
 
     /// Returns an upper bound on the length of a value, if names have at most `name_length_max`
     /// bytes. Rows that refer to an earlier column count as 0.
-    pub(super) fn longest(&self, name_length_max: usize) -> usize {
+    pub(super) fn value_length_max(&self, name_length_max: usize) -> usize {
         let form_max = match self.form {
             ColumnForm::Constant(span) => span.length(),
             ColumnForm::Name | ColumnForm::NameHead | ColumnForm::NameTail => name_length_max,
-            ColumnForm::Table(table) => table.texts.longest(),
+            ColumnForm::Table(table) => table.texts.value_length_max(),
             // u64::MAX
             ColumnForm::Decimal(_) => 20,
             // 255.255.255.255
             ColumnForm::Ipv4(_) => 15,
             ColumnForm::Uuid(_) => UUID_TEXT_LENGTH,
-            ColumnForm::Split(heads, tails) => heads.texts.longest() + 1 + tails.longest(),
-            ColumnForm::Texts(texts) => texts.longest(),
+            ColumnForm::Split(heads, tails) => heads.texts.value_length_max() + 1 + tails.value_length_max(),
+            ColumnForm::Texts(texts) => texts.value_length_max(),
             ColumnForm::Same(_) => 0,
         };
         self.exceptions.iter().map(|(_, span)| span.length()).fold(form_max, usize::max)
@@ -240,7 +240,7 @@ impl Column {
             ColumnForm::NameHead => out.extend_from_slice(name_head(name).unwrap_or_default()),
             ColumnForm::NameTail => out.extend_from_slice(name_tail(name).unwrap_or_default()),
             ColumnForm::Table(table) => table.append(bytes, index, out),
-            ColumnForm::Decimal(numbers) => append_decimal(numbers.at(bytes, index), out),
+            ColumnForm::Decimal(numbers) => append_decimal(numbers.get(bytes, index), out),
             ColumnForm::Ipv4(start) => append_ipv4(fixed_number(bytes, start, 4, index), out),
             ColumnForm::Uuid(start) => append_uuid(bytes, start as usize + index * 16, out),
             ColumnForm::Split(heads, tails) => {

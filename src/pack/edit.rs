@@ -9,7 +9,7 @@
 use super::byte_reader::{put_fixed, put_text, put_varint};
 use super::chunk::{Chunk, ChunkData};
 use super::column::{Column, RowInput};
-use super::encode::{addresses, flags, identity, literals, put_extra};
+use super::encode::{addresses_or_service, flags, identity, literals, put_extra};
 use super::form_choice::{ColumnValues, put_column};
 use super::indexed_fields::{IndexedFields, kind_number};
 use super::number_column::{NumberColumn, put_numbers};
@@ -27,8 +27,8 @@ const EDITED_ROWS_MIN: usize = 64;
 /// edit (docs/develop/measurements.md §6), so it adds a third to the cost of edits.
 const EDITS_PER_BUILD: u8 = 16;
 
-/// Minimum number of records per value that could have a template but has none. With more such
-/// values, a new template may be worthwhile.
+/// An edit is refused if more than one row in this many could have a template but has none. A new
+/// template may then be worthwhile.
 const ROWS_PER_MISFIT: usize = 64;
 
 /// A change of one row of a chunk.
@@ -92,7 +92,7 @@ struct NewRecord<'a> {
     cells: Vec<&'a [u8]>,
 }
 
-/// Rows of the new chunk, as pieces of the old chunk and new records.
+/// Rows of the new chunk, as parts of the old chunk and new records.
 #[derive(Default)]
 struct EditLayout {
     /// Rows of the new chunk. A replaced row is new.
@@ -224,8 +224,8 @@ impl<'a> ChunkEditor<'a> {
             old.push(row);
         }
         let mut templates = Vec::with_capacity(self.layout.rows.count());
-        for piece in self.layout.rows.pieces() {
-            match piece {
+        for part in self.layout.rows.parts() {
+            match part {
                 SplicePart::Kept(rows) => {
                     for row in rows.clone() {
                         by_template[template_of(row)].plan.keep(ranks[row]..ranks[row] + 1);
@@ -257,9 +257,9 @@ impl<'a> ChunkEditor<'a> {
         let verbatim = by_template
             .iter()
             .take(1)
-            .flat_map(|(_, template_rows)| template_rows.plan.pieces().iter().map(move |piece| (template_rows, piece)));
-        for (template_rows, piece) in verbatim {
-            match piece {
+            .flat_map(|(_, template_rows)| template_rows.plan.parts().iter().map(move |part| (template_rows, part)));
+        for (template_rows, part) in verbatim {
+            match part {
                 SplicePart::Kept(rows) => {
                     for index in rows.clone() {
                         value.clear();
@@ -294,11 +294,11 @@ impl<'a> ChunkEditor<'a> {
         );
         self.put_number_columns(&mut out, &last);
         put_numbers(&mut out, templates);
-        let values: Vec<Vec<u8>> = self.new_records.iter().map(|new| addresses(new.fields)).collect();
+        let values: Vec<Vec<u8>> = self.new_records.iter().map(|new| addresses_or_service(new.fields)).collect();
         let values: Vec<&[u8]> = values.iter().map(Vec::as_slice).collect();
         self.put_plain(
             &mut out,
-            &packed.addresses,
+            &packed.addresses_or_service,
             packed.count,
             &Splice { bytes: &packed.bytes, plan: rows, values: &values, names: &[] },
         );
@@ -349,8 +349,8 @@ impl<'a> ChunkEditor<'a> {
             Some((last_kind, last, counted)) if *last_kind == kind && *last == cluster => *counted += count,
             Some(_) | None => groups.push((kind, cluster, count)),
         };
-        for piece in self.layout.rows.pieces() {
-            match piece {
+        for part in self.layout.rows.parts() {
+            match part {
                 SplicePart::Kept(rows) => {
                     let mut start = rows.start;
                     while start < rows.end {
@@ -413,8 +413,8 @@ impl<'a> ChunkEditor<'a> {
     }
 
     fn put_extras(&self, out: &mut Vec<u8>) {
-        for piece in self.layout.rows.pieces() {
-            match piece {
+        for part in self.layout.rows.parts() {
+            match part {
                 SplicePart::Kept(rows) => {
                     for extra in self.packed.extras_in(rows.clone()) {
                         put_extra(out, extra.good_value.map(|span| span.slice(&self.packed.bytes)), extra.rejection.as_ref());
@@ -432,8 +432,8 @@ impl<'a> ChunkEditor<'a> {
 /// Returns all values of a column back to back, and the length of each.
 fn concat_values(splice: &Splice<'_, '_>, mut old: impl FnMut(usize, &mut Vec<u8>)) -> (Vec<u8>, Vec<usize>) {
     let (mut bytes, mut lengths) = (Vec::new(), Vec::with_capacity(splice.plan.count()));
-    for piece in splice.plan.pieces() {
-        match piece {
+    for part in splice.plan.parts() {
+        match part {
             SplicePart::Kept(rows) => {
                 for row in rows.clone() {
                     let start = bytes.len();

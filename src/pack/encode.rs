@@ -41,7 +41,7 @@ pub(super) fn encode(rows: &[(&Record, IndexedFields)]) -> Vec<u8> {
     put_numbers(&mut out, &flags);
     let identities: Vec<u64> = rows.iter().map(|(_, fields)| identity(fields)).collect();
     put_numbers(&mut out, &identities);
-    let addresses: Vec<Vec<u8>> = rows.iter().map(|(_, fields)| addresses(fields)).collect();
+    let addresses: Vec<Vec<u8>> = rows.iter().map(|(_, fields)| addresses_or_service(fields)).collect();
     put_values(&mut out, records, &names, &addresses);
     for record in records {
         put_extra(&mut out, record.good_value.as_deref(), record.rejection.as_ref());
@@ -100,8 +100,9 @@ pub(super) fn identity(fields: &IndexedFields) -> u64 {
     }
 }
 
-/// Returns the addresses of a node, or the name of the global service that an entry contributes to.
-pub(super) fn addresses(fields: &IndexedFields) -> Vec<u8> {
+/// Returns the packed addresses of a node, or the name of the global service that an entry
+/// contributes to. Both are stored in one column.
+pub(super) fn addresses_or_service(fields: &IndexedFields) -> Vec<u8> {
     let addresses = match fields {
         IndexedFields::Node { addresses } => addresses,
         IndexedFields::Service(Some(service)) => return service.as_bytes().to_vec(),

@@ -82,7 +82,7 @@ impl NumberColumn {
     pub(super) fn read(reader: &mut ByteReader<'_>, count: usize) -> Result<Self, DecodeError> {
         match reader.byte()? {
             PLAIN => {
-                let least = reader.fixed()?;
+                let least = reader.read_u64()?;
                 let width = reader.width()?;
                 Ok(Self::Plain { least, start: reader.numbers(count, width)?, width })
             }
@@ -104,7 +104,7 @@ impl NumberColumn {
     }
 
     /// Returns the number at an index, which must be below the count.
-    pub(super) fn at(self, bytes: &[u8], index: usize) -> u64 {
+    pub(super) fn get(self, bytes: &[u8], index: usize) -> u64 {
         match self {
             Self::Plain { least, start, width } => least.wrapping_add(fixed_number(bytes, start, width, index)),
             Self::Table { table, start, width, .. } => {
@@ -150,8 +150,8 @@ impl NumberColumn {
                 rows.iter().filter(|row| **row == wanted).count()
             }
             Self::Plain { .. } | Self::Table { .. } => {
-                let wanted = self.at(bytes, index);
-                (0..index).filter(|row| self.at(bytes, *row) == wanted).count()
+                let wanted = self.get(bytes, index);
+                (0..index).filter(|row| self.get(bytes, *row) == wanted).count()
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Properties of single rows. An announcement keeps a chunk and a row, and decodes the record only
-//! if a reader needs it.
+//! Properties of single rows, for announcements. An announcement keeps a chunk and a row instead of
+//! a record, and decodes the record only if a reader needs it.
 
 use super::chunk::Chunk;
 

@@ -49,11 +49,11 @@ pub(super) struct RecordExtra {
 impl Template {
     /// Returns an upper bound on the length of a value, if names have at most `name_length_max`
     /// bytes.
-    pub(super) fn longest(&self, name_length_max: usize) -> usize {
+    pub(super) fn value_length_max(&self, name_length_max: usize) -> usize {
         let mut columns: Vec<usize> = Vec::with_capacity(self.columns.len());
         for column in &self.columns {
             let earlier = if let ColumnForm::Same(earlier) = column.form { columns.get(earlier as usize).copied() } else { None };
-            columns.push(column.longest(name_length_max).max(earlier.unwrap_or(0)));
+            columns.push(column.value_length_max(name_length_max).max(earlier.unwrap_or(0)));
         }
         self.literals.iter().map(|literal| literal.length()).sum::<usize>() + columns.iter().sum::<usize>()
     }
@@ -103,7 +103,7 @@ pub(super) fn read_templates(reader: &mut ByteReader<'_>, count: usize, template
     let length = reader.count(TEMPLATES_MAX)?;
     let mut rows = vec![0; length + 1];
     for row in 0..count {
-        let number = usize::try_from(template.at(reader.all(), row)).unwrap_or(usize::MAX);
+        let number = usize::try_from(template.get(reader.all(), row)).unwrap_or(usize::MAX);
         *rows.get_mut(number).ok_or(DecodeError::Field("template"))? += 1;
     }
     let mut templates = Vec::new();

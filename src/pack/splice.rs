@@ -27,7 +27,7 @@ pub(super) enum SplicePart {
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct SplicePlan {
-    pieces: Vec<SplicePart>,
+    parts: Vec<SplicePart>,
     count: usize,
 }
 
@@ -51,32 +51,32 @@ impl SplicePlan {
             return;
         }
         self.count += rows.len();
-        match self.pieces.last_mut() {
+        match self.parts.last_mut() {
             Some(SplicePart::Kept(last)) if last.end == rows.start => last.end = rows.end,
-            Some(_) | None => self.pieces.push(SplicePart::Kept(rows)),
+            Some(_) | None => self.parts.push(SplicePart::Kept(rows)),
         }
     }
 
     /// Appends a new row.
     pub(super) fn add(&mut self, new: usize) {
         self.count += 1;
-        self.pieces.push(SplicePart::New(new));
+        self.parts.push(SplicePart::New(new));
     }
 
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
-    pub(super) fn pieces(&self) -> &[SplicePart] {
-        &self.pieces
+    pub(super) fn parts(&self) -> &[SplicePart] {
+        &self.parts
     }
 
     /// Returns the numbers of the new column. `rows` is the number of rows of the old one.
     pub(super) fn numbers(&self, bytes: &[u8], old: NumberColumn, rows: usize, new: impl Fn(usize) -> u64) -> Vec<u64> {
         let old = old.all(bytes, rows);
         let mut numbers = Vec::with_capacity(self.count);
-        for piece in &self.pieces {
-            match piece {
+        for part in &self.parts {
+            match part {
                 SplicePart::Kept(rows) => numbers.extend_from_slice(&old[rows.clone()]),
                 SplicePart::New(index) => numbers.push(new(*index)),
             }
@@ -160,8 +160,8 @@ impl<'a> Splice<'_, 'a> {
     /// are too many.
     fn exceptions(&self, old: &Column, fits: impl Fn(usize) -> bool) -> Option<Exceptions<'a>> {
         let (mut row, mut exceptions) = (0, Vec::new());
-        for piece in &self.plan.pieces {
-            match piece {
+        for part in &self.plan.parts {
+            match part {
                 SplicePart::Kept(rows) => {
                     let within = old.exceptions_in(rows.clone());
                     exceptions.extend(
@@ -192,7 +192,7 @@ impl<'a> Splice<'_, 'a> {
         let parsed: Vec<Option<u64>> = self.values.iter().map(|value| parse_decimal(value)).collect();
         let exceptions = self.put_form_number(out, DECIMAL, old, |new| parsed[new].is_some())?;
         // the filler is one of the values, so that it does not widen the column
-        let filler = numbers.at(self.bytes, 0);
+        let filler = numbers.get(self.bytes, 0);
         put_numbers(out, &self.plan.numbers(self.bytes, numbers, rows, |new| parsed[new].unwrap_or(filler)));
         Some(exceptions)
     }
@@ -208,8 +208,8 @@ impl<'a> Splice<'_, 'a> {
         let parsed: Vec<Option<[u8; LENGTH]>> = self.values.iter().map(|value| parse(value)).collect();
         let exceptions = self.put_form_number(out, form, old, |new| parsed[new].is_some())?;
         let old = self.bytes.get(start as usize..).unwrap_or_default();
-        for piece in &self.plan.pieces {
-            match piece {
+        for part in &self.plan.parts {
+            match part {
                 SplicePart::Kept(rows) => out.extend_from_slice(&old[rows.start * LENGTH..rows.end * LENGTH]),
                 SplicePart::New(new) => out.extend_from_slice(&parsed[*new].unwrap_or([0; LENGTH])),
             }
@@ -219,7 +219,7 @@ impl<'a> Splice<'_, 'a> {
 
     /// Appends the texts that are still used, the new texts, and the index of each row. Returns the
     /// number of texts.
-    fn put_table(&self, out: &mut Vec<u8>, table: TextTable, part: impl Fn(usize) -> &'a [u8]) -> usize {
+    fn put_table(&self, out: &mut Vec<u8>, table: TextTable, text_of: impl Fn(usize) -> &'a [u8]) -> usize {
         let (texts, prefix) = (table.texts, table.texts.prefix.slice(self.bytes));
         let ends = texts.all_ends(self.bytes);
         let suffix = |entry: usize| texts.between(self.bytes, &ends, entry..entry + 1);
@@ -239,13 +239,13 @@ impl<'a> Splice<'_, 'a> {
                 lengths.len() - 1
             })
         };
-        for piece in &self.plan.pieces {
-            match piece {
+        for part in &self.plan.parts {
+            match part {
                 SplicePart::Kept(kept) => {
-                    rows.extend(kept.clone().map(|row| keep_text(table.entry(self.bytes, row), &mut bytes, &mut lengths)))
+                    rows.extend(kept.clone().map(|row| keep_text(table.text_index(self.bytes, row), &mut bytes, &mut lengths)))
                 }
                 SplicePart::New(new) => {
-                    let text = part(*new);
+                    let text = text_of(*new);
                     let entry = text.strip_prefix(prefix).and_then(|tail| known.get(tail));
                     rows.push(match entry {
                         Some(entry) => keep_text(*entry, &mut bytes, &mut lengths),
@@ -265,19 +265,19 @@ impl<'a> Splice<'_, 'a> {
         lengths.len()
     }
 
-    fn put_texts(&self, out: &mut Vec<u8>, texts: TextList, part: impl Fn(usize) -> &'a [u8]) {
+    fn put_texts(&self, out: &mut Vec<u8>, texts: TextList, text_of: impl Fn(usize) -> &'a [u8]) {
         let (prefix, ends) = (texts.prefix.slice(self.bytes), texts.all_ends(self.bytes));
-        let new = |piece: &SplicePart| if let SplicePart::New(new) = piece { Some(part(*new)) } else { None };
-        let new_prefix = self.plan.pieces.iter().filter_map(new).fold(prefix, |prefix, text| &prefix[..common_prefix_length(prefix, text)]);
+        let new = |part: &SplicePart| if let SplicePart::New(new) = part { Some(text_of(*new)) } else { None };
+        let new_prefix = self.plan.parts.iter().filter_map(new).fold(prefix, |prefix, text| &prefix[..common_prefix_length(prefix, text)]);
         // the part of the old prefix that is no longer shared precedes each old text
         let lost_prefix = &prefix[new_prefix.len()..];
         let total: usize = self
             .plan
-            .pieces
+            .parts
             .iter()
-            .map(|piece| match piece {
+            .map(|part| match part {
                 SplicePart::Kept(rows) => (ends[rows.end] - ends[rows.start]) as usize + rows.len() * lost_prefix.len(),
-                SplicePart::New(new) => part(*new).len() - new_prefix.len(),
+                SplicePart::New(new) => text_of(*new).len() - new_prefix.len(),
             })
             .sum();
         put_varint(out, self.plan.count as u64);
@@ -285,8 +285,8 @@ impl<'a> Splice<'_, 'a> {
         let width = width_of(total as u64);
         put_fixed(out, width as u64, 1);
         let mut end = 0;
-        for piece in &self.plan.pieces {
-            match piece {
+        for part in &self.plan.parts {
+            match part {
                 SplicePart::Kept(rows) => {
                     let start = end;
                     for (index, row) in rows.clone().enumerate() {
@@ -295,19 +295,19 @@ impl<'a> Splice<'_, 'a> {
                     }
                 }
                 SplicePart::New(new) => {
-                    end += part(*new).len() - new_prefix.len();
+                    end += text_of(*new).len() - new_prefix.len();
                     put_fixed(out, end as u64, width);
                 }
             }
         }
-        for piece in &self.plan.pieces {
-            match piece {
+        for part in &self.plan.parts {
+            match part {
                 SplicePart::Kept(rows) if lost_prefix.is_empty() => out.extend_from_slice(texts.between(self.bytes, &ends, rows.clone())),
                 SplicePart::Kept(rows) => rows.clone().for_each(|row| {
                     out.extend_from_slice(lost_prefix);
                     out.extend_from_slice(texts.between(self.bytes, &ends, row..row + 1));
                 }),
-                SplicePart::New(new) => out.extend_from_slice(&part(*new)[new_prefix.len()..]),
+                SplicePart::New(new) => out.extend_from_slice(&text_of(*new)[new_prefix.len()..]),
             }
         }
     }

@@ -22,7 +22,7 @@ fn text(name: &str) -> &'static str {
 }
 
 /// Returns our own files, including the page itself.
-fn own() -> impl Iterator<Item = (&'static str, &'static str)> {
+fn own_files() -> impl Iterator<Item = (&'static str, &'static str)> {
     let own = ASSETS.iter().filter(|asset| !asset.name.starts_with("vendor/"));
     own.map(|asset| (asset.name, asset.text)).chain([("index.html", TEMPLATE)])
 }
@@ -58,7 +58,7 @@ fn vendored_files_are_unchanged() {
 /// host.
 #[test]
 fn own_files_create_no_markup_and_name_no_other_host() {
-    for (name, text) in own() {
+    for (name, text) in own_files() {
         for banned in [
             "innerHTML",
             "outerHTML",
@@ -78,26 +78,26 @@ fn own_files_create_no_markup_and_name_no_other_host() {
         assert_eq!(foreign.len(), 0, "{name}: http{}", foreign.first().unwrap_or(&""));
         assert!(
             !text.contains("sessionStorage") && !text.contains("document.cookie") && !text.contains("indexedDB"),
-            "{name} keeps something"
+            "{name} stores data in the browser"
         );
         assert!(text.lines().count() < 500, "{name} is too long");
     }
     // only the colour theme is stored beyond the page's lifetime
-    let keepers: Vec<&str> = own().filter(|(_, text)| text.contains("localStorage")).map(|(name, _)| name).collect();
-    assert_eq!(keepers, ["frame.js"]);
+    let storage_users: Vec<&str> = own_files().filter(|(_, text)| text.contains("localStorage")).map(|(name, _)| name).collect();
+    assert_eq!(storage_users, ["frame.js"]);
 }
 
 /// Names and values come from remote clusters, whose writers choose every character.
 #[test]
 fn answers_are_escaped_and_text_direction_is_isolated() {
-    for (name, text) in own().filter(|(name, _)| name.ends_with(".js")) {
+    for (name, text) in own_files().filter(|(name, _)| name.ends_with(".js")) {
         let expected = if name == "api.js" { 2 } else { 0 };
         assert_eq!(text.matches("JSON.parse(").count(), expected, "{name} reads an answer without parse()");
         assert!(!text.contains(".json()"), "{name} reads an answer without parse()");
     }
     assert!(text("style.css").contains("body * { unicode-bidi: isolate; }"));
-    let of_preact: Vec<&str> = own().filter(|(_, text)| text.contains("vendor/preact.js")).map(|(name, _)| name).collect();
-    assert_eq!(of_preact, ["html.js"], "others make nodes whose runs from right to left are not isolated");
+    let preact_users: Vec<&str> = own_files().filter(|(_, text)| text.contains("vendor/preact.js")).map(|(name, _)| name).collect();
+    assert_eq!(preact_users, ["html.js"], "only html.js isolates right-to-left text in the nodes that it creates");
 }
 
 #[test]

@@ -27,9 +27,9 @@ pub(super) struct Cluster {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Progress {
     /// Result of the last comparison; `None` if the kind has to be compared.
-    pub(super) compared: Option<Stage>,
-    /// True if changes are followed since the comparison. False after `Right::Keep`, because then
-    /// the mirror's state may be older than the target's.
+    pub(super) compared: Option<ComparisonStage>,
+    /// True if changes are followed since the comparison. False after `AllowedChanges::Keep`,
+    /// because then the mirror's state may be older than the target's.
     pub(super) followed: bool,
     /// Time of the last comparison.
     pub(super) compared_at: Option<Instant>,
@@ -41,7 +41,7 @@ pub(super) struct Progress {
 
 /// Origin of the data that a comparison was made with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Stage {
+pub(super) enum ComparisonStage {
     /// The data was restored from the store.
     Restored,
     /// The source confirmed the data.
@@ -52,14 +52,14 @@ pub(super) enum Stage {
 #[derive(Debug)]
 pub(super) struct Withdrawal {
     /// Remaining steps, the next one first.
-    steps: Vec<Step>,
+    steps: Vec<WithdrawalStep>,
     /// Time at which the next step is due.
     pub(super) due: Instant,
     backoff: Backoff,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum WithdrawalStep {
     /// Delete the cluster config, so that agents leave the cluster.
     Config(String),
     /// Wait, so that agents can leave.
@@ -87,21 +87,25 @@ impl Withdrawal {
     /// kinds sorted by the names of their reflectors.
     pub(super) fn new(cluster: &ClusterName, config_key: String, grace: Duration) -> Self {
         let kinds = [Kind::EndpointSlice, Kind::Ip, Kind::Identity, Kind::Node, Kind::ServiceExport, Kind::Service];
-        let mut steps = vec![Step::Config(config_key), Step::Grace(grace), Step::Prefix(format!("{SYNCED_PREFIX}/{cluster}/"))];
-        steps.extend(kinds.map(|kind| Step::Prefix(watched_prefix(kind, cluster, true))));
+        let mut steps = vec![
+            WithdrawalStep::Config(config_key),
+            WithdrawalStep::Grace(grace),
+            WithdrawalStep::Prefix(format!("{SYNCED_PREFIX}/{cluster}/")),
+        ];
+        steps.extend(kinds.map(|kind| WithdrawalStep::Prefix(watched_prefix(kind, cluster, true))));
         Self { steps, due: Instant::now(), backoff: Backoff::new(RETRY_MIN, RETRY_MAX) }
     }
 
-    pub(super) fn step(&self) -> Option<&Step> {
+    pub(super) fn next_step(&self) -> Option<&WithdrawalStep> {
         self.steps.first()
     }
 
     /// Removes the step that succeeded and schedules the next one.
-    pub(super) fn done(&mut self) {
+    pub(super) fn step_succeeded(&mut self) {
         let pause = match self.steps.first() {
-            Some(Step::Grace(_)) | None => Duration::ZERO,
-            Some(Step::Config(_) | Step::Prefix(_)) => match self.steps.get(1) {
-                Some(Step::Grace(grace)) => *grace,
+            Some(WithdrawalStep::Grace(_)) | None => Duration::ZERO,
+            Some(WithdrawalStep::Config(_) | WithdrawalStep::Prefix(_)) => match self.steps.get(1) {
+                Some(WithdrawalStep::Grace(grace)) => *grace,
                 _ => Duration::ZERO,
             },
         };
@@ -111,7 +115,7 @@ impl Withdrawal {
     }
 
     /// Schedules another attempt of the step that failed.
-    pub(super) fn failed(&mut self) {
+    pub(super) fn step_failed(&mut self) {
         self.due = Instant::now() + self.backoff.next_wait();
     }
 }
@@ -125,10 +129,10 @@ mod tests {
         let paris = ClusterName::parse("paris").unwrap();
         let mut withdrawal = Withdrawal::new(&paris, "cilium/cluster-config/paris".into(), Duration::from_secs(180));
         let mut steps = Vec::new();
-        while let Some(step) = withdrawal.step().cloned() {
+        while let Some(step) = withdrawal.next_step().cloned() {
             tokio::time::sleep_until(withdrawal.due).await;
             steps.push(format!("{step:?}"));
-            withdrawal.done();
+            withdrawal.step_succeeded();
         }
         let expected = [
             r#"Config("cilium/cluster-config/paris")"#,

@@ -14,7 +14,7 @@ const KEYS_AT_ONCE: usize = 1024;
 
 /// Changes that a comparison may make to the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Right {
+pub(super) enum AllowedChanges {
     /// The source confirmed the kind: write keys that differ and delete keys that the mirror does
     /// not have.
     All,
@@ -28,7 +28,7 @@ pub(super) enum Right {
 
 /// Result of a comparison, in numbers of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Compared {
+pub(super) struct ComparisonResult {
     /// Keys that already had the right value.
     pub(super) equal: u64,
     /// Keys that were queued for writing.
@@ -64,33 +64,33 @@ impl MirrorKeys<'_> {
     }
 }
 
-/// Compares a kind and queues the differences that `right` allows. Waits while the queue is full.
+/// Compares a kind and queues the differences that `allowed` allows. Waits while the queue is full.
 pub(super) async fn compare(
     target: &Target,
     reading: &Reading,
     (cluster, kind): (&ClusterName, Kind),
     group: u32,
-    right: Right,
-) -> Result<Compared, KvstoreError> {
+    allowed: AllowedChanges,
+) -> Result<ComparisonResult, KvstoreError> {
     let prefix = watched_prefix(kind, cluster, true);
     let mut mirror_keys = MirrorKeys { reading, fetched: VecDeque::new(), next: Some(EntryKey::new(kind, cluster.clone(), "")) };
-    let mut compared = Compared::default();
+    let mut compared = ComparisonResult::default();
     let mut pages = target.session.list_pages(prefix.as_bytes()).await?;
     while let Some(page) = pages.next_page().await? {
         for existing in page.key_values {
             let name = existing.key.strip_prefix(prefix.as_bytes()).and_then(|name| str::from_utf8(name).ok());
             if let Some(name) = name {
                 while let Some(key) = mirror_keys.next_before(Some(name)) {
-                    queue_missing_key(target, key, group, right, &mut compared).await;
+                    queue_missing_key(target, key, group, allowed, &mut compared).await;
                 }
             }
             let is_in_mirror = name.is_some() && mirror_keys.first().is_some_and(|key| Some(key.name.as_str()) == name);
             let key = if is_in_mirror { mirror_keys.fetched.pop_front() } else { None };
-            compare_key(target, reading, &existing, key, group, right, &mut compared).await;
+            compare_key(target, reading, &existing, key, group, allowed, &mut compared).await;
         }
     }
     while let Some(key) = mirror_keys.next_before(None) {
-        queue_missing_key(target, key, group, right, &mut compared).await;
+        queue_missing_key(target, key, group, allowed, &mut compared).await;
     }
     Ok(compared)
 }
@@ -102,19 +102,19 @@ async fn compare_key(
     existing: &KeyValue,
     key: Option<EntryKey>,
     group: u32,
-    right: Right,
-    compared: &mut Compared,
+    allowed: AllowedChanges,
+    compared: &mut ComparisonResult,
 ) {
     let value = key.as_ref().and_then(|key| reading.value(key));
     let is_equal = value.as_ref().is_some_and(|value| *value == existing.value);
     let key = || key.map_or_else(|| TargetKey::parse(&existing.key), TargetKey::Entry);
-    if right == Right::Keep || (is_equal && existing.lease.0 != 0) {
+    if allowed == AllowedChanges::Keep || (is_equal && existing.lease.0 != 0) {
         target.session.adopt(&existing.key, existing.lease);
         compared.equal += 1;
     } else if value.is_some() {
         target.queue.add(key(), group).await;
         compared.queued += 1;
-    } else if right == Right::All {
+    } else if allowed == AllowedChanges::All {
         target.queue.add(key(), group).await;
         compared.pruned += 1;
     } else {
@@ -123,8 +123,8 @@ async fn compare_key(
 }
 
 /// Queues a key that the target does not have.
-async fn queue_missing_key(target: &Target, key: EntryKey, group: u32, right: Right, compared: &mut Compared) {
-    if right != Right::Keep {
+async fn queue_missing_key(target: &Target, key: EntryKey, group: u32, allowed: AllowedChanges, compared: &mut ComparisonResult) {
+    if allowed != AllowedChanges::Keep {
         target.queue.add(TargetKey::Entry(key), group).await;
         compared.queued += 1;
     }

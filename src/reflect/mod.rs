@@ -69,14 +69,14 @@ pub async fn run(handle: Handle, options: ReflectOptions, stop: CancellationToke
     handle.set_reflection_source(move || reported.upgrade().map(|target| target.reflection()).unwrap_or_default());
     while let Some(lock) = acquire_lock(&target, &stop).await {
         tracing::info!("reflecting: this meshkeep writes to the target");
-        target.begin();
+        target.begin_term();
         let mut term = Term::new(Arc::clone(&target), signal.clone(), (options.drain_grace, options.audit_interval));
         tokio::select! {
             () = stop.cancelled() => {}
             () = lock.lost() => tracing::warn!("reflecting: lost the lock, another meshkeep may write now"),
             () = term.run() => {}
         }
-        target.forget();
+        target.end_term();
         let unlocked = timeout(UNLOCK_TIMEOUT, lock.unlock()).await;
         tracing::debug!(?unlocked, "the lock was released");
     }

@@ -11,7 +11,7 @@ use crate::handle::{Handle, Reading, Reflection};
 use crate::model::{ClusterName, EntryKey, Kind};
 use crate::wire::time_text;
 use cilium_kvstore::store::{DesiredState, SyncQueue};
-use cilium_kvstore::{Life, LostKeys, Session, keys};
+use cilium_kvstore::{KeyLifetime, LostKeys, Session, keys};
 
 /// Queue group of the keys that the reflector creates itself. The groups of kinds follow.
 pub(super) const CREATED_KEYS_GROUP: u32 = 0;
@@ -72,7 +72,7 @@ impl TargetKey {
 impl Target {
     pub(super) fn new(handle: Handle, session: Session, workers: usize) -> Self {
         let contents = Arc::new(Contents { handle, desired: Mutex::default() });
-        let queue = SyncQueue::new(session.clone(), Arc::clone(&contents), Life::Leased, workers);
+        let queue = SyncQueue::new(session.clone(), Arc::clone(&contents), KeyLifetime::Leased, workers);
         queue.on_lease_lost(b"cilium/", SyncQueue::add_lost_keys);
         let lost_canaries = Arc::<Mutex<Vec<LostKeys>>>::default();
         let lost = Arc::clone(&lost_canaries);
@@ -116,7 +116,7 @@ impl Target {
     }
 
     /// Marks the start of a term.
-    pub(super) fn begin(&self) {
+    pub(super) fn begin_term(&self) {
         self.is_leader.store(true, Ordering::Relaxed);
         self.record_error(None);
     }
@@ -149,7 +149,7 @@ impl Target {
     }
 
     /// Returns the clusters with keys that this process wrote and has not withdrawn yet.
-    pub(super) fn standing(&self) -> BTreeSet<ClusterName> {
+    pub(super) fn written_clusters(&self) -> BTreeSet<ClusterName> {
         self.contents.desired().written_clusters.clone()
     }
 
@@ -159,14 +159,14 @@ impl Target {
     }
 
     /// Sets the desired value of a created key. Returns whether it changed.
-    pub(super) fn make(&self, key: &[u8], value: Arc<[u8]>) -> bool {
+    pub(super) fn set_created_key(&self, key: &[u8], value: Arc<[u8]>) -> bool {
         let mut desired = self.contents.desired();
         desired.values.insert(key.to_vec(), Arc::clone(&value)).as_deref() != Some(&*value)
     }
 
     /// Sets the desired value of a created key and queues it if it changed.
     pub(super) fn write(&self, key: &[u8], value: Arc<[u8]>) {
-        if self.make(key, value) {
+        if self.set_created_key(key, value) {
             self.queue.add_now(TargetKey::Other(key.to_vec()), CREATED_KEYS_GROUP);
         }
     }
@@ -177,7 +177,7 @@ impl Target {
     }
 
     /// Returns the desired value of a created key.
-    pub(super) fn made(&self, key: &[u8]) -> Option<Arc<[u8]>> {
+    pub(super) fn created_value(&self, key: &[u8]) -> Option<Arc<[u8]>> {
         self.contents.desired().values.get(key).cloned()
     }
 
@@ -193,7 +193,7 @@ impl Target {
     }
 
     /// Ends a term. Queued writes are dropped, because another process may write now.
-    pub(super) fn forget(&self) {
+    pub(super) fn end_term(&self) {
         self.is_leader.store(false, Ordering::Relaxed);
         self.queue.clear();
         let mut desired = self.contents.desired();

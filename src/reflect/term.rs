@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::cluster::{Cluster, Stage, Step, Withdrawal};
-use super::compare::{Right, compare};
+use super::cluster::{Cluster, ComparisonStage, Withdrawal, WithdrawalStep};
+use super::compare::{AllowedChanges, compare};
 use super::target::{CREATED_KEYS_GROUP, Target, TargetKey};
 use crate::handle::{Follower, LatestChange, NewestChanges, Origin, Reading};
 use crate::model::{ClusterName, DeleteReason, EntryKey, Kind, Phase, Sequence};
@@ -208,7 +208,7 @@ impl Term {
         self.forget_lost_canaries();
         let configured = reading.configured_clusters();
         // withdraws clusters that an earlier term of this process wrote and that were removed since
-        let written_clusters = self.target.standing();
+        let written_clusters = self.target.written_clusters();
         for name in written_clusters.iter().filter(|name| !configured.contains(name)) {
             self.track_cluster(name);
         }
@@ -274,13 +274,13 @@ impl Term {
     /// yet, an existing config may be newer and is kept.
     async fn write_config(&self, name: &ClusterName, value: Arc<[u8]>, is_live: bool) -> Result<(), KvstoreError> {
         let key = cluster_config_key(name);
-        if self.target.made(key.as_bytes()).is_some_and(|made| made == value || !is_live) {
+        if self.target.created_value(key.as_bytes()).is_some_and(|created| created == value || !is_live) {
             return Ok(());
         }
         match self.target.session.get(key.as_bytes()).await? {
             Some(found) if found.lease.0 != 0 && (found.value == value || !is_live) => {
                 self.target.session.adopt(&found.key, found.lease);
-                self.target.make(&found.key, found.value);
+                self.target.set_created_key(&found.key, found.value);
             }
             _ => self.target.write(key.as_bytes(), value),
         }
@@ -299,7 +299,7 @@ impl Term {
             }
             return Ok(());
         }
-        if stage == Stage::Confirmed {
+        if stage == ComparisonStage::Confirmed {
             self.target.session.delete_prefix(watched_prefix(kind, name, true).as_bytes()).await?;
         }
         let canary = self.target.session.get(canary_key(kind, name, true).as_bytes()).await?;
@@ -320,18 +320,18 @@ impl Term {
         let is_due = progress.compared.is_none_or(|compared| compared < stage);
         if is_due || self.is_audited(name, kind) {
             let canary = self.target.session.get(canary_key(kind, name, true).as_bytes()).await?;
-            let right = match (stage, &canary) {
-                (Stage::Confirmed, _) => Right::All,
-                (Stage::Restored, None) => Right::Fill,
-                (Stage::Restored, Some(_)) => Right::Keep,
+            let allowed = match (stage, &canary) {
+                (ComparisonStage::Confirmed, _) => AllowedChanges::All,
+                (ComparisonStage::Restored, None) => AllowedChanges::Fill,
+                (ComparisonStage::Restored, Some(_)) => AllowedChanges::Keep,
             };
-            let compared = compare(&self.target, reading, (name, kind), progress.group, right).await?;
+            let compared = compare(&self.target, reading, (name, kind), progress.group, allowed).await?;
             if is_due || compared.queued + compared.pruned > 0 {
-                tracing::info!(cluster = %name, %kind, ?right, equal = compared.equal, written = compared.queued, pruned = compared.pruned, "reflecting: compared {kind} of cluster {name} with the target");
+                tracing::info!(cluster = %name, %kind, right = ?allowed, equal = compared.equal, written = compared.queued, pruned = compared.pruned, "reflecting: compared {kind} of cluster {name} with the target");
             }
             if let Some(progress) = self.clusters.get_mut(name).and_then(|cluster| cluster.kinds.get_mut(&kind)) {
                 (progress.compared, progress.compared_at) = (Some(stage), Some(Instant::now()));
-                progress.followed = right != Right::Keep;
+                progress.followed = allowed != AllowedChanges::Keep;
             }
             if let Some(canary) = canary.filter(|canary| canary.lease.0 != 0) {
                 self.target.session.adopt(&canary.key, canary.lease);
@@ -351,7 +351,7 @@ impl Term {
     fn oldest_comparison(&self) -> Option<(ClusterName, Kind)> {
         let kinds =
             self.clusters.iter().flat_map(|(name, cluster)| cluster.kinds.iter().map(move |(kind, progress)| (name, kind, progress)));
-        let confirmed = kinds.filter(|(.., progress)| progress.compared == Some(Stage::Confirmed));
+        let confirmed = kinds.filter(|(.., progress)| progress.compared == Some(ComparisonStage::Confirmed));
         let (compared_at, name, kind) = confirmed.filter_map(|(name, kind, progress)| Some((progress.compared_at?, name, kind))).min()?;
         (compared_at.elapsed() >= self.audit_interval).then(|| (name.clone(), *kind))
     }
@@ -365,7 +365,7 @@ impl Term {
         let key = canary_key(kind, name, true);
         match existing {
             Some(value) => {
-                self.target.make(key.as_bytes(), value);
+                self.target.set_created_key(key.as_bytes(), value);
             }
             None => self.target.write_time(key.as_bytes()),
         }
@@ -379,9 +379,9 @@ impl Term {
     async fn check_configs(&mut self) {
         for name in self.clusters.keys() {
             let key = cluster_config_key(name);
-            let Some(made) = self.target.made(key.as_bytes()) else { continue };
+            let Some(created) = self.target.created_value(key.as_bytes()) else { continue };
             match self.target.session.get(key.as_bytes()).await {
-                Ok(found) if found.as_ref().is_some_and(|found| found.value == made && found.lease.0 != 0) => {}
+                Ok(found) if found.as_ref().is_some_and(|found| found.value == created && found.lease.0 != 0) => {}
                 Ok(_) => self.target.queue.add_now(TargetKey::Other(key.into_bytes()), CREATED_KEYS_GROUP),
                 Err(error) => {
                     tracing::debug!(cluster = %name, %error, "reflecting: cannot compare the config of cluster {name}");
@@ -405,17 +405,17 @@ impl Term {
             if Instant::now() < withdrawal.due {
                 continue;
             }
-            let result = match withdrawal.step() {
+            let result = match withdrawal.next_step() {
                 None => {
                     withdrawn.push(name.clone());
                     continue;
                 }
-                Some(Step::Grace(_)) => Ok(()),
-                Some(Step::Config(key)) => {
+                Some(WithdrawalStep::Grace(_)) => Ok(()),
+                Some(WithdrawalStep::Config(key)) => {
                     self.target.remove_created_key(key.as_bytes());
                     self.target.session.delete(key.as_bytes()).await.map(drop)
                 }
-                Some(Step::Prefix(prefix)) => {
+                Some(WithdrawalStep::Prefix(prefix)) => {
                     for kind in Kind::ALL {
                         self.target.remove_created_key(canary_key(kind, name, true).as_bytes());
                     }
@@ -423,10 +423,10 @@ impl Term {
                 }
             };
             match result {
-                Ok(()) => withdrawal.done(),
+                Ok(()) => withdrawal.step_succeeded(),
                 Err(error) => {
                     tracing::warn!(cluster = %name, %error, "reflecting: cannot withdraw cluster {name}; trying again");
-                    withdrawal.failed();
+                    withdrawal.step_failed();
                 }
             }
         }
@@ -450,10 +450,10 @@ async fn write_heartbeats(target: &Target) {
 }
 
 /// Returns the stage that a comparison reaches now; `None` if the source was never read.
-fn comparison_stage(origin: Origin) -> Option<Stage> {
+fn comparison_stage(origin: Origin) -> Option<ComparisonStage> {
     match origin {
-        Origin::Live => Some(Stage::Confirmed),
-        Origin::Restored => Some(Stage::Restored),
+        Origin::Live => Some(ComparisonStage::Confirmed),
+        Origin::Restored => Some(ComparisonStage::Restored),
         Origin::NeverRead => None,
     }
 }

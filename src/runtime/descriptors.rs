@@ -21,7 +21,7 @@ const HEALTH_CONNECTIONS: usize = crate::server::HEALTH_CONNECTION_COUNT_MAX;
 const SMALL_LIMIT_DIVISOR: usize = 4;
 
 /// Raises the soft limit to the hard one. Returns the number of descriptors for HTTP.
-pub(super) fn raise(clusters: MaxConnectedClusters) -> usize {
+pub(super) fn raise_limit(clusters: MaxConnectedClusters) -> usize {
     let before = getrlimit(Resource::Nofile);
     if before.current != before.maximum
         && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: before.maximum, maximum: before.maximum })
@@ -46,7 +46,7 @@ pub(super) fn raise(clusters: MaxConnectedClusters) -> usize {
 }
 
 /// Returns the number of descriptors that HTTP never uses: one connection to the etcd of each
-/// cluster and of the own one, the store's files, probes and a margin.
+/// remote cluster and of the own cluster, the store's files, probes and a margin.
 const fn reserve(clusters: MaxConnectedClusters) -> usize {
     clusters.id_max() as usize + 1 + STORE_FILES + MARGIN + HEALTH_CONNECTIONS
 }

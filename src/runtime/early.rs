@@ -29,17 +29,21 @@ pub(super) struct PartialMirror {
 
 /// Prepares early answers from the metadata of the store. Returns `None` if the start must first
 /// derive something from all entries.
-pub(super) fn prepare(partial: PartialStore, max: MaxConnectedClusters, retention: Retention) -> Option<(PartialMirror, StartPlan)> {
+pub(super) fn prepare(
+    partial: PartialStore,
+    max_connected_clusters: MaxConnectedClusters,
+    retention: Retention,
+) -> Option<(PartialMirror, StartPlan)> {
     let metadata = &partial.metadata;
     let scope_clusters = metadata.cursors.iter().map(|(scope, _)| &scope.cluster);
     let clusters: BTreeSet<ClusterName> = metadata.clusters.iter().map(|(name, _)| name).chain(scope_clusters).cloned().collect();
-    if metadata.derived != Some(DERIVATION_VERSION) || !partial.clusters.is_subset(&clusters) {
+    if metadata.derivation_version != Some(DERIVATION_VERSION) || !partial.clusters.is_subset(&clusters) {
         return None;
     }
     let plan = StartPlan::new(metadata, clusters, EpochSeed::draw(SystemTime::now()));
     let mut feed = Feed::starting_at(plan.head, retention);
     feed.restore_floor(metadata.floor);
-    let (decoder, view) = (RecordDecoder::new(metadata, max), plan.view(metadata));
+    let (decoder, view) = (RecordDecoder::new(metadata, max_connected_clusters), plan.view(metadata));
     Some((PartialMirror { partial, decoder, plan: plan.clone(), view, feed }, plan))
 }
 
@@ -52,7 +56,7 @@ impl EarlyLookup for PartialMirror {
             queries.extend(referenced);
             view = self.read(&queries)?;
         }
-        Some(MirrorSnapshot { view, feed: self.feed.clone(), epoch: self.plan.seed.epoch, earlier: self.plan.accepted_epochs() })
+        Some(MirrorSnapshot { view, feed: self.feed.clone(), epoch: self.plan.seed.epoch, earlier_runs: self.plan.accepted_epochs() })
     }
 }
 

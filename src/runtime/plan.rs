@@ -20,8 +20,8 @@ const EPOCHS_MAX: usize = 1_024;
 const CLOCK_MICROS_MAX: u64 = 1 << 52;
 
 /// Upper bound on the random gap above the stored sequence if the clock cannot give the first
-/// sequence. Two copies of a store that start this way then use different sequences, except in
-/// about one case in 16,000 per 1,000 changes.
+/// sequence. If two copies of a store start this way, the probability that their sequences overlap
+/// is about 1 in 16,000 for each 1,000 changes that they announce.
 const GAP_MAX: u64 = 1 << 24;
 
 /// Random numbers and time of a start, drawn before it reads the store.
@@ -38,14 +38,15 @@ pub(super) struct EpochSeed {
 #[derive(Debug, Clone)]
 pub(super) struct StartPlan {
     pub(super) seed: EpochSeed,
-    /// Earlier starts, each with the newest sequence that this start accepts. The first one names
-    /// the history; the others are in order of age.
+    /// Earlier starts of meshkeep, each with the newest sequence that this start accepts. The epoch
+    /// of the first one identifies the history; the others are in order of age.
     earlier: Vec<EpochSpan>,
-    /// Clusters whose phases are announced with the last sequences up to the head.
+    /// Clusters whose phases get the last sequences up to the head, one each.
     pub(super) clusters: BTreeSet<ClusterName>,
     pub(super) head: Sequence,
-    /// True if the clock is not ahead of the store. This start then cannot know that no copy of the
-    /// store has used its sequences, so it begins a history of its own.
+    /// True if the clock has not passed the highest stored sequence or the newest stored contact. A
+    /// copy of the store may then already have used the next sequences, so this start begins a new
+    /// history.
     pub(super) is_new_history: bool,
 }
 
@@ -69,14 +70,14 @@ impl StartPlan {
     /// used it, because no start announces a million changes per second for long. If the clock is
     /// not ahead of the store, a copy may have used it, so the history gets a new name.
     pub(super) fn new(metadata: &StoreContents, clusters: BTreeSet<ClusterName>, seed: EpochSeed) -> Self {
-        let stored = metadata.sequence_reserved.max(metadata.covered);
+        let stored = metadata.sequence_reserved.max(metadata.covered_sequence);
         let newest_contact = metadata.clusters.iter().filter_map(|(_, record)| record.last_contact).max();
         let is_ahead = seed.micros() > stored.0 && newest_contact.is_none_or(|contact| seed.time > contact);
         let before_first = if is_ahead { seed.micros() - 1 } else { stored.0 + seed.gap };
         let head = Sequence(before_first + clusters.len() as u64);
         Self {
             seed,
-            earlier: limit_to_recovered(&metadata.epochs, metadata.covered, metadata.floor),
+            earlier: limit_to_recovered(&metadata.epochs, metadata.covered_sequence, metadata.floor),
             clusters,
             head,
             is_new_history: !is_ahead,
@@ -91,7 +92,7 @@ impl StartPlan {
     /// Returns the starts whose positions are accepted. The first one names the history, and can be
     /// this start.
     pub(super) fn accepted_epochs(&self) -> Arc<[EpochSpan]> {
-        let own = EpochSpan { vouched: Some(self.head), ..self.own_span() };
+        let own = EpochSpan { accepted_up_to: Some(self.head), ..self.own_span() };
         self.is_new_history.then_some(own).into_iter().chain(self.earlier.iter().copied()).collect()
     }
 
@@ -103,7 +104,7 @@ impl StartPlan {
     }
 
     fn own_span(&self) -> EpochSpan {
-        EpochSpan { epoch: self.seed.epoch, began: self.head, vouched: None }
+        EpochSpan { epoch: self.seed.epoch, start: self.head, accepted_up_to: None }
     }
 
     /// Returns the view without entries: clusters, phases and cursors.
@@ -128,10 +129,11 @@ impl StartPlan {
 /// (docs/develop/invariants.md, 6). For the last start, the limit is `covered`: no subscriber has
 /// seen a later change.
 fn limit_to_recovered(epochs: &[EpochSpan], covered: Sequence, floor: Sequence) -> Vec<EpochSpan> {
-    let limited = epochs.iter().map(|span| EpochSpan { vouched: Some(span.vouched.unwrap_or(covered.max(span.began))), ..*span });
+    let limited =
+        epochs.iter().map(|span| EpochSpan { accepted_up_to: Some(span.accepted_up_to.unwrap_or(covered.max(span.start))), ..*span });
     // a position below the floor is refused anyway, but the first start names the history
     // (`Reading::lineage`)
-    let numbered = limited.enumerate().filter(|(number, span)| *number == 0 || span.vouched >= Some(floor));
+    let numbered = limited.enumerate().filter(|(number, span)| *number == 0 || span.accepted_up_to >= Some(floor));
     let mut epochs: Vec<EpochSpan> = numbered.map(|(_, span)| span).collect();
     let surplus = epochs.len().saturating_sub(EPOCHS_MAX);
     if surplus > 0 {
@@ -147,8 +149,8 @@ mod tests {
     use super::*;
     use crate::model::ClusterRecord;
 
-    fn span(epoch: u64, began: u64, vouched: Option<u64>) -> EpochSpan {
-        EpochSpan { epoch: Epoch(epoch), began: Sequence(began), vouched: vouched.map(Sequence) }
+    fn span(epoch: u64, start: u64, accepted_up_to: Option<u64>) -> EpochSpan {
+        EpochSpan { epoch: Epoch(epoch), start: Sequence(start), accepted_up_to: accepted_up_to.map(Sequence) }
     }
 
     fn at(micros: u64) -> SystemTime {
@@ -161,7 +163,7 @@ mod tests {
 
     fn metadata() -> StoreContents {
         let (epochs, covered) = (vec![span(1, 100, Some(140)), span(2, 200, None)], Sequence(250));
-        StoreContents { epochs, covered, sequence_reserved: Sequence(1_000), ..StoreContents::default() }
+        StoreContents { epochs, covered_sequence: covered, sequence_reserved: Sequence(1_000), ..StoreContents::default() }
     }
 
     #[test]
@@ -182,7 +184,7 @@ mod tests {
             assert_eq!(*plan.accepted_epochs(), [span(9, 1_007, Some(1_007)), span(1, 100, Some(140)), span(2, 200, Some(250))]);
             assert_eq!(plan.stored_epochs(), [span(9, 1_007, None), span(1, 100, Some(140)), span(2, 200, Some(250))]);
             // and the next start, whose clock is right again, continues this history
-            let metadata = StoreContents { epochs: plan.stored_epochs(), covered: Sequence(1_020), ..metadata() };
+            let metadata = StoreContents { epochs: plan.stored_epochs(), covered_sequence: Sequence(1_020), ..metadata() };
             let next = StartPlan::new(&metadata, BTreeSet::new(), seed(5_000));
             assert_eq!((next.head.next(), next.accepted_epochs()[0]), (Sequence(5_000), span(9, 1_007, Some(1_020))));
         }

@@ -28,7 +28,7 @@ pub(super) struct RestoredMirror {
     /// Last sequence that may be used before more are reserved.
     pub(super) reserved: Sequence,
     /// Decoded records that the store has in its log.
-    pub(super) known: Vec<Arc<Record>>,
+    pub(super) log_records: Vec<Arc<Record>>,
     pub(super) restored_count: u64,
     pub(super) damaged_count: u64,
     /// Groups that could not be stored yet, and the reason. A full disk stops storing, not serving.
@@ -40,34 +40,34 @@ pub(super) struct RestoredMirror {
 /// `fresh_seed`.
 pub(super) fn restore(
     store: &Store,
-    max: MaxConnectedClusters,
+    max_connected_clusters: MaxConnectedClusters,
     retention: Retention,
     early_plan: Option<StartPlan>,
     fresh_seed: EpochSeed,
 ) -> Result<RestoredMirror, StoreError> {
     let mut loaded = store.load()?;
     let (restored_count, damaged_count) = (loaded.record_count(), loaded.damaged_count);
-    let decoder = RecordDecoder::new(&loaded, max);
+    let decoder = RecordDecoder::new(&loaded, max_connected_clusters);
     decoder.decode_all(&mut loaded.changed);
-    let known: Vec<Arc<Record>> = loaded.changed.values().flatten().cloned().collect();
+    let log_records: Vec<Arc<Record>> = loaded.changed.values().flatten().cloned().collect();
     let clusters = known_clusters(&loaded);
     let plan = early_plan.filter(|early_plan| StartPlan::new(&loaded, clusters.clone(), early_plan.seed).is_equivalent(early_plan));
     let plan = plan.unwrap_or_else(|| StartPlan::new(&loaded, clusters, fresh_seed));
     if plan.is_new_history && loaded.sequence_reserved > Sequence(0) {
         tracing::warn!(
-            "the clock of this machine is behind the newest time in the store: clients of --etcd-listen get a new cluster id and list again at each start until it has caught up; correct the clock, unless it was fast before"
+            "the clock of this machine is behind the newest time in the store: clients of --etcd-listen get a new cluster id and list again at each start until the clock has caught up; correct the clock; if instead it was fast before, just wait"
         );
     }
     store.log().begin_epoch(plan.seed.epoch);
     let reserved = first_reservation(plan.head);
     let epochs = plan.stored_epochs();
-    let group = Group { epochs: Some(epochs), covered: Some(plan.head), sequence_reserved: Some(reserved), ..Group::default() };
+    let group = Group { epochs: Some(epochs), covered_sequence: Some(plan.head), sequence_reserved: Some(reserved), ..Group::default() };
     let mut unstored = None;
     persist_group(store, group, &mut unstored);
-    let derived = loaded.derived == Some(DERIVATION_VERSION);
+    let derived = loaded.derivation_version == Some(DERIVATION_VERSION);
     let mut published = build_snapshot(loaded, &plan, retention);
     let reserved = if derived { reserved } else { rederive(store, &mut published, &mut unstored) };
-    Ok(RestoredMirror { published, reserved, known, restored_count, damaged_count, unstored })
+    Ok(RestoredMirror { published, reserved, log_records, restored_count, damaged_count, unstored })
 }
 
 /// Stores a group. After a failure, the group and all later ones are merged into `unstored`,
@@ -86,8 +86,9 @@ fn persist_group(store: &Store, mut group: Group, unstored: &mut Option<(Group, 
     }
 }
 
-/// Updates the entries derived from nodes if the store has none (earlier versions), derived them by
-/// other rules, or lost some. The updates are ordinary changes. Returns the last reserved sequence.
+/// Updates the entries derived from nodes if the store has none (written by an earlier version),
+/// has entries that were derived by other rules, or has lost some. The updates are ordinary
+/// changes. Returns the last reserved sequence.
 fn rederive(store: &Store, published: &mut MirrorSnapshot, unstored: &mut Option<(Group, StoreError)>) -> Sequence {
     let keys = published.view.keys_to_rederive();
     if !keys.is_empty() {
@@ -105,11 +106,11 @@ fn rederive(store: &Store, published: &mut MirrorSnapshot, unstored: &mut Option
             group.floor = tombstone_effects.floor.or(group.floor);
         }
         let reserved = first_reservation(published.feed.head());
-        group.covered = Some(published.feed.head());
+        group.covered_sequence = Some(published.feed.head());
         group.sequence_reserved = Some(reserved);
         let last = pieces.peek().is_none();
         // the mark comes last: without it, the next start derives everything again
-        group.derived = last.then_some(DERIVATION_VERSION);
+        group.derivation_version = last.then_some(DERIVATION_VERSION);
         persist_group(store, group, unstored);
         if last {
             return reserved;
@@ -123,7 +124,7 @@ fn known_clusters(loaded: &StoreContents) -> BTreeSet<ClusterName> {
         loaded.clusters.iter().map(|(name, _)| name).chain(loaded.cursors.iter().map(|(scope, _)| &scope.cluster)).cloned().collect();
     let is_live = |chunk: &Chunk, row: usize| loaded.changed.get(&chunk.key(row)).is_none_or(Option::is_some);
     for chunk in &loaded.chunks {
-        for (rows, cluster) in chunk.clusters() {
+        for (rows, cluster) in chunk.scopes() {
             if !known.contains(cluster) && rows.into_iter().any(|row| is_live(chunk, row)) {
                 known.insert(cluster.clone());
             }
@@ -146,7 +147,7 @@ fn build_snapshot(loaded: StoreContents, plan: &StartPlan, retention: Retention)
         feed.restore_tombstone(sequence, tombstone);
     }
     feed.restore_floor(loaded.floor);
-    MirrorSnapshot { view, feed, epoch: plan.seed.epoch, earlier: plan.accepted_epochs() }
+    MirrorSnapshot { view, feed, epoch: plan.seed.epoch, earlier_runs: plan.accepted_epochs() }
 }
 
 /// Applies the changes since the chunks were packed.
@@ -163,13 +164,13 @@ pub(super) fn restore_changed(view: &mut View, changed: BTreeMap<EntryKey, Optio
 #[derive(Debug)]
 pub(super) struct RecordDecoder {
     ids: BTreeMap<ClusterName, ClusterId>,
-    max: MaxConnectedClusters,
+    max_connected_clusters: MaxConnectedClusters,
 }
 
 impl RecordDecoder {
-    pub(super) fn new(loaded: &StoreContents, max: MaxConnectedClusters) -> Self {
+    pub(super) fn new(loaded: &StoreContents, max_connected_clusters: MaxConnectedClusters) -> Self {
         let ids = loaded.clusters.iter().filter_map(|(name, record)| Some((name.clone(), record.config.as_ref()?.id)));
-        Self { ids: ids.collect(), max }
+        Self { ids: ids.collect(), max_connected_clusters }
     }
 
     /// Decodes all records without an object, in two threads: after a kill there are some 80,000.
@@ -190,14 +191,14 @@ impl RecordDecoder {
 
     fn decode(&self, record: Record) -> Arc<Record> {
         let cluster_id = self.ids.get(&record.key.cluster).copied().unwrap_or_default();
-        Arc::new(if record.object.is_some() { record } else { decode(record, cluster_id, self.max) })
+        Arc::new(if record.object.is_some() { record } else { decode(record, cluster_id, self.max_connected_clusters) })
     }
 }
 
 /// Decodes a stored record's newest value, or the last usable one if the newest was rejected.
-fn decode(mut record: Record, cluster_id: ClusterId, max: MaxConnectedClusters) -> Record {
+fn decode(mut record: Record, cluster_id: ClusterId, max_connected_clusters: MaxConnectedClusters) -> Record {
     let cluster = record.key.cluster.clone();
-    let context = Context { cluster: &cluster, cluster_id, max_connected_clusters: max };
+    let context = Context { cluster: &cluster, cluster_id, max_connected_clusters };
     let usable = match (&record.rejection, &record.good_value) {
         (None, _) => Some(&record.value),
         (Some(_), good_value) => good_value.as_ref(),

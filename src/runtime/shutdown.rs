@@ -1,5 +1,5 @@
-//! The shutdown: stops every part in the opposite direction of the data, within the time that
-//! Kubernetes and systemd allow.
+//! The shutdown: stops the API, the mirror of the remote clusters, the committer, the packing
+//! thread and the store, in this order, within the time that Kubernetes and systemd allow.
 //!
 //! It also ends in time if the data directory hangs (a network share without its server, a failing
 //! disk). The log then says which changes were not synced.
@@ -76,7 +76,7 @@ impl RunningSidecar {
             () = second_signal => Err(RunError::Aborted),
         };
         let (Err(error), Some(operation)) = (&outcome, stage.get().disk_operation()) else { return outcome };
-        let (data_dir, unsynced) = (data_dir.display(), unsynced.now());
+        let (data_dir, unsynced) = (data_dir.display(), unsynced.counts());
         let oldest_ms = unsynced.since.map(|since| since.elapsed().as_millis());
         tracing::error!(
             %data_dir,
@@ -104,8 +104,8 @@ impl RunningSidecar {
             tracing::debug!(task = ended.unwrap_or("task that panicked"), "ended");
         }
         stage.set(ShutdownStage::Committer);
-        if !self.writer.is_finished()
-            && let Err(error) = (&mut self.writer).await
+        if !self.committer.is_finished()
+            && let Err(error) = (&mut self.committer).await
         {
             tracing::error!(%error, "the committer panicked");
         }

@@ -70,8 +70,8 @@ impl StartSignals {
         Ok(Self { ends, kills, hangup })
     }
 
-    /// Lets SIGTERM and SIGINT end the process by the signal from now on. A command with a single
-    /// task needs this: exit code 0 would say that the task is done.
+    /// From now on SIGTERM and SIGINT kill the process, as they do by default. A command with a
+    /// single task needs this: exit code 0 would say that the task is done.
     pub fn kill_from_now_on(&self) {
         self.kills.store(true, Ordering::SeqCst);
         self.ends.store(false, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Conversions from the settings to the options of each room.
+//! Conversions from the settings to the options of each module.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -37,8 +37,8 @@ fn class_of(name: &str) -> &'static str {
 /// Returns the allocated bytes of a file, or of everything below a directory. Does not follow
 /// links.
 ///
-/// The layout is two directories deep. A file that cannot be read counts as 0: sled may remove its
-/// files at any time.
+/// The recursion is shallow: meshkeep's own directories are at most two levels deep. A file that
+/// cannot be read counts as 0: sled may remove its files at any time.
 pub(super) fn disk_usage_of(path: &Path) -> u64 {
     let Ok(metadata) = fs::symlink_metadata(path) else { return 0 };
     let bytes_below = if metadata.is_dir() {

@@ -38,9 +38,10 @@ const VALUE_KEY: &[u8] = b"v";
 /// Key of the small writes that prime a tree.
 const PRIME_KEY: &[u8] = b"p";
 
-/// Number of small writes that *prime* a tree. The next write is then the tenth fragment of the
-/// page, so sled writes the whole page and frees the old value at once. With ten, the tenth small
-/// write itself would copy the old value (docs/develop/measurements.md §1.1).
+/// Number of small writes that *prime* a tree. sled writes a whole page at its tenth fragment and
+/// frees the old value at once. After nine small writes, the new value is the tenth fragment. With
+/// ten, the tenth small write would already rewrite the page, and with it copy the old value
+/// (docs/develop/measurements.md §1.1).
 const PRIME_COUNT: u8 = 9;
 
 /// sled's default tree. It stores the number of the layout.
@@ -62,7 +63,7 @@ const CLOSING_WAIT: Duration = Duration::from_secs(1);
 const BUSY_POLL: Duration = Duration::from_millis(5);
 
 /// File to which sled writes everything except large pages.
-const LOG_FILE: &str = "db";
+const ENGINE_FILE: &str = "db";
 
 /// An open engine.
 #[derive(Debug)]
@@ -79,7 +80,7 @@ pub(super) struct Engine {
 impl Engine {
     /// Returns whether a directory has files of an engine.
     pub(super) fn exists(directory: &Path) -> bool {
-        directory.join(LOG_FILE).exists()
+        directory.join(ENGINE_FILE).exists()
     }
 
     /// Opens or creates an engine. Waits for a handle of this process that is still being dropped.
@@ -98,14 +99,15 @@ impl Engine {
     }
 
     fn try_open(directory: &Path) -> Result<Self, EngineError> {
-        // the store flushes each group; `mode` is not set, because sled 0.34.7 never reads it
+        // `flush_every_ms` only sets how often sled cleans its segments: the store syncs the engine
+        // itself. `mode` is not set, because sled 0.34.7 never reads it.
         let config = sled::Config::new()
             .path(directory)
             .flush_every_ms(Some(CLEANING_INTERVAL_MS))
             .cache_capacity(CACHE_BYTES_MAX)
             .segment_size(SEGMENT_BYTES);
         let db = call_sled(|| config.open())?;
-        let file = File::options().read(true).write(true).open(directory.join(LOG_FILE))?;
+        let file = File::options().read(true).write(true).open(directory.join(ENGINE_FILE))?;
         Ok(Self { db: Some(db), file, ballast: Mutex::default(), lengths: Mutex::default(), cache: Mutex::default() })
     }
 
@@ -285,7 +287,7 @@ mod tests {
         engine.file = File::open("/dev/null").unwrap();
         let EngineError::Io(error) = engine.sync().unwrap_err() else { panic!("the kernel returned no error") };
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
-        let written = fs::read(directory.path().join(LOG_FILE)).unwrap();
+        let written = fs::read(directory.path().join(ENGINE_FILE)).unwrap();
         assert!(memchr::memmem::find(&written, &value).is_some(), "it was synced before it was written");
     }
 

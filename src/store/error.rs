@@ -29,16 +29,16 @@ pub enum StoreError {
         cause: io::Error,
     },
     /// A link, FIFO or directory has the name of one of meshkeep's files. It was not changed.
-    #[error("{path} is {found}, which meshkeep does not follow or overwrite: remove it, or choose another --data-dir", path = path.display())]
+    #[error("{path} is {file_type}, which meshkeep does not follow or overwrite: remove it, or choose another --data-dir", path = path.display())]
     Foreign {
         /// Path of the foreign entry.
         path: PathBuf,
         /// Type of the entry, human-readable.
-        found: &'static str,
+        file_type: &'static str,
     },
     /// The directory has no store. Only an inspection reports this; a start creates a store.
     #[error("{directory} contains no store: meshkeep has never run with this --data-dir", directory = directory.display())]
-    Nothing {
+    NoStore {
         /// The data directory.
         directory: PathBuf,
     },
@@ -63,14 +63,14 @@ pub enum StoreError {
 /// Error of the engine, without sled's types.
 #[derive(Debug, Error)]
 pub enum EngineError {
-    /// A handle of this process or another program has the engine's files open.
-    #[error("another process has its files open: {0}")]
+    /// Another handle of this process, or another process, has the engine's files open.
+    #[error("its files are still open in this or another process: {0}")]
     Busy(String),
     /// The operating system failed to read or write.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The operating system failed to read, write or sync the log.
-    #[error("cannot write the log: {0}")]
+    /// The operating system failed to write or sync the log.
+    #[error("cannot write or sync the log: {0}")]
     Log(io::Error),
     /// The files do not have the expected content.
     #[error("its files are damaged: {0}")]
@@ -100,7 +100,7 @@ impl StoreError {
             Self::NotWritable { cause, .. } | Self::Engine { cause: EngineError::Io(cause) | EngineError::Log(cause), .. } => {
                 is_full(cause)
             }
-            Self::Locked { .. } | Self::Foreign { .. } | Self::Nothing { .. } | Self::LogFull { .. } | Self::Engine { .. } => false,
+            Self::Locked { .. } | Self::Foreign { .. } | Self::NoStore { .. } | Self::LogFull { .. } | Self::Engine { .. } => false,
         }
     }
 }
@@ -120,8 +120,8 @@ pub(super) fn is_exhausted(error: &io::Error) -> bool {
 }
 
 impl EngineError {
-    /// Returns whether the cause is the machine and not the files. The files must then stay where
-    /// they are.
+    /// Returns whether the content of the files is not the cause: the cause is the machine, another
+    /// process, or a bug. The files must then stay where they are.
     pub(super) fn is_environment(&self) -> bool {
         match self {
             Self::Busy(_) | Self::Replaced | Self::Oversized { .. } | Self::Log(_) => true,

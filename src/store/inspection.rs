@@ -37,9 +37,9 @@ pub struct Inspection {
     /// Space used in the slots and the log, by type of content.
     pub usage: Vec<SpaceUsage>,
     /// Damage and losses, human-readable. Empty if the store is intact.
-    pub findings: Vec<String>,
+    pub losses: Vec<String>,
     /// Everything that can be read.
-    pub loaded: StoreContents,
+    pub contents: StoreContents,
 }
 
 /// Space that one type of content uses.
@@ -62,13 +62,13 @@ pub struct SpaceUsage {
 /// each step before the step begins, because a step may take long for a large store.
 ///
 /// # Errors
-/// [`StoreError::Nothing`] if there is no store, [`StoreError::Locked`] if a process uses it, and
+/// [`StoreError::NoStore`] if there is no store, [`StoreError::Locked`] if a process uses it, and
 /// [`StoreError::Engine`] if it cannot be read or has another layout.
 pub fn inspect(data_directory: &Path, report_step: &dyn Fn(&'static str)) -> Result<Inspection, StoreError> {
     let directory = data_directory.join(ENGINE_DIRECTORY);
     let failed = |cause| StoreError::Engine { directory: directory.clone(), cause };
     if !Engine::exists(&directory) {
-        return Err(StoreError::Nothing { directory: data_directory.to_owned() });
+        return Err(StoreError::NoStore { directory: data_directory.to_owned() });
     }
     let _lock = DirectoryLock::acquire(data_directory, Duration::ZERO)?;
     if let Some(reason) = foreign::find_foreign_engine_file(&directory).map_err(|error| failed(error.into()))? {
@@ -96,11 +96,11 @@ fn inspect_copy(data_directory: &Path, report_step: &dyn Fn(&'static str)) -> Re
         recover(engine, frames::read_log(&LogDirectory::in_data_directory(data_directory))?, u64::MAX)?;
     report_step("reading the store");
     let scan = load::load_contents(&chunk_store, BTreeMap::new())?;
-    let findings = describe_losses(&damage, scan.loaded.damaged_count);
+    let losses = describe_losses(&damage, scan.contents.damaged_count);
     let (objects, stored_bytes) = recovered_log.size();
     usage.push(SpaceUsage { name: "log".to_owned(), objects, keys: 0, raw_bytes: chunk_store.log_raw_bytes(), stored_bytes });
     let disk_bytes = disk_usage::disk_usage_of(data_directory);
-    Ok(Inspection { layout, group_number: chunk_store.group_number(), disk_bytes, usage, findings, loaded: scan.loaded })
+    Ok(Inspection { layout, group_number: chunk_store.group_number(), disk_bytes, usage, losses, contents: scan.contents })
 }
 
 /// Measures the content of all slots, including objects that are no longer used.

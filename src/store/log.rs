@@ -3,11 +3,12 @@
 //! The committer appends each group before any reader sees it, so the group survives a kill. The
 //! storing thread syncs the log every 25 to 40 ms, and then the group survives a power cut. Only
 //! synced groups are added to the chunks, because an entry and the cursor that covers it are in
-//! different chunks.
+//! different chunks. Otherwise a power cut could leave the chunk with the cursor, but lose the
+//! group with the entry.
 //!
 //! A frame contains consecutive groups. If a write or sync fails, the file is truncated to its
 //! synced length, and the groups after it are written later as one frame into a new file. `frames`
-//! has the bytes, `recovered_log` decides which of them a start uses.
+//! encodes them, `recovered_log` decides which of them a start uses.
 
 pub(super) mod files;
 pub(super) mod frames;
@@ -49,7 +50,8 @@ pub struct WriteAheadLog {
 
 #[derive(Debug, Default)]
 struct LogState {
-    id: u64,
+    /// Random id of this log. The checkpoint has the same one.
+    log_id: u64,
     /// Epoch of this start, or a random one if none was set.
     epoch: Option<Epoch>,
     /// False until a store exists. Until then, groups only get their numbers.
@@ -90,7 +92,7 @@ impl WriteAheadLog {
         let mut state = self.state();
         // groups that were appended before the store existed already have numbers
         state.newest_group = state.newest_group.max(recovered.last_group);
-        (state.id, state.is_open, state.written_group, state.synced_group, state.folded_group) =
+        (state.log_id, state.is_open, state.written_group, state.synced_group, state.folded_group) =
             (recovered.id, true, recovered.last_group, recovered.last_group, recovered.folded_group);
         (state.log_files, state.next_file, state.is_directory_synced) = (recovered.log_files.clone(), recovered.next_file, true);
         state.epoch.get_or_insert_with(|| Epoch(rand::random()));
@@ -107,8 +109,8 @@ impl WriteAheadLog {
     }
 
     /// Numbers a group and writes it, before any reader sees its changes. If the write fails, the
-    /// group is written later together with others. If the process is killed before that, a start
-    /// does not know the positions from this group on.
+    /// group is written later together with others. If the process is killed before that, clients
+    /// cannot resume from positions in this group or later ones.
     pub fn append(&self, group: &mut Group) {
         group.number = self.append_changes(&group.changes());
     }
@@ -161,10 +163,10 @@ impl WriteAheadLog {
                 state.log_files.iter().filter(|log_file| log_file.bytes > log_file.synced_bytes).copied().collect();
             (state.written_group, state.truncation_count, unsynced, state.is_directory_synced)
         };
-        let outcome = unsynced.iter().try_for_each(|log_file| self.files.sync(log_file.file));
+        let outcome = unsynced.iter().try_for_each(|log_file| self.files.sync(log_file.number));
         let outcome = if is_directory_synced { outcome } else { outcome.and_then(|()| self.files.sync_directory()) };
         let mut state = self.state();
-        let id = state.id;
+        let log_id = state.log_id;
         if state.truncation_count != truncation_count {
             // the truncated file may be one of the synced ones
             return Ok(false);
@@ -174,7 +176,7 @@ impl WriteAheadLog {
             return Err(error);
         }
         for log_file in unsynced {
-            if let Some(current) = state.log_files.iter_mut().find(|current| current.file == log_file.file) {
+            if let Some(current) = state.log_files.iter_mut().find(|current| current.number == log_file.number) {
                 current.synced_bytes = log_file.bytes;
             }
         }
@@ -183,16 +185,16 @@ impl WriteAheadLog {
         let is_synced = |log_file: &LogFileInfo| log_file.synced_bytes > 0;
         state.is_directory_synced = state.log_files.iter().all(is_synced);
         drop(state);
-        self.write_synced_mark(id, written_group);
+        self.write_synced_mark(log_id, written_group);
         Ok(true)
     }
 
     /// Records the last synced group, so that the next start notices if it is missing.
-    fn write_synced_mark(&self, id: u64, group: u64) {
-        if let Err(error) = self.files.write_synced_mark(SyncedMark { id, group })
+    fn write_synced_mark(&self, log_id: u64, group: u64) {
+        if let Err(error) = self.files.write_synced_mark(SyncedMark { id: log_id, group })
             && let Some(LogPermit { more }) = WRITE_FAILURES.permit("synced")
         {
-            tracing::warn!(%error, more, "cannot record how far the log is synced: if its end is damaged, the next start treats it as torn");
+            tracing::warn!(%error, more, "cannot record how far the log is synced: if its end is damaged, the next start treats that as an unfinished write and reports no loss");
         }
     }
 
@@ -210,8 +212,8 @@ impl WriteAheadLog {
             && oldest.last_group <= folded_group
             && next.synced_bytes > 0
         {
-            if let Err(error) = self.files.remove(oldest.file) {
-                tracing::warn!(file = oldest.file, %error, "cannot remove an old file of the log");
+            if let Err(error) = self.files.remove(oldest.number) {
+                tracing::warn!(file = oldest.number, %error, "cannot remove an old file of the log");
             }
             state.log_files.remove(0);
         }
@@ -253,7 +255,7 @@ impl WriteAheadLog {
         let (first, folded_group, epoch) = (state.written_group + 1, state.folded_group, state.epoch.unwrap_or(Epoch(0)));
         let Some(log_file) = state.log_files.last_mut() else { return Err(io::ErrorKind::NotFound.into()) };
         frames::write_frame(epoch, (first, last), folded_group, changes, &mut |bytes| {
-            self.files.append(log_file.file, &bytes)?;
+            self.files.append(log_file.number, &bytes)?;
             log_file.bytes += bytes.len() as u64;
             Ok(())
         })?;
@@ -264,8 +266,9 @@ impl WriteAheadLog {
 
     fn create_file(&self, state: &mut LogState) -> io::Result<()> {
         let first = state.written_group + 1;
-        let head = FileHead { id: state.id, epoch: state.epoch.unwrap_or(Epoch(0)), first_group: first, folded_group: state.folded_group }
-            .encode();
+        let head =
+            FileHead { id: state.log_id, epoch: state.epoch.unwrap_or(Epoch(0)), first_group: first, folded_group: state.folded_group }
+                .encode();
         let file = files::create_next_file(&*self.files, state.next_file)?;
         state.next_file = file + 1;
         if let Err(error) = self.files.append(file, &head) {
@@ -275,7 +278,13 @@ impl WriteAheadLog {
         }
         state.is_directory_synced = false;
         state.can_append = true;
-        state.log_files.push(LogFileInfo { file, first_group: first, last_group: first - 1, bytes: head.len() as u64, synced_bytes: 0 });
+        state.log_files.push(LogFileInfo {
+            number: file,
+            first_group: first,
+            last_group: first - 1,
+            bytes: head.len() as u64,
+            synced_bytes: 0,
+        });
         Ok(())
     }
 
@@ -287,11 +296,11 @@ impl WriteAheadLog {
         let synced_group = state.synced_group;
         state.log_files.retain_mut(|log_file| {
             // if this fails too, the frames of the next file override the rest of this one
-            if log_file.synced_bytes == 0 && self.files.remove(log_file.file).is_ok() {
+            if log_file.synced_bytes == 0 && self.files.remove(log_file.number).is_ok() {
                 return false;
             }
             if log_file.bytes > log_file.synced_bytes {
-                drop(self.files.truncate(log_file.file, log_file.synced_bytes));
+                drop(self.files.truncate(log_file.number, log_file.synced_bytes));
                 (log_file.bytes, log_file.last_group) = (log_file.synced_bytes, log_file.last_group.min(synced_group));
             }
             true
@@ -303,7 +312,7 @@ impl WriteAheadLog {
         if let Err(error) = outcome
             && let Some(LogPermit { more }) = WRITE_FAILURES.permit(&error.to_string())
         {
-            tracing::error!(%error, more, "cannot write the log: if the process is killed now, some streams get a reset");
+            tracing::error!(%error, more, "cannot write the log: if the process is killed now, clients that have read the newest changes get a reset and must list again");
         }
     }
 

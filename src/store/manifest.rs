@@ -2,9 +2,9 @@
 //! chunks are read.
 //!
 //! It consists of a *base* with all chunks, and of numbered *changes* to it; the newest entry of a
-//! range is valid. docs/develop/store.md ("Objects") has the bytes. Recovery reads every chunk and
-//! does not need the manifest. If the manifest is missing or damaged, lookups wait until everything
-//! is read.
+//! range is valid. docs/develop/store.md ("Objects") describes the encoding. Recovery reads every
+//! chunk and does not need the manifest. If the manifest is missing or damaged, lookups wait until
+//! everything is read.
 //!
 //! A chunk is listed in the sync that makes it durable. Only after that sync are the chunks that it
 //! replaces and the folded groups of the log removed. So the listed chunks and the log together
@@ -35,8 +35,8 @@ const CHANGES_COUNT_MAX: u64 = 128;
 /// Length of changes below which the base is not rewritten, in bytes.
 const CHANGES_KEPT_BYTES: usize = 64 << 10;
 
-/// Above [`CHANGES_KEPT_BYTES`], the base is rewritten when the changes reach this fraction of its
-/// length (a quarter).
+/// Above [`CHANGES_KEPT_BYTES`], the base is rewritten when the length of the changes reaches its
+/// own length divided by this number: a quarter.
 const CHANGES_SHARE: usize = 4;
 
 /// Maximum number of slots of a chunk, the same as for all objects.
@@ -78,7 +78,7 @@ pub(super) struct ManifestObject {
     pub(super) body: Option<Bytes>,
     pub(super) slots: Vec<Slot>,
     /// True if all parts are present.
-    pub(super) complete: bool,
+    pub(super) is_complete: bool,
 }
 
 impl Manifest {
@@ -87,8 +87,9 @@ impl Manifest {
     /// The result is empty if there is no base, or if anything is missing or damaged. `damaged` is
     /// true if a part was damaged so much that its object is unknown.
     pub(super) fn from_objects(mut objects: Vec<ManifestObject>, damaged: bool) -> (Self, Vec<Slot>) {
+        // `first_group` is the stamp of an object's base, `last_group` the number of its changes
         objects.sort_by_key(|object| (object.head.first_group, object.head.last_group));
-        let is_base = |object: &&ManifestObject| object.complete && object.head.first_group == object.head.stamp;
+        let is_base = |object: &&ManifestObject| object.is_complete && object.head.first_group == object.head.stamp;
         let base = objects.iter().filter(is_base).map(|object| object.head.stamp).max();
         let (current, mut garbage): (Vec<ManifestObject>, Vec<ManifestObject>) =
             objects.into_iter().partition(|object| Some(object.head.first_group) == base);
@@ -96,7 +97,7 @@ impl Manifest {
         // an interrupted sync may leave the newest object incomplete; it is then ignored, because
         // chunks and groups are removed only after a sync
         let usable_count =
-            current.iter().rposition(|object| object.complete).map_or(0, |last| last + 1).max(current.len().saturating_sub(1));
+            current.iter().rposition(|object| object.is_complete).map_or(0, |last| last + 1).max(current.len().saturating_sub(1));
         let outcome = current.iter().take(usable_count).try_for_each(|object| manifest.add_object(object));
         if damaged || outcome.is_err() || base.is_some() && !manifest.covers_all_keys() {
             tracing::warn!("the manifest is damaged: lookups wait until the whole store is read");
@@ -111,7 +112,7 @@ impl Manifest {
     fn add_object(&mut self, object: &ManifestObject) -> Result<(), DecodeError> {
         let is_base = self.slots.is_empty();
         let number = if is_base { 0 } else { self.number + 1 };
-        let is_next = object.complete && object.head.last_group == number;
+        let is_next = object.is_complete && object.head.last_group == number;
         let body = object.body.as_ref().filter(|_| is_next).ok_or(DecodeError::Truncated)?;
         self.decode_entries(body)?;
         self.number = number;
@@ -263,14 +264,14 @@ mod tests {
             .collect();
         let head = ObjectHead { stamp: 9, first_group: 9, ..ObjectHead::default() };
         let slots = vec![Slot { kind: SlotKind::Manifest, number: 0 }];
-        ManifestObject { head, body: Some(Manifest::default().encode_entries(&entries).into()), slots, complete: true }
+        ManifestObject { head, body: Some(Manifest::default().encode_entries(&entries).into()), slots, is_complete: true }
     }
 
     /// Returns an object without changes to that base.
     fn changes_of(number: u64) -> ManifestObject {
         let head = ObjectHead { stamp: 9 + number, first_group: 9, last_group: number, ..ObjectHead::default() };
         let slots = vec![Slot { kind: SlotKind::Manifest, number: u32::try_from(number).unwrap() }];
-        ManifestObject { head, body: Some(Bytes::new()), slots, complete: true }
+        ManifestObject { head, body: Some(Bytes::new()), slots, is_complete: true }
     }
 
     /// No other object has the entries of the missing one.

@@ -78,7 +78,7 @@ struct OpenStoreState {
     /// Last error of the engine. `None` once it works again.
     last_engine_error: Option<String>,
     /// Contents that were read while the store was opened, until [`Store::load`] moves them out.
-    loaded: Option<StoreContents>,
+    contents: Option<StoreContents>,
     /// Dropped last, so that no other process starts before the engine is closed. `None` until
     /// there is space for the lock file.
     lock: Option<DirectoryLock>,
@@ -146,12 +146,12 @@ impl Store {
             Err(error) if is_new && error.is_full() => return Ok(Self::new_without_space(directory, Some(lock))),
             outcome => outcome?,
         };
-        let RecoveredStore { chunk_store, recovered_log, files, loaded, opened } = recovered;
+        let RecoveredStore { chunk_store, recovered_log, files, contents, opened } = recovered;
         let log = Arc::new(WriteAheadLog::new_closed(Arc::clone(&files)));
         log.open(&recovered_log);
-        let (stored_group, loaded, lock) = (chunk_store.group_number(), Some(loaded), Some(lock));
+        let (stored_group, contents, lock) = (chunk_store.group_number(), Some(contents), Some(lock));
         let inner =
-            OpenStoreState { chunk_store: Some(chunk_store), is_created: true, stored_group, last_engine_error: None, loaded, lock };
+            OpenStoreState { chunk_store: Some(chunk_store), is_created: true, stored_group, last_engine_error: None, contents, lock };
         Ok((Self { directory: directory.join(ENGINE_DIRECTORY), log, files, inner: Mutex::new(inner) }, opened))
     }
 
@@ -163,7 +163,7 @@ impl Store {
             is_created: false,
             stored_group: 0,
             last_engine_error: None,
-            loaded: Some(StoreContents::default()),
+            contents: Some(StoreContents::default()),
             lock,
         };
         let log = Arc::new(WriteAheadLog::new_closed(Arc::clone(&files)));
@@ -184,11 +184,11 @@ impl Store {
     /// [`StoreError::Engine`], only in later calls.
     pub fn load(&self) -> Result<StoreContents, StoreError> {
         let mut inner = self.inner();
-        if let Some(loaded) = inner.loaded.take() {
+        if let Some(loaded) = inner.contents.take() {
             return Ok(loaded);
         }
         drop(inner);
-        self.with_chunk_store(|chunk_store| recovery::load::load_contents(chunk_store, BTreeMap::new()).map(|scan| scan.loaded))
+        self.with_chunk_store(|chunk_store| recovery::load::load_contents(chunk_store, BTreeMap::new()).map(|scan| scan.contents))
     }
 
     /// Stores a group atomically. The group is durable in the log when this returns. A group
@@ -216,7 +216,7 @@ impl Store {
         }
         self.log.persist(number, &changes).map_err(|error| self.engine_error(EngineError::Log(error)))?;
         let mut inner = self.inner();
-        inner.loaded = None;
+        inner.contents = None;
         inner.stored_group = number;
         if let Some(mut chunk_store) = inner.chunk_store.take() {
             match chunk_store.fold_excess() {
@@ -232,8 +232,9 @@ impl Store {
         Ok(())
     }
 
-    /// Adds the decoded objects to records that were read from the log, which has only their bytes.
-    /// Each record is then packed together with its object.
+    /// Replaces pending records that were read from the log by decoded ones, and packs them. The
+    /// log has only the bytes of a value; with the decoded value, the indexed fields are packed
+    /// too.
     pub fn add_decoded(&self, records: &[Arc<Record>]) {
         if let Some(chunk_store) = &mut self.inner().chunk_store {
             chunk_store.add_decoded(records);
@@ -249,9 +250,9 @@ impl Store {
         }
     }
 
-    /// Folds changes from the log into chunks, at the rate at which new changes arrive. Ends at the
-    /// latest when the next group is due (`until`), or after a time that grows with the fill level
-    /// of the log (up to 20 ms), if that is later.
+    /// Folds changes from the log into chunks, at the rate at which new changes arrive. Stops when
+    /// the next group is due (`until`), but not before a time has passed that grows with the fill
+    /// level of the log (up to 20 ms).
     ///
     /// # Errors
     /// [`StoreError::Engine`]. Nothing is lost: the log has the changes, and the next call reopens
@@ -308,10 +309,10 @@ impl Store {
         if inner.lock.is_none() {
             inner.lock = Some(DirectoryLock::acquire(self.data_directory(), Duration::ZERO)?);
         }
-        let RecoveredStore { chunk_store, recovered_log, loaded, .. } = recovery::open(self.data_directory(), &mut |_| ())?;
+        let RecoveredStore { chunk_store, recovered_log, contents, .. } = recovery::open(self.data_directory(), &mut |_| ())?;
         // the waiting groups are already numbered from 1, so the store must be empty
         let is_used =
-            chunk_store.group_number() > 0 || loaded.record_count() > 0 || !loaded.cursors.is_empty() || !loaded.clusters.is_empty();
+            chunk_store.group_number() > 0 || contents.record_count() > 0 || !contents.cursors.is_empty() || !contents.clusters.is_empty();
         if is_used {
             return Err(self.engine_error(EngineError::Replaced));
         }

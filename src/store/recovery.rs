@@ -72,7 +72,8 @@ pub(super) struct RecoveredStore {
     /// The log as it was read. New groups continue after it.
     pub(super) recovered_log: RecoveredLog,
     pub(super) files: Arc<dyn LogFiles>,
-    pub(super) loaded: StoreContents,
+    /// Report about this opening, for the caller of [`super::Store::open`].
+    pub(super) contents: StoreContents,
     pub(super) opened: OpenReport,
 }
 
@@ -146,30 +147,30 @@ pub(super) fn open(data_directory: &Path, offer: &mut dyn FnMut(Option<PartialSt
     }
 }
 
-/// Reopens the engine after an error and reads everything, with the log up to group `upto`.
+/// Reopens the engine after an error and reads everything, with the log up to group `up_to`.
 ///
 /// If the first attempt fails, sled's snapshots are removed. They may not fit the log after a write
 /// to a full disk.
-pub(super) fn reopen(directory: &Path, files: &dyn LogFiles, upto: u64) -> Result<(ChunkStore<Arc<Engine>>, DamageReport), EngineError> {
+pub(super) fn reopen(directory: &Path, files: &dyn LogFiles, up_to: u64) -> Result<(ChunkStore<Arc<Engine>>, DamageReport), EngineError> {
     if let Some(reason) = foreign::find_foreign_engine_file(directory)? {
         return Err(EngineError::Damaged(reason));
     }
-    match Engine::open(directory).and_then(|engine| read_slots(engine, files, upto)) {
+    match Engine::open(directory).and_then(|engine| read_slots(engine, files, up_to)) {
         Err(error) if !error.is_environment() => {
             tracing::warn!(%error, "cannot reopen the store: trying again without snapshots");
             Engine::remove_snapshots(directory)?;
-            Engine::open(directory).and_then(|engine| read_slots(engine, files, upto))
+            Engine::open(directory).and_then(|engine| read_slots(engine, files, up_to))
         }
         outcome => outcome,
     }
 }
 
 /// Reads the slots of an engine that has the current layout.
-fn read_slots(engine: Engine, files: &dyn LogFiles, upto: u64) -> Result<(ChunkStore<Arc<Engine>>, DamageReport), EngineError> {
+fn read_slots(engine: Engine, files: &dyn LogFiles, up_to: u64) -> Result<(ChunkStore<Arc<Engine>>, DamageReport), EngineError> {
     if read_layout(&engine)? != Some(LAYOUT) {
         return Err(EngineError::Replaced);
     }
-    let (chunk_store, damage, _) = recover(Arc::new(engine), frames::read_log(files)?, upto)?;
+    let (chunk_store, damage, _) = recover(Arc::new(engine), frames::read_log(files)?, up_to)?;
     Ok((chunk_store, damage))
 }
 
@@ -230,9 +231,9 @@ fn try_open(directory: &Path, offer: &mut dyn FnMut(Option<PartialStore>)) -> Re
     if format_file != Some(LAYOUT) {
         write_format_file(directory)?;
     }
-    let (loaded, losses, recovered_log) = load_and_repair(&mut chunk_store, damage, recovered_log, &*files)?;
+    let (contents, losses, recovered_log) = load_and_repair(&mut chunk_store, damage, recovered_log, &*files)?;
     let opened = OpenReport { set_aside: None, created: layout.is_none() || !existed, losses };
-    Ok(RecoveredStore { chunk_store, recovered_log, files, loaded, opened })
+    Ok(RecoveredStore { chunk_store, recovered_log, files, contents, opened })
 }
 
 /// Reads everything, and offers a partial store as soon as the log and the manifest are read.
@@ -315,7 +316,7 @@ fn keep_reserve(data_directory: &Path) {
         file.sync_all()
     });
     if let Err(error) = written {
-        tracing::error!(%error, "the data directory is almost full: the next start reads unstored changes from the remote clusters again");
+        tracing::error!(%error, "cannot reserve disk space for the next start: the data directory is almost full, and changes that do not fit are read again from the remote clusters");
     }
 }
 

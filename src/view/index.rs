@@ -118,7 +118,7 @@ impl SecondaryIndices {
         self.object_counts[key.kind as usize] -= 1;
     }
 
-    /// Adds `count` host entries whose keys are their addresses.
+    /// Adds `count` entries for single addresses, whose keys are their addresses.
     pub(super) fn add_hosts(&mut self, count: usize, hosts: HostEntries) {
         self.object_counts[Kind::Ip as usize] += count as u64;
         self.ipcache.canonical.add_hosts(hosts);

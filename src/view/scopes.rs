@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::collections::paged_vector::PagedVector;
 use crate::model::{ClusterName, Cursor, Kind, Scope};
 
-/// Number of scopes of a cluster: one per kind.
-const KINDS: usize = Kind::Cluster as usize + 1;
+/// Number of scopes of a cluster: one per kind, of which `Kind::Cluster` is the last.
+const SCOPES_PER_CLUSTER: usize = Kind::Cluster as usize + 1;
 
 /// Number of a scope within [`Scopes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,8 +31,9 @@ pub struct ScopeState {
 /// States of all scopes. Numbers are never reused, because there are only a few hundred clusters.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Scopes {
-    /// Index of each cluster, whose scopes have [`KINDS`] consecutive numbers. A hash map, because
-    /// an ordered one would compare a dozen names per change. A new cluster copies the whole map.
+    /// Index of each cluster, whose scopes have [`SCOPES_PER_CLUSTER`] consecutive numbers. A hash
+    /// map, because an ordered one would compare a dozen names per change. A new cluster copies the
+    /// whole map.
     clusters: Arc<HashMap<ClusterName, usize>>,
     /// States, 16 bytes each.
     states: PagedVector<Option<ScopeState>>,
@@ -42,8 +43,9 @@ pub(super) struct Scopes {
 }
 
 /// Versions of the content of answers. The version of a scope or kind is the number of the last
-/// change of an object, of its revision, lease or held mark, of its origin, or of its cluster's
-/// phase. All scopes share one counter. A change of a cursor's revision does not count.
+/// change of an object, of its revision, lease or held mark, of its confirmation, or of its
+/// cluster's config or phase. A cursor counts when it is added or removed. All scopes share one
+/// counter. A change of a cursor's revision does not count.
 #[derive(Debug, Clone, Default)]
 struct ChangeCounters {
     count: u64,
@@ -62,12 +64,12 @@ impl Scopes {
         }
         let index = self.clusters.len();
         Arc::make_mut(&mut self.clusters).insert(scope.cluster, index);
-        ScopeNumber(index * KINDS + scope.kind as usize)
+        ScopeNumber(index * SCOPES_PER_CLUSTER + scope.kind as usize)
     }
 
     /// Returns the number of a scope, if its cluster has numbers.
     fn find_number(&self, scope: &Scope) -> Option<ScopeNumber> {
-        self.clusters.get(&scope.cluster).map(|index| ScopeNumber(index * KINDS + scope.kind as usize))
+        self.clusters.get(&scope.cluster).map(|index| ScopeNumber(index * SCOPES_PER_CLUSTER + scope.kind as usize))
     }
 
     /// Returns the state of a scope by number.
@@ -152,7 +154,9 @@ impl Scopes {
 
     /// Iterates over the clusters with at least one scope, in no particular order.
     pub(super) fn clusters(&self) -> impl Iterator<Item = &ClusterName> {
-        let has_any = |index: usize| (index * KINDS..(index + 1) * KINDS).any(|number| self.state(ScopeNumber(number)).is_some());
+        let has_any = |index: usize| {
+            (index * SCOPES_PER_CLUSTER..(index + 1) * SCOPES_PER_CLUSTER).any(|number| self.state(ScopeNumber(number)).is_some())
+        };
         self.clusters.iter().filter(move |(_, index)| has_any(**index)).map(|(cluster, _)| cluster)
     }
 }

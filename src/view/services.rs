@@ -126,8 +126,8 @@ impl View {
         (found == service && key.kind == Kind::EndpointSlice && key.cluster == *cluster).then_some(key)
     }
 
-    /// Returns the service of one cluster, shared or not: the local service of that cluster's
-    /// agents. `None` if the cluster has neither the service nor endpoint slices of it.
+    /// Returns the service as the agents of one cluster see it locally, even if it is not shared.
+    /// `None` if the cluster has neither the service nor endpoint slices of it.
     #[must_use]
     pub fn local_share(&self, cluster: &ClusterName, service: &str) -> Option<ServiceShare> {
         let own = self.record(&EntryKey::new(Kind::Service, cluster.clone(), service));

@@ -35,8 +35,8 @@ pub(super) struct MaskSize {
     pub(super) bits: u8,
 }
 
-/// A node's `Prefix`: an object with `IP` and `Mask`, or a string from Cilium 1.22 on, or `null` if
-/// unset (`pkg/node/types/prefix.go` of 2026). Bits after the mask are cleared.
+/// A node's `Prefix`: an object with `IP` and `Mask`, or a string from Cilium 1.22 on
+/// (`pkg/node/types/prefix.go`), or `null` if unset. Bits after the mask are cleared.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct GoPrefix(pub(super) Option<IpNet>);
 
@@ -100,8 +100,8 @@ fn parse_prefix(text: &str) -> Result<IpNet, String> {
 }
 
 impl IpNetJson {
-    /// Converts to a prefix. The mask's ones count from the start of the unmapped address, as in
-    /// Cilium.
+    /// Converts to a prefix. The ones of the mask apply to the IPv4 address even if the JSON has an
+    /// IPv4-mapped IPv6 address, as in Cilium.
     fn net(&self) -> Result<IpNet, String> {
         let ip = self.ip.0.ok_or("IP is empty")?;
         let size = self.mask.0.filter(|size| size.bits > 0).ok_or("Mask is missing")?;

@@ -88,7 +88,7 @@ pub fn kind_publication(kind: Kind, config: &ClusterConfig) -> KindPublication {
 pub fn validate_own_config(config: &ClusterConfig, own_id: ClusterId, max: MaxConnectedClusters) -> Result<(), String> {
     validate_cluster_config(config, ClusterId(0), max)?;
     if own_id != ClusterId(0) && config.id != own_id {
-        return Err(format!("id is {}, expected {own_id}, the --cluster-id of the own cluster", config.id));
+        return Err(format!("id is {}, expected {own_id}, the value of --cluster-id", config.id));
     }
     Ok(())
 }
@@ -115,12 +115,13 @@ pub fn validate_cluster_config(config: &ClusterConfig, own_id: ClusterId, max: M
     match config.endpoint_slices_export_mode.as_deref() {
         None | Some(SERVICES_AND_ENDPOINT_SLICES | ENDPOINT_SLICES_ONLY) => {}
         Some(mode) => {
-            let expected = format!("expected {SERVICES_AND_ENDPOINT_SLICES}, {ENDPOINT_SLICES_ONLY} or nothing, as Cilium's agents do");
+            let expected =
+                format!("expected {SERVICES_AND_ENDPOINT_SLICES}, {ENDPOINT_SLICES_ONLY} or no value: Cilium's agents accept nothing else");
             return Err(format!("endpointSlicesExportMode is {}, {expected}", quoted(mode)));
         }
     }
     if id == own_id {
-        return Err(format!("id is {id}, which is the own cluster's"));
+        return Err(format!("id is {id}, which is the id of the own cluster"));
     }
     Ok(())
 }
@@ -191,7 +192,7 @@ mod tests {
             (config(512, 511), 1, Clusters511, "id is 512, expected 1 to 511, the size of the mesh"),
             (config(1, 255), 2, Clusters511, "maxConnectedClusters is 255, expected 511, the size of the mesh"),
             (config(1, 0), 2, Clusters511, "maxConnectedClusters is 0, expected 511, the size of the mesh"),
-            (config(7, 255), 7, Clusters255, "id is 7, which is the own cluster's"),
+            (config(7, 255), 7, Clusters255, "id is 7, which is the id of the own cluster"),
         ] {
             let result = validate_cluster_config(&config, ClusterId(own_id), max);
             assert_eq!(result.err().unwrap_or_default(), reason, "{config:?}");
@@ -207,7 +208,7 @@ mod tests {
             validate_cluster_config(&config, ClusterId(2), MaxConnectedClusters::Clusters255).err()
         };
         assert_eq!([refusal("services-and-endpointslices"), refusal("endpointslices-only")], [None, None]);
-        let expected = "expected services-and-endpointslices, endpointslices-only or nothing, as Cilium's agents do";
+        let expected = "expected services-and-endpointslices, endpointslices-only or no value: Cilium's agents accept nothing else";
         for mode in ["services-only", "Endpointslices-Only", "a mode of the future"] {
             assert_eq!(refusal(mode), Some(format!("endpointSlicesExportMode is {mode:?}, {expected}")));
         }
@@ -220,7 +221,7 @@ mod tests {
         for (id, own_id, reason) in [
             (7, 7, ""),
             (7, 0, ""),
-            (7, 8, "id is 7, expected 8, the --cluster-id of the own cluster"),
+            (7, 8, "id is 7, expected 8, the value of --cluster-id"),
             (0, 0, "id is 0, which is reserved: expected 1 to 255, the size of the mesh"),
             (256, 256, "id is 256, expected 1 to 255, the size of the mesh"),
         ] {

@@ -60,7 +60,7 @@ macro_rules! go_struct {
                 fn field(key: &str) -> Option<KnownField> {
                     match key {
                         $($json => Some(KnownField::$field),)+
-                        _ => [$(($json, KnownField::$field)),+].into_iter().find(|(name, _)| $crate::wire::go_json::is_name(name, key)).map(|(_, field)| field),
+                        _ => [$(($json, KnownField::$field)),+].into_iter().find(|(name, _)| $crate::wire::go_json::matches_name(name, key)).map(|(_, field)| field),
                     }
                 }
 
@@ -90,7 +90,7 @@ pub(super) use go_struct;
 
 /// Returns `true` if a key matches a field's name without regard to case. Go also folds `ſ` to `s`
 /// and the Kelvin sign to `k` (`foldName` in `encoding/json/fold.go`).
-pub(super) fn is_name(name: &str, key: &str) -> bool {
+pub(super) fn matches_name(name: &str, key: &str) -> bool {
     let folded = |c: char| match c {
         'ſ' => 's',
         '\u{212a}' => 'k',
@@ -451,7 +451,7 @@ mod tests {
         for (name, key, expected) in
             [("backends", "bac\u{212a}ends", true), ("backends", "BAC\u{212a}ENDſ", true), ("a", "á", false), ("a", "aſ", false)]
         {
-            assert_eq!(is_name(name, key), expected, "{key}");
+            assert_eq!(matches_name(name, key), expected, "{key}");
         }
         // a surrogate without its other half, in a value or a key, known or unknown
         assert_same(r#"{"text":"a\ud800b\udc00\ud800"}"#, "{\"text\":\"a\u{fffd}b\u{fffd}\u{fffd}\"}");

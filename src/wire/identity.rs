@@ -59,8 +59,8 @@ struct ParsedLabel<'a> {
 }
 
 /// Parses one label as `ParseLabel` in Cilium's `pkg/labels/labels.go` does. The first `:` ends the
-/// source, and the first `=` after it ends the key. `$key` and `reserved.key` are short for the
-/// source `reserved`, whose key may also follow the `=`. A label without a source gets `unspec`.
+/// source, and the first `=` after it ends the key. `$key` and `reserved.key` mean `reserved:key`;
+/// so does `reserved:=key`. A label without a source gets `unspec`.
 fn parse_label(text: &str) -> ParsedLabel<'_> {
     let (source, rest) = match (text.strip_prefix('$'), text.split_once(':')) {
         (Some(rest), _) => (SOURCE_RESERVED, rest),

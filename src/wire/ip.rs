@@ -92,8 +92,8 @@ fn is_canonical_name(name: &str, ip: IpAddr, length: Option<u8>) -> bool {
     written.is_ok() && rest.0.is_empty()
 }
 
-/// Rest of a text that is compared with formatted output while it is written, without a copy of the
-/// output.
+/// Writer that compares what is written with a text, so that the output need not be allocated.
+/// Contains the rest of the text.
 struct TextComparison<'a>(&'a str);
 
 impl fmt::Write for TextComparison<'_> {
@@ -104,9 +104,9 @@ impl fmt::Write for TextComparison<'_> {
 }
 
 impl PairJson {
-    /// Returns the prefix if its `PrefixString` is the key. A host entry has no mask. Go gives a
-    /// mask that is not canonical the length 0, so the key does not match such a prefix. Bits after
-    /// the mask are cleared, as in the ipcache.
+    /// Returns the prefix if the key is what Go's `PrefixString` prints for it. A host entry has no
+    /// mask. Go prints a mask that is not canonical as length 0, so such an entry does not match
+    /// its key. Bits after the mask are cleared, as in the ipcache.
     fn prefix(&self, name: &str) -> Result<ObjectPrefix, String> {
         let ip = self.ip.0.ok_or("IP is empty")?;
         let length = self.mask.0.map(|size| size.ones.unwrap_or(0));

@@ -42,7 +42,7 @@ const REASON_LENGTH_MAX: usize = 300;
 /// Facts about the cluster that a value comes from.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
-    /// Name of the cluster's client file. Every value must repeat it.
+    /// Name of the cluster, from the name of its client file. Every value must contain it.
     pub cluster: &'a ClusterName,
     /// Id from the cluster config. 0 means unknown, and then no id is checked against it.
     pub cluster_id: ClusterId,

@@ -57,7 +57,8 @@ type PortsJson = SortedMap<Option<PortJson>>;
 /// list, more comparisons would only cost time.
 const RECENT_LISTS_MAX: usize = 4;
 
-/// A backend, with its address as the source writes it.
+/// An address of a service (a frontend or a backend) with its ports. `text` is the address as the
+/// source writes it.
 struct AddressPorts<'a> {
     text: Cow<'a, str>,
     ip: IpAddr,
@@ -88,8 +89,8 @@ impl<'a> RecentPortLists<'a> {
 
     /// Returns the list whose JSON is a prefix of `text`, and the rest of `text`.
     fn match_known<'b>(&self, text: &'b str) -> Option<(Arc<[Port]>, &'b str)> {
-        // a JSON object ends at its own brace, so a text that starts with a known object has that
-        // object first
+        // no JSON object is a proper prefix of another, so a text that begins with a known object's
+        // JSON contains exactly that object there
         let match_and_rest = self.recent.iter().rev().find_map(|(known, ports)| Some((ports, text.strip_prefix(known)?)));
         match_and_rest.map(|(ports, rest)| (Arc::clone(ports), rest))
     }

@@ -1,11 +1,11 @@
 //! Tests of the allocator with real etcd servers.
 
 mod clusters;
+mod concurrency;
 mod killed;
 mod locks;
 mod remote;
 mod shapes;
-mod together;
 #[path = "../../crates/cilium-kvstore/src/allocator/tests/uses.rs"]
 mod uses;
 

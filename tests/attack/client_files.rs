@@ -53,7 +53,7 @@ fn put_endless_files(directory: &Path) {
 
 async fn lookup(meshkeep: &Meshkeep) -> Duration {
     let began = Instant::now();
-    let (status, _) = meshkeep.ask("/v1/ipcache/lookup?ip=10.1.2.3").await;
+    let (status, _) = meshkeep.send_get("/v1/ipcache/lookup?ip=10.1.2.3").await;
     assert!(status == 200 || status == 404, "{status}");
     began.elapsed()
 }

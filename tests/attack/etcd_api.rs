@@ -113,9 +113,9 @@ fn repeat_on_tasks<F: Future<Output = Result<(), Error>> + Send + 'static>(
 
 async fn attack(name: &str, url: &str) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
-    let mut face = attacker_client(url).await;
-    let head = face.get("none", None).await.unwrap().header().unwrap().revision();
-    let key = face.get("cilium/cache/ip/", Some(GetOptions::new().with_prefix().with_limit(1))).await.unwrap().kvs()[0].key().to_vec();
+    let mut api = attacker_client(url).await;
+    let head = api.get("none", None).await.unwrap().header().unwrap().revision();
+    let key = api.get("cilium/cache/ip/", Some(GetOptions::new().with_prefix().with_limit(1))).await.unwrap().kvs()[0].key().to_vec();
     match name {
         "unread keys" => {
             for _ in 0..40 {
@@ -130,19 +130,19 @@ async fn attack(name: &str, url: &str) -> JoinSet<()> {
             let levels: &[usize] = if name == "wide transactions" { &[31, 31, 31] } else { &[8, 100] };
             let is_earlier = name == "earlier transactions";
             repeat_on_tasks(&mut tasks, 8, move || {
-                let (mut face, mut number) = (face.clone(), 0);
+                let (mut api, mut number) = (api.clone(), 0);
                 let mut range = || {
                     number += 1;
                     let options = if is_earlier { newest_key().with_revision(head - number) } else { newest_key() };
                     TxnOp::get("", Some(options))
                 };
                 let txn = tree(levels, &mut range);
-                async move { face.txn(txn).await.map(drop) }
+                async move { api.txn(txn).await.map(drop) }
             });
         }
         "sorted lists" => repeat_on_tasks(&mut tasks, 200, move || {
-            let mut face = face.clone();
-            async move { face.get("", Some(newest_key())).await.map(drop) }
+            let mut api = api.clone();
+            async move { api.get("", Some(newest_key())).await.map(drop) }
         }),
         "unread lists" => {
             let stalled = stalled_client(url).await;
@@ -184,11 +184,11 @@ async fn start_attack(name: &str, url: &str) -> Child {
 }
 
 /// Measures reads of single keys. Returns the times in ascending order.
-async fn measure_reads(face: &mut Client, keys: &[Vec<u8>], time_min: Duration) -> Vec<Duration> {
+async fn measure_reads(api: &mut Client, keys: &[Vec<u8>], time_min: Duration) -> Vec<Duration> {
     let (mut times, began) = (Vec::new(), Instant::now());
     while times.len() < READS || began.elapsed() < time_min {
         let (key, sent) = (keys[times.len() % keys.len()].clone(), Instant::now());
-        let answer = face.get(key, None).await.unwrap();
+        let answer = api.get(key, None).await.unwrap();
         assert_eq!(answer.count(), 1);
         times.push(sent.elapsed());
     }
@@ -209,14 +209,14 @@ async fn expensive_requests_of_one_client_do_not_slow_others() {
     home.write_cluster("c01", &remote.client_file());
     let meshkeep = home.start().await;
     meshkeep.reaches("c01", "live").await;
-    settles(&meshkeep, &Truth::of(&remote.clusters).expected(), "the first loading").await;
+    settles(&meshkeep, &Truth::from_clusters(&remote.clusters).expected(), "the first loading").await;
     let url =
         home.output().lines().find_map(|line| Some(line.strip_prefix("listening on ")?.strip_suffix(" as an etcd")?.to_owned())).unwrap();
-    let mut face = client(&url, [127, 0, 0, 3], |endpoint| endpoint).await;
-    let listed = face.get("cilium/cache/ip/", Some(GetOptions::new().with_prefix().with_keys_only().with_limit(100))).await.unwrap();
+    let mut api = client(&url, [127, 0, 0, 3], |endpoint| endpoint).await;
+    let listed = api.get("cilium/cache/ip/", Some(GetOptions::new().with_prefix().with_keys_only().with_limit(100))).await.unwrap();
     let keys: Vec<Vec<u8>> = listed.kvs().iter().map(|kv| kv.key().to_vec()).collect();
     let percentile = |times: &[Duration], part: usize| times[times.len() * part / 100];
-    let idle = measure_reads(&mut face, &keys, time_min).await;
+    let idle = measure_reads(&mut api, &keys, time_min).await;
     println!(
         "more than {count} keys: {} point reads p50 {:?}, p99 {:?} without an attack",
         idle.len(),
@@ -225,7 +225,7 @@ async fn expensive_requests_of_one_client_do_not_slow_others() {
     );
     for name in ATTACKS {
         let mut attacker = start_attack(name, &url).await;
-        let times = measure_reads(&mut face, &keys, time_min).await;
+        let times = measure_reads(&mut api, &keys, time_min).await;
         println!(
             "{name}: {} point reads p50 {:?}, p99 {:?}, longest {:?}",
             times.len(),

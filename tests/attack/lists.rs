@@ -58,7 +58,7 @@ async fn read_list(meshkeep: &Meshkeep, list: &str, limit: usize) -> CompleteLis
         let separator = if list.contains('?') { '&' } else { '?' };
         let token_parameter = token.map(|token| format!("&pageToken={token}")).unwrap_or_default();
         let started = Instant::now();
-        let (status, page) = meshkeep.ask(&format!("{list}{separator}limit={limit}{token_parameter}")).await;
+        let (status, page) = meshkeep.send_get(&format!("{list}{separator}limit={limit}{token_parameter}")).await;
         assert_eq!(status, 200, "{list}, limit {limit}, page {}: {}", result.pages, page["detail"]);
         result.page_max = result.page_max.max(started.elapsed());
         result.pages += 1;
@@ -108,7 +108,7 @@ async fn lists_stay_complete_with_keys_of_20_kb() {
     let meshkeep = home.start().await;
     meshkeep.reaches("c01", "live").await;
     meshkeep.reaches("c02", "live").await;
-    let honest_count = Truth::of([&honest]).expected().objects.len();
+    let honest_count = Truth::from_clusters([&honest]).expected().objects.len();
     let mut total = CompleteList::default();
     for list in LISTS {
         let whole = read_list(&meshkeep, list, 1_000).await;
@@ -158,7 +158,7 @@ async fn lists_stay_complete_with_services_too_large_to_decode() {
     // the honest cluster is complete
     let honest_services = read_list(&meshkeep, "/v1/global-services?cluster=c02", 1_000).await.items;
     assert!(!honest_services.is_empty() && !honest_services.iter().any(is_large));
-    let expected = Truth::of([&honest]).expected().objects.len();
+    let expected = Truth::from_clusters([&honest]).expected().objects.len();
     let mut served = 0;
     for list in ["nodes", "services", "identities", "ipcache", "service-exports", "endpoint-slices"] {
         served += read_list(&meshkeep, &format!("/v1/{list}?cluster=c02"), 1_000).await.items.len();

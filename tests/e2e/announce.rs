@@ -71,12 +71,12 @@ impl AnnounceSetup {
     }
 
     /// Returns the number of lines of a log that contain a text.
-    fn said(&self, log: &str, text: &str) -> usize {
+    fn count_log_lines(&self, log: &str, text: &str) -> usize {
         fs::read_to_string(self.path(log)).unwrap().lines().filter(|line| line.contains(text)).count()
     }
 
-    async fn says(&self, log: &str, text: &str) {
-        eventually(text, async || (self.said(log, text) > 0).then_some(())).await;
+    async fn wait_for_log(&self, log: &str, text: &str) {
+        eventually(text, async || (self.count_log_lines(log, text) > 0).then_some(())).await;
     }
 
     fn identity(&self, arguments: &[&str]) -> Output {
@@ -125,7 +125,7 @@ async fn content(etcd: &Etcd) -> Vec<(String, String)> {
 /// Waits until an answer of the mirror satisfies a condition, and returns it.
 async fn wait_for_answer(meshkeep: &Meshkeep, what: &str, path: &str, is_expected: impl Fn(&Value) -> bool) -> Value {
     eventually(what, async || {
-        let (_, answer) = meshkeep.ask(path).await;
+        let (_, answer) = meshkeep.send_get(path).await;
         is_expected(&answer).then_some(answer)
     })
     .await
@@ -156,7 +156,7 @@ async fn the_mirror_follows_the_announced_files() {
         etcd.put("cilium/state/services/v1/vms/shop/old", "{}").await;
         let setup = AnnounceSetup::new(&etcd);
         let mut announcer = setup.announce("log");
-        setup.says("log", "announced").await;
+        setup.wait_for_log("log", "announced").await;
         let (_home, meshkeep) = mirror(&etcd).await;
         let lookup = meshkeep.get("/v1/ipcache/lookup?ip=192.168.7.20").await;
         let billing = lookup["match"]["identity"].as_u64().unwrap();
@@ -170,18 +170,18 @@ async fn the_mirror_follows_the_announced_files() {
         assert_eq!(meshkeep.get("/v1/nodes/vms/rack1-host7").await["name"], "rack1-host7");
         let service = meshkeep.get("/v1/global-services/shop/billing-db").await.to_string();
         assert!(service.contains("192.168.7.20") && service.contains("5432"), "{service}");
-        assert_eq!(meshkeep.ask("/v1/services/vms/shop/old").await.0, 404);
+        assert_eq!(meshkeep.send_get("/v1/services/vms/shop/old").await.0, 404);
         let before = content(&etcd).await;
         // a file with errors changes nothing and is reported once; then a correct one takes effect
         setup.write(&FILE.replace("app: printer", "app: printer, app: twice"));
-        setup.says("log", "vms.yaml:15: ").await;
+        setup.wait_for_log("log", "vms.yaml:15: ").await;
         setup.write(
             &FILE
                 .replace("192.168.9.1", "192.168.9.1, 192.168.9.2")
                 .replace("cluster: {name: vms, id: 77}", "cluster: {name: vms, id: 78}"),
         );
-        setup.says("log", "another cluster").await;
-        assert_eq!((content(&etcd).await, setup.said("log", "vms.yaml:15: ")), (before, 1));
+        setup.wait_for_log("log", "another cluster").await;
+        assert_eq!((content(&etcd).await, setup.count_log_lines("log", "vms.yaml:15: ")), (before, 1));
         setup.write(&FILE.replace("ips: [192.168.7.20]", "ips: [192.168.7.20, 192.168.7.21]").replace("app: printer", "app: scanner"));
         wait_for_answer(&meshkeep, "the new address", "/v1/ipcache/lookup?ip=192.168.7.21", |answer| {
             answer["match"]["identity"] == billing
@@ -208,7 +208,7 @@ async fn announced_keys_survive_kills_wipes_and_other_writers() {
     let mut etcd = Etcd::start().await;
     let setup = AnnounceSetup::new(&etcd);
     let announcer = setup.announce("log-1");
-    setup.says("log-1", "announced").await;
+    setup.wait_for_log("log-1", "announced").await;
     let before = content(&etcd).await;
     let keys_without_lease = async |etcd: &Etcd| {
         let options = etcd_client::GetOptions::new().with_prefix();
@@ -227,7 +227,7 @@ async fn announced_keys_survive_kills_wipes_and_other_writers() {
     if let Some(first) = locks.kvs().iter().min_by_key(|lock| lock.create_revision()) {
         etcd.client().await.lease_revoke(first.lease()).await.unwrap();
     }
-    setup.says("log-2", "announced").await;
+    setup.wait_for_log("log-2", "announced").await;
     assert_eq!(content(&etcd).await, before, "the identities keep their numbers too");
     etcd.delete("cilium/state/nodes/v1/vms/rack1-host7").await;
     etcd.put("cilium/state/services/v1/vms/shop/billing-db", "{}").await;
@@ -244,9 +244,12 @@ async fn announced_keys_survive_kills_wipes_and_other_writers() {
     // that
     etcd.put("cilium/state/nodes/v1/vms-2/a", "{}").await;
     let mut stopped = Announcer(setup.command("log-0", &["--retire", "--retire-grace", "1h"]).spawn().unwrap());
-    setup.says("log-0", "the config of cluster vms is withdrawn").await;
+    setup.wait_for_log("log-0", "the config of cluster vms is withdrawn").await;
     stopped.terminate();
-    assert_eq!((stopped.end().await, setup.said("log-0", "stopped before cluster vms was withdrawn: run the command again")), (1, 1));
+    assert_eq!(
+        (stopped.end().await, setup.count_log_lines("log-0", "stopped before cluster vms was withdrawn: run the command again")),
+        (1, 1)
+    );
     etcd.put("cilium/cluster-config/vms", r#"{"id":77}"#).await;
     let mut retiring = Announcer(setup.command("log-3", &["--retire", "--retire-grace", "1s"]).spawn().unwrap());
     eventually("the end of the config", async || {
@@ -264,7 +267,7 @@ async fn a_second_announcer_reports_the_first_and_exits() {
     let etcd = Etcd::start().await;
     let setup = AnnounceSetup::new(&etcd);
     let _first = setup.announce("log-1");
-    setup.says("log-1", "announced").await;
+    setup.wait_for_log("log-1", "announced").await;
     let mut second = setup.announce("log-2");
     let started = std::time::Instant::now();
     let status = crate::harness::eventually_within(std::time::Duration::from_secs(60), "its end", || {
@@ -272,8 +275,8 @@ async fn a_second_announcer_reports_the_first_and_exits() {
     })
     .await;
     assert!(status.code() == Some(1) && started.elapsed().as_secs() >= 28, "{status} after {:?}", started.elapsed());
-    assert_eq!(setup.said("log-2", &format!("(process {},", _first.0.id())), 1);
-    assert_eq!(setup.said("log-1", "lost"), 0);
+    assert_eq!(setup.count_log_lines("log-2", &format!("(process {},", _first.0.id())), 1);
+    assert_eq!(setup.count_log_lines("log-1", "lost"), 0);
 }
 
 /// A reader that finds a canary in a refilled etcd must find all of its entries, regardless of the
@@ -285,7 +288,7 @@ async fn canaries_are_written_last_into_a_wiped_etcd() {
     let workload = |number: u32| format!("- {{namespace: a, name: w{number}, labels: {{app: w{number}}}, ips: [10.0.0.{number}]}}\n");
     setup.write(&("cluster: {name: vms, id: 77}\nworkloads:\n".to_owned() + &(1..=60).map(workload).collect::<String>()));
     let mut announcer = setup.announce("log");
-    setup.says("log", "announced").await;
+    setup.wait_for_log("log", "announced").await;
     let before = content(&etcd).await;
     etcd.wipe();
     etcd.restart().await;
@@ -313,8 +316,8 @@ async fn an_address_of_another_writer_is_not_overwritten() {
     etcd.put(key, theirs).await;
     let setup = AnnounceSetup::new(&etcd);
     let mut announcer = setup.announce("log");
-    setup.says("log", "other writers already announce some addresses").await;
-    setup.says("log", "is announced cluster=vms").await;
+    setup.wait_for_log("log", "other writers already announce some addresses").await;
+    setup.wait_for_log("log", "is announced cluster=vms").await;
     let value = async || etcd.client().await.get(key, None).await.unwrap().kvs().first().map(|kv| kv.value_str().unwrap().to_owned());
     assert_eq!(value().await.as_deref(), Some(theirs));
     etcd.delete(key).await;
@@ -335,7 +338,10 @@ async fn a_cluster_with_another_id_is_left_alone() {
     for (log, arguments) in [("log-1", &[][..]), ("log-2", &["--retire", "--retire-grace", "0"][..])] {
         let mut announcer = Announcer(setup.command(log, arguments).spawn().unwrap());
         assert_eq!(announcer.end().await, 1);
-        assert_eq!(setup.said(log, "cluster vms has id 7 in that etcd, but the files have id 77: retire it with files that have id 7"), 1);
+        assert_eq!(
+            setup.count_log_lines(log, "cluster vms has id 7 in that etcd, but the files have id 77: retire it with files that have id 7"),
+            1
+        );
         assert_eq!(content(&etcd).await, before);
     }
 }
@@ -354,16 +360,19 @@ async fn failed_writes_are_reported_once_and_repeated() {
     etcd.put_many((first..first + (1 << 15) - 1).map(|id| (format!("cilium/state/identities/v1/id/{id}"), format!("k8s:taken={id};"))))
         .await;
     let mut announcer = setup.announce("log");
-    setup.says("log", "cannot acquire the lock of cluster vms: trying again").await;
+    setup.wait_for_log("log", "cannot acquire the lock of cluster vms: trying again").await;
     let mut client = etcd.client().await;
     client.role_grant_permission("mesh", etcd_client::Permission::read_write("cilium/").with_prefix()).await.unwrap();
-    setup.says("log", "1 sets of labels have no identity").await;
+    setup.wait_for_log("log", "1 sets of labels have no identity").await;
     let ips = async || content(&etcd).await.into_iter().filter(|(key, _)| key.starts_with("cilium/state/ip/")).count();
     eventually("the addresses of the other workloads", async || (ips().await > 0).then_some(())).await;
     assert!(content(&etcd).await.iter().any(|(key, _)| key == "cilium/cluster-config/vms"), "everything else is announced");
     etcd.delete(format!("cilium/state/identities/v1/id/{first}")).await;
     eventually("all addresses", async || (ips().await == 3).then_some(())).await;
-    assert_eq!((setup.said("log", "cannot acquire the lock of cluster"), setup.said("log", "have no identity")), (1, 1));
+    assert_eq!(
+        (setup.count_log_lines("log", "cannot acquire the lock of cluster"), setup.count_log_lines("log", "have no identity")),
+        (1, 1)
+    );
     announcer.terminate();
     assert_eq!(announcer.end().await, 0);
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::harness::etcd::etcd_binaries;
 use crate::harness::eventually;
 use crate::harness::mesh::{SMALL, source_key};
-use crate::harness::meshkeep::{Ended, Home};
+use crate::harness::meshkeep::{Home, ProcessExit};
 use crate::harness::scene::{Scene, settles};
 use crate::harness::truth::{list, served_objects};
 
@@ -251,7 +251,7 @@ async fn an_unresponsive_remote_does_not_disturb_others() {
 
 /// Checks that the process ended with this code, and that one line of its log contains all of these
 /// words.
-fn assert_exit_message(ended: &Ended, code: i32, words: &[&str]) {
+fn assert_exit_message(ended: &ProcessExit, code: i32, words: &[&str]) {
     assert_eq!(ended.status.code(), Some(code), "{}", ended.log);
     let lines = ended.log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count();
     assert_eq!(lines, 1, "one line should name {words:?}:\n{}", ended.log);
@@ -277,7 +277,7 @@ async fn a_start_waits_for_a_data_directory_and_names_its_holder() {
     let data = home.data_directory().display().to_string();
     let second = Home::new().with_flags(&[&format!("--data-dir={data}"), "--store-lock-wait=1s"]).run_to_the_end().await;
     assert_exit_message(&second, 1, &[&data, &first.id().to_string(), "stop that process"]);
-    assert!(second.after >= Duration::from_secs(1), "{:?}", second.after);
+    assert!(second.elapsed >= Duration::from_secs(1), "{:?}", second.elapsed);
     assert_eq!(first.get("/v1/nodes").await["items"], json!([]));
     // once the directory is free it can be used
     first.kill();

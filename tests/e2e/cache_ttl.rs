@@ -27,7 +27,7 @@ async fn services_of_an_unreachable_cluster_expire_and_return() {
     let mut etcd = Etcd::start().await;
     let cluster = MeshCluster::generate(1, SMALL);
     publish(&etcd, Form::State, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
-    let (all, without) = (Truth::of([&cluster]).expected(), Truth::of([&without_services(&cluster)]).expected());
+    let (all, without) = (Truth::from_clusters([&cluster]).expected(), Truth::from_clusters([&without_services(&cluster)]).expected());
     let mut home = Home::new().with_flags(&["--cache-ttl=2s", "--backoff-min=50ms", "--backoff-max=200ms"]);
     home.write_cluster("c01", &etcd.client_file_yaml());
     let meshkeep = home.start().await;
@@ -83,7 +83,7 @@ async fn a_reachable_legacy_cluster_loses_nothing() {
     home.write_cluster("c01", &etcd.client_file_yaml());
     // without a config the cluster's id is unknown
     let truth = |cluster: &MeshCluster| {
-        let mut truth = Truth::of([cluster]);
+        let mut truth = Truth::from_clusters([cluster]);
         truth.set_cluster_id("c01", 0);
         truth.expected()
     };
@@ -116,11 +116,11 @@ async fn a_cluster_with_an_unusable_file_counts_as_unreachable() {
     let mut home = Home::new().with_flags(&["--cache-ttl=1s"]);
     home.write_cluster("c01", &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::of([&cluster]).expected(), "the first loading").await;
+    settles(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "the first loading").await;
     meshkeep.reaches("c01", "live").await;
     home.write_cluster("c01", "endpoints:\n- https://127.0.0.1:1\ntrusted-ca-file: /nowhere/ca.crt\n");
     meshkeep.reaches("c01", "waitingForFiles").await;
     let state = meshkeep.cluster("c01").await;
     assert!(state["resources"].as_array().unwrap().iter().all(|kind| kind["synced"] != true), "{state}");
-    settles(&meshkeep, &Truth::of([&without_services(&cluster)]).expected(), "the expiry of its services").await;
+    settles(&meshkeep, &Truth::from_clusters([&without_services(&cluster)]).expected(), "the expiry of its services").await;
 }

@@ -25,14 +25,15 @@ async fn no_finding(meshkeep: &Meshkeep, kind: &str) {
 async fn a_cluster_with_a_new_id_is_removed_and_read_again() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
     scene.settles("the first loading").await;
-    let seen = scene.seen();
+    let seen = scene.event_count();
     let (before, after) = (scene.remotes[0].clusters[0].clone(), MeshCluster::generate_named("c01", 7, SMALL));
     rewrite(&scene.remotes[0].etcd, Form::State, &before, &after).await;
     put_config(&scene.remotes[0].etcd, Form::State, &after).await;
     scene.remotes[0].clusters[0] = after;
     scene.settles("a change of the cluster's id").await;
-    let followed = scene.follower().now();
-    let removed = followed.named("delete", seen).filter(|event| event.data["key"] == "cilium/cache/nodes/v1/c01/c01-worker-0").count();
+    let followed = scene.follower().state();
+    let removed =
+        followed.events_named("delete", seen).filter(|event| event.data["key"] == "cilium/cache/nodes/v1/c01/c01-worker-0").count();
     assert_eq!(removed, 1, "the entries with the old id are removed");
     let is_of_cluster = |event: &&Event| event.data["key"].as_str().is_some_and(|key| key.contains("/v1/c01/"));
     let changes: Vec<&Event> = followed.events[seen..].iter().filter(is_of_cluster).collect();
@@ -57,7 +58,7 @@ async fn a_cluster_waits_until_its_new_id_is_free() {
     put_config(&scene.remotes[0].etcd, Form::State, &after).await;
     scene.start_meshkeep().await;
     scene.meshkeep().wait_for_field("c01", "lastError", "already used by cluster c02").await;
-    settles(scene.meshkeep(), &Truth::of(&scene.remotes[1].clusters).expected(), "an id that is in use").await;
+    settles(scene.meshkeep(), &Truth::from_clusters(&scene.remotes[1].clusters).expected(), "an id that is in use").await;
     assert_eq!(finding(scene.meshkeep(), "duplicateClusterID").await["clusters"], json!(["c01", "c02"]));
     scene.home.remove_cluster("c02");
     scene.remotes.remove(1);
@@ -81,7 +82,7 @@ async fn two_clusters_cannot_have_the_same_id() {
     scene.settles("a second cluster of the same id").await;
     // once the first is removed, the second may have the id
     scene.home.remove_cluster("c01");
-    settles(scene.meshkeep(), &Truth::of([&twin]).expected(), "the removal of the first").await;
+    settles(scene.meshkeep(), &Truth::from_clusters([&twin]).expected(), "the removal of the first").await;
     no_finding(scene.meshkeep(), "duplicateClusterID").await;
 }
 
@@ -97,10 +98,10 @@ async fn a_remote_that_claims_the_own_clusters_id_is_refused_and_reported() {
     scene.start_meshkeep().await;
     let found = finding(scene.meshkeep(), "clusterConfigRefused").await;
     assert_eq!(found["clusters"], json!(["c01"]));
-    assert!(found["detail"].as_str().unwrap().contains("id is 1, which is the own cluster's"), "{found}");
+    assert!(found["detail"].as_str().unwrap().contains("id is 1, which is the id of the own cluster"), "{found}");
     let refused = scene.meshkeep().get("/v1/rejected").await["items"].clone();
     assert_eq!((&refused[0]["key"], &refused[1]), (&json!("cilium/cluster-config/c01"), &Value::Null), "{refused}");
-    settles(scene.meshkeep(), &Truth::of(&scene.remotes[1].clusters).expected(), "the refusal").await;
+    settles(scene.meshkeep(), &Truth::from_clusters(&scene.remotes[1].clusters).expected(), "the refusal").await;
     let (before, after) = (scene.remotes[0].clusters[0].clone(), MeshCluster::generate_named("c01", 7, SMALL));
     rewrite(&scene.remotes[0].etcd, Form::State, &before, &after).await;
     put_config(&scene.remotes[0].etcd, Form::State, &after).await;
@@ -123,7 +124,7 @@ async fn a_mesh_of_511_accepts_ids_above_255_and_no_other_size() {
     }
     for start in ["the first loading", "a restart"] {
         let meshkeep = home.start().await;
-        settles(&meshkeep, &Truth::of(&clusters).expected(), start).await;
+        settles(&meshkeep, &Truth::from_clusters(&clusters).expected(), start).await;
         for cluster in &clusters {
             meshkeep.reaches(&cluster.name, "live").await;
         }
@@ -150,7 +151,7 @@ async fn a_mesh_of_511_accepts_ids_above_255_and_no_other_size() {
     let deleted = clusters[1].keys_of("nodes/v1")[0].clone();
     clusters[1].delete(&deleted);
     remote.etcd.delete(deleted).await;
-    settles(&meshkeep, &Truth::of(&clusters).expected(), "deletions").await;
+    settles(&meshkeep, &Truth::from_clusters(&clusters).expected(), "deletions").await;
 }
 
 /// A config that cannot be decoded changes nothing, and is reported until there is a valid one.
@@ -226,7 +227,7 @@ async fn the_own_clusters_file_is_ignored() {
     scene.remotes.remove(0);
     scene.start_meshkeep().await;
     scene.settles("loading with the own cluster's file").await;
-    assert_eq!(scene.meshkeep().ask("/v1/clusters/c01").await.0, 404);
+    assert_eq!(scene.meshkeep().send_get("/v1/clusters/c01").await.0, 404);
 }
 
 #[tokio::test]
@@ -252,24 +253,24 @@ async fn a_replica_takes_over_and_only_real_changes_are_reported() {
     let mut home = Home::new();
     home.write_cluster("c01", &format!("endpoints:\n- {}\n- {}\n", replicas[0].url(), replicas[1].url()));
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::of([&cluster]).expected(), "the first loading").await;
+    settles(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "the first loading").await;
     meshkeep.reaches("c01", "live").await;
     let follower = Follower::open(&meshkeep, "").await;
     for round in 0..2 {
         let endpoint = meshkeep.cluster("c01").await["endpoint"].as_str().unwrap().to_owned();
         let current = usize::from(replicas[1].url() == endpoint);
-        let seen = follower.now().events.len();
+        let seen = follower.state().events.len();
         let before = cluster.clone();
         let (changed, deleted) = (cluster.keys_of("nodes/v1")[round].clone(), cluster.keys_of("ip/v1")[round].clone());
         cluster.change(&changed);
         cluster.delete(&deleted);
         replicas[current].stop().await;
         rewrite(&replicas[1 - current], Form::State, &before, &cluster).await;
-        settles(&meshkeep, &Truth::of([&cluster]).expected(), "the loss of a replica").await;
+        settles(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "the loss of a replica").await;
         meshkeep.reaches("c01", "live").await;
-        let reported = || async { (follower.now().changes_since(seen).len() >= 2).then_some(()) };
+        let reported = || async { (follower.state().changes_since(seen).len() >= 2).then_some(()) };
         eventually("the changes to be reported", reported).await;
-        assert_eq!(follower.now().changes_since(seen), [(changed, 1), (deleted, 1)].into());
+        assert_eq!(follower.state().changes_since(seen), [(changed, 1), (deleted, 1)].into());
         replicas[current].restart().await;
         rewrite(&replicas[current], Form::State, &before, &cluster).await;
     }
@@ -285,12 +286,12 @@ async fn a_move_to_a_kvstoremesh_and_back_reports_only_changes() {
     moved.change(&moved.keys_of("services/v1")[0].clone());
     moved.delete(&moved.keys_of("identities/v1")[0].clone());
     let copy = Remote::start(binary, Form::Cache, vec![moved]).await;
-    let (seen, before) = (scene.seen(), scene.truth().expected());
+    let (seen, before) = (scene.event_count(), scene.truth().expected());
     scene.home.write_cluster("c01", &copy.client_file());
     let direct = std::mem::replace(&mut scene.remotes, vec![copy]);
     scene.settles("the move to a KVStoreMesh").await;
     scene.only_real_changes_were_announced(seen, &before, "the move to a KVStoreMesh");
-    let (seen, before) = (scene.seen(), scene.truth().expected());
+    let (seen, before) = (scene.event_count(), scene.truth().expected());
     scene.home.write_cluster("c01", &direct[0].client_file());
     scene.remotes = direct;
     scene.settles("the move back").await;

@@ -38,7 +38,7 @@ fn lines(lines: &[&str]) -> Vec<String> {
     lines.iter().map(|line| (*line).to_owned()).collect()
 }
 
-pub(super) fn complaint(output: &Output) -> (Option<i32>, String) {
+pub(super) fn exit_code_and_error(output: &Output) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).trim().to_owned())
 }
 
@@ -105,7 +105,7 @@ async fn addresses_are_looked_up_and_explained() {
 async fn errors_say_what_to_do() {
     let (etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
     let server = running.url();
-    let complaint_of = |arguments: &[&str]| complaint(&run(server, arguments));
+    let complaint_of = |arguments: &[&str]| exit_code_and_error(&run(server, arguments));
     assert_eq!(complaint_of(&["get", "svc", "nope"]), (Some(1), "error: there is no service \"nope\" in any mirrored cluster".to_owned()));
     assert_eq!(complaint_of(&["get", "node", "paris/nope"]).0, Some(1));
     for pattern in [&["get", "svc", "car*"][..], &["get", "svc", "paris/shop/car*"], &["get", "svc", "--filter", "name=car*"]] {
@@ -114,10 +114,10 @@ async fn errors_say_what_to_do() {
     }
     // reported before any connection: nothing listens on port 1
     for position in ["v9.00000000deadbeef.1", "nonsense"] {
-        let (code, text) = complaint(&run("http://127.0.0.1:1", &["watch", "--after", position]));
+        let (code, text) = exit_code_and_error(&run("http://127.0.0.1:1", &["watch", "--after", position]));
         assert!(code == Some(2) && text.contains("not a position of the form v1."), "{text}");
     }
-    assert_eq!(complaint(&run("http://127.0.0.1:1", &["watch", "--after", "v1.00000000deadbeef.1"])).0, Some(3));
+    assert_eq!(exit_code_and_error(&run("http://127.0.0.1:1", &["watch", "--after", "v1.00000000deadbeef.1"])).0, Some(3));
     let (code, text) = complaint_of(&["get", "pods"]);
     assert!(code == Some(2) && text.contains("there is no kind \"pods\": use one of nodes, services"), "{text}");
     assert_eq!(complaint_of(&["get", "nodes", "-n", "shop"]), (Some(2), "error: nodes have no namespace".to_owned()));
@@ -125,20 +125,23 @@ async fn errors_say_what_to_do() {
     // the operating system's reason as text, without error numbers and names of libraries
     let expected =
         "error: no meshkeep at 127.0.0.1:1 (connection refused): start one with `meshkeep serve`, or give another address with --server";
-    assert_eq!(complaint(&run("http://127.0.0.1:1", &["status"])), (Some(3), expected.to_owned()));
-    let (code, text) = complaint(&run(&format!("unix://{}", "/nowhere/socket"), &["status"]));
+    assert_eq!(exit_code_and_error(&run("http://127.0.0.1:1", &["status"])), (Some(3), expected.to_owned()));
+    let (code, text) = exit_code_and_error(&run(&format!("unix://{}", "/nowhere/socket"), &["status"]));
     assert!(code == Some(3) && text.starts_with("error: no meshkeep at unix:///nowhere/socket (no such file or directory): "), "{text}");
     let secure = server.replace("http://", "https://");
-    assert_eq!(complaint(&run(&secure, &["status"])), (Some(3), format!("error: {secure} does not use TLS: use http:// in --server")));
+    assert_eq!(
+        exit_code_and_error(&run(&secure, &["status"])),
+        (Some(3), format!("error: {secure} does not use TLS: use http:// in --server"))
+    );
     let etcd = etcds[0].url();
     let expected = format!("error: {etcd} answers 404 Not Found, and it is not a meshkeep: give another address with --server");
-    assert_eq!(complaint(&run(&etcd, &["status"])), (Some(3), expected));
+    assert_eq!(exit_code_and_error(&run(&etcd, &["status"])), (Some(3), expected));
     // an unknown name in a filter is reported in addition to the answer
     let expected = "warning: cluster: there is no cluster lisbon, /v1/clusters lists all clusters\nnone found";
-    assert_eq!(complaint(&run(server, &["get", "services", "--cluster", "lisbon"])), (Some(0), expected.to_owned()));
-    assert_eq!(complaint(&run(server, &["get", "services", "--cluster", "paris"])), (Some(0), String::new()));
+    assert_eq!(exit_code_and_error(&run(server, &["get", "services", "--cluster", "lisbon"])), (Some(0), expected.to_owned()));
+    assert_eq!(exit_code_and_error(&run(server, &["get", "services", "--cluster", "paris"])), (Some(0), String::new()));
     for wrong in ["127.0.0.1:9870", "unix://socket", "ftp://127.0.0.1"] {
-        assert_eq!(complaint(&run(wrong, &["status"])).0, Some(2), "{wrong}");
+        assert_eq!(exit_code_and_error(&run(wrong, &["status"])).0, Some(2), "{wrong}");
     }
 }
 
@@ -162,15 +165,15 @@ async fn commands_query_a_sidecar_over_its_socket_and_over_tls() {
         // the config directory may not have been read yet
         let output = run(server, &[&["status", "--wait", "--timeout", "20s", "--token-file", &token], &flags[..]].concat());
         assert_eq!(output.status.code(), Some(0), "{server}: {output:?}");
-        let (code, text) = complaint(&run(server, &[&["status"], &flags[..]].concat()));
+        let (code, text) = exit_code_and_error(&run(server, &[&["status"], &flags[..]].concat()));
         assert!(code == Some(3) && text.contains("give the token with --token-file"), "{server}: {text}");
     }
-    let (code, text) = complaint(&run(running.url(), &["status", "--ca-file", others, "--token-file", &token]));
+    let (code, text) = exit_code_and_error(&run(running.url(), &["status", "--ca-file", others, "--token-file", &token]));
     assert!(code == Some(3) && text.contains("is not trusted: ") && text.contains("--ca-file"), "{text}");
     let plain = running.url().replace("https://", "http://");
-    let (code, text) = complaint(&run(&plain, &["status", "--token-file", &token]));
+    let (code, text) = exit_code_and_error(&run(&plain, &["status", "--token-file", &token]));
     assert!(code == Some(3) && text.ends_with("does not answer in HTTP: if it uses TLS, use https:// in --server"), "{text}");
-    let (code, text) = complaint(&run(running.url(), &["status", "--ca-file", &path("nowhere")]));
+    let (code, text) = exit_code_and_error(&run(running.url(), &["status", "--ca-file", &path("nowhere")]));
     assert!(code == Some(2) && text.contains("--ca-file"), "{text}");
 }
 

@@ -49,7 +49,7 @@ async fn position(scene: &Scene) -> String {
 /// Returns the deletes that a follower has received, with their reasons.
 fn deletes(followed: &FollowerState) -> BTreeMap<String, String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    followed.named("delete", 0).map(|event| (text(&event.data["key"]), text(&event.data["reason"]))).collect()
+    followed.events_named("delete", 0).map(|event| (text(&event.data["key"]), text(&event.data["reason"]))).collect()
 }
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn a_lookup_finds_every_address_of_a_node() {
     }
     // the raw API has only mirrored keys
     assert!(scene.truth().expected().objects.contains_key(&format!("{NODE}#172.18.1.1")));
-    assert_eq!(scene.meshkeep().ask(&format!("/v1/entries/{NODE}%23172.18.1.1")).await.0, 404);
+    assert_eq!(scene.meshkeep().send_get(&format!("/v1/entries/{NODE}%23172.18.1.1")).await.0, 404);
 }
 
 /// An address in a node's pod CIDR gets the CIDR's entry even if no pod has an entry for it, as in
@@ -119,7 +119,7 @@ async fn an_address_without_an_entry_gets_the_one_of_its_pod_cidr() {
     let follower = Follower::open(scene.meshkeep(), "snapshot=true&kind=ipcache&cluster=c01&cidr=10.1.2.0/24&identity=9").await;
     follower.synced_after(0).await;
     let key = "cilium/cache/nodes/v1/c01/c01-worker-2#10.1.2.0/24".to_owned();
-    assert_eq!(follower.now().objects.keys().collect::<Vec<_>>(), [&key]);
+    assert_eq!(follower.state().objects.keys().collect::<Vec<_>>(), [&key]);
     let pod =
         ("cilium/cache/ip/v1/c01/10.1.2.250", r#"{"IP":"10.1.2.250","Mask":null,"HostIP":"172.18.1.3","ID":65792,"Key":0,"Metadata":""}"#);
     scene.remotes[0].change(|cluster| drop(cluster.entries.insert(pod.0.to_owned(), pod.1.into()))).await;
@@ -163,7 +163,7 @@ async fn ipcache_filters_apply_to_mirrored_and_derived_entries() {
         if !filter.contains("worker") {
             let follower = Follower::open(scene.meshkeep(), &format!("snapshot=true&kind=ipcache&{filter}")).await;
             follower.synced_after(0).await;
-            assert_eq!(follower.now().objects.keys().collect::<Vec<_>>(), expected, "{filter}");
+            assert_eq!(follower.state().objects.keys().collect::<Vec<_>>(), expected, "{filter}");
         }
     }
     // small pages cross from mirrored to derived entries
@@ -185,7 +185,7 @@ async fn an_entry_with_another_identity_leaves_and_reenters_a_filter() {
     let follower = Follower::open(scene.meshkeep(), "snapshot=true&kind=ipcache&cluster=c01&identity=8").await;
     follower.synced_after(0).await;
     let key = format!("{NODE}#10.1.0.77");
-    assert_eq!(follower.now().objects.keys().collect::<Vec<_>>(), [&key]);
+    assert_eq!(follower.state().objects.keys().collect::<Vec<_>>(), [&key]);
     // the ingress address becomes one of the node's own addresses too, which takes precedence
     let add_own_address = |cluster: &mut MeshCluster| {
         rewrite_node(cluster, |node| node["IPAddresses"].as_array_mut().unwrap().push(json!({"Type": "Hostname", "IP": "10.1.0.77"})));
@@ -193,7 +193,7 @@ async fn an_entry_with_another_identity_leaves_and_reenters_a_filter() {
     scene.remotes[0].change(add_own_address).await;
     let has_left = |followed: &FollowerState| followed.objects.is_empty().then_some(());
     follower.wait("the entry to leave", has_left).await;
-    assert_eq!(deletes(&follower.now()), [(key.clone(), "leftFilter".to_owned())].into());
+    assert_eq!(deletes(&follower.state()), [(key.clone(), "leftFilter".to_owned())].into());
     scene.settles("an address in two fields").await;
     scene.remotes[0].change(|cluster| rewrite_node(cluster, |node| drop(node["IPAddresses"].as_array_mut().unwrap().pop()))).await;
     follower.wait("the entry to come back", |followed| followed.objects.contains_key(&key).then_some(())).await;
@@ -222,11 +222,11 @@ async fn a_resuming_client_gets_the_deletes_of_derived_entries() {
             // a kill may lose the last group: then the source sends it again, after the replay
             follower.wait("the deletes", |followed| (deletes(followed) == expected).then_some(())).await;
         }
-        assert_eq!(deletes(&follower.now()), expected, "{restart}");
-        assert_eq!(follower.now().named("reset", 0).count(), 0, "{restart}");
+        assert_eq!(deletes(&follower.state()), expected, "{restart}");
+        assert_eq!(follower.state().events_named("reset", 0).count(), 0, "{restart}");
         if restart != "kill" {
-            let followed = follower.now();
-            let counts = (followed.named("upsert", 0).count(), followed.named("delete", 0).count());
+            let followed = follower.state();
+            let counts = (followed.events_named("upsert", 0).count(), followed.events_named("delete", 0).count());
             assert_eq!(counts, changes_between(&before, &scene.truth().expected().objects), "{restart}");
         }
         scene.settles(restart).await;
@@ -249,5 +249,5 @@ async fn derived_entries_lost_while_meshkeep_was_down_are_deleted() {
     let deleted: Vec<&String> = before.keys().filter(|key| !after.contains_key(*key)).collect();
     assert_eq!(deleted.len(), 2 + 1 + 6);
     follower.wait("the deletes", |followed| (deletes(followed).len() == deleted.len()).then_some(())).await;
-    assert_eq!(deletes(&follower.now()).keys().collect::<Vec<_>>(), deleted);
+    assert_eq!(deletes(&follower.state()).keys().collect::<Vec<_>>(), deleted);
 }

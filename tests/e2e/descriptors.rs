@@ -52,7 +52,7 @@ async fn a_server_without_descriptors_pauses_and_logs_it_once() {
     const REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
     let mut home = Home::new();
     let meshkeep = home.start().await;
-    assert_eq!(meshkeep.ask("/livez").await.0, 200);
+    assert_eq!(meshkeep.send_get("/livez").await.0, 200);
     let process = Pid::from_raw(meshkeep.id().cast_signed());
     let limit = |current: u64| {
         prlimit(process, Resource::Nofile, Rlimit { current: Some(current), maximum: getrlimit(Resource::Nofile).maximum }).unwrap()
@@ -72,7 +72,7 @@ async fn a_server_without_descriptors_pauses_and_logs_it_once() {
     let ticks = ticks(meshkeep.id()) - ticks_before;
     assert!(ticks < 25, "{ticks} hundredths of a second of the processor");
     prlimit(process, Resource::Nofile, before).unwrap();
-    assert_eq!(meshkeep.ask("/livez").await.0, 200);
+    assert_eq!(meshkeep.send_get("/livez").await.0, 200);
     assert_eq!(reported(), 1, "{}", meshkeep.log());
 }
 

@@ -51,20 +51,20 @@ async fn a_removed_file_removes_its_cluster_and_nothing_else() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 2, SMALL).await;
     scene.settles("the first loading").await;
     let (first, third) = (ClusterSnapshot::read(scene.meshkeep(), "c01").await, ClusterSnapshot::read(scene.meshkeep(), "c03").await);
-    let seen = scene.follower().now().events.len();
+    let seen = scene.follower().state().events.len();
     scene.home.remove_cluster("c02");
     let removed = scene.remotes[1].clusters.remove(0);
     scene.settles("the removal of a file").await;
     let deleted_keys: Vec<String> = {
-        let followed = scene.follower().now();
-        let deletes: Vec<_> = followed.named("delete", seen).collect();
+        let followed = scene.follower().state();
+        let deletes: Vec<_> = followed.events_named("delete", seen).collect();
         assert!(deletes.iter().all(|event| event.data["reason"] == "clusterRemoved"), "{deletes:?}");
         deletes.iter().map(|event| event.data["key"].as_str().unwrap().to_owned()).filter(|key| !key.contains("/cluster")).collect()
     };
     let mut deleted_entries: Vec<&String> = deleted_keys.iter().filter(|key| removed.entries.contains_key(*key)).collect();
     deleted_entries.sort();
     assert_eq!(deleted_entries, removed.entries.keys().collect::<Vec<_>>(), "one delete for each of its entries");
-    assert_eq!(scene.meshkeep().ask("/v1/clusters/c02").await.0, 404);
+    assert_eq!(scene.meshkeep().send_get("/v1/clusters/c02").await.0, 404);
     first.assert_undisturbed(scene.meshkeep(), "c01").await;
     third.assert_undisturbed(scene.meshkeep(), "c03").await;
 
@@ -137,13 +137,13 @@ async fn a_secret_update_affects_only_clusters_with_new_bytes() {
     let certificate = ("common-etcd-client-ca.crt", "-----BEGIN CERTIFICATE-----".to_owned());
     write_secret(&directory, "2026_01", &[("c01", first.client_file()), ("c02", second.client_file()), certificate.clone()]);
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::of(first.clusters.iter().chain(&second.clusters)).expected(), "the first loading").await;
+    settles(&meshkeep, &Truth::from_clusters(first.clusters.iter().chain(&second.clusters)).expected(), "the first loading").await;
     meshkeep.reaches("c02", "live").await;
     let snapshot = ClusterSnapshot::read(&meshkeep, "c02").await;
 
     write_secret(&directory, "2026_02", &[("c01", elsewhere.client_file()), ("c02", second.client_file()), certificate]);
     fs::remove_dir_all(directory.join("..2026_01")).unwrap();
-    settles(&meshkeep, &Truth::of(elsewhere.clusters.iter().chain(&second.clusters)).expected(), "the swap of the Secret").await;
+    settles(&meshkeep, &Truth::from_clusters(elsewhere.clusters.iter().chain(&second.clusters)).expected(), "the swap of the Secret").await;
     snapshot.assert_undisturbed(&meshkeep, "c02").await;
 }
 
@@ -159,7 +159,7 @@ async fn rewriting_files_with_the_same_bytes_disturbs_nothing() {
     scene.home.write_cluster("c01", &scene.remotes[0].client_file());
     // a later file shows that the directory was scanned
     scene.home.write_cluster("c09", "endpoints:\n- http://127.0.0.1:1\n");
-    let known = || async { (scene.meshkeep().ask("/v1/clusters/c09").await.0 == 200).then_some(()) };
+    let known = || async { (scene.meshkeep().send_get("/v1/clusters/c09").await.0 == 200).then_some(()) };
     eventually("the other file to be a cluster", known).await;
     snapshot.assert_undisturbed(scene.meshkeep(), "c01").await;
     scene.home.remove_cluster("c09");
@@ -190,7 +190,7 @@ async fn files_that_are_no_cluster_files_are_reported_and_do_no_harm() {
     assert_eq!(scene.meshkeep().phase("c01").await, "live");
     // with valid contents it is a cluster
     scene.home.write_cluster("broken", &scene.remotes[0].client_file());
-    let known = || async { (scene.meshkeep().ask("/v1/clusters/broken").await.0 == 200).then_some(()) };
+    let known = || async { (scene.meshkeep().send_get("/v1/clusters/broken").await.0 == 200).then_some(()) };
     eventually("the mended file to be a cluster", known).await;
 }
 

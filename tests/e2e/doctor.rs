@@ -227,7 +227,7 @@ async fn doctor_explains_namesakes_and_missing_intermediates() {
         assert!(advice.contains(part), "{part}: {advice}");
     }
 
-    let middle = etcd.authority().below("middle");
+    let middle = etcd.authority().intermediate("middle");
     let complaints = report(&with_pair(&good, etcd.client_pair(), &middle.client("below"))).await;
     says(&complaints, &["is signed by CN=middle: ", "cert-file does not have it as an intermediate certificate"]);
     let pair = middle.server("below", &["localhost", "127.0.0.1"]);

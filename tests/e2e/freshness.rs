@@ -23,7 +23,7 @@ async fn files_take_effect_within_two_seconds() {
         let scene = &scene;
         async move {
             let started = Instant::now();
-            let answered = || async { (scene.meshkeep().ask(&format!("/v1/clusters/{name}")).await.0 == status).then_some(()) };
+            let answered = || async { (scene.meshkeep().send_get(&format!("/v1/clusters/{name}")).await.0 == status).then_some(()) };
             eventually("the file to take effect", answered).await;
             started.elapsed()
         }
@@ -47,7 +47,7 @@ async fn restored_data_is_ready_but_neither_synced_nor_fresh() {
     scene.settles("the first loading").await;
     let status = |path: &'static str| {
         let scene = &scene;
-        async move { scene.meshkeep().ask(path).await.0.as_u16() }
+        async move { scene.meshkeep().send_get(path).await.0.as_u16() }
     };
     assert_eq!((status("/livez").await, status("/readyz").await, status("/readyz?synced").await), (200, 200, 200));
     assert_eq!(status("/v1/nodes?maxAge=30").await, 200);
@@ -58,7 +58,7 @@ async fn restored_data_is_ready_but_neither_synced_nor_fresh() {
     scene.start_meshkeep().await;
     let status = |path: &'static str| {
         let scene = &scene;
-        async move { scene.meshkeep().ask(path).await.0.as_u16() }
+        async move { scene.meshkeep().send_get(path).await.0.as_u16() }
     };
     assert_eq!((status("/livez").await, status("/readyz").await, status("/readyz?synced").await), (200, 200, 503));
     let too_old = || async { (status("/v1/nodes?maxAge=0").await == 503).then_some(()) };
@@ -75,7 +75,7 @@ async fn restored_data_is_ready_but_neither_synced_nor_fresh() {
         remote.proxy.restore().await;
     }
     scene.settles("the return of the remotes").await;
-    let synced = || async { (scene.meshkeep().ask("/readyz?synced").await.0 == 200).then_some(()) };
+    let synced = || async { (scene.meshkeep().send_get("/readyz?synced").await.0 == 200).then_some(()) };
     eventually("readyz?synced", synced).await;
     let node = scene.meshkeep().get("/v1/nodes/c01/c01-worker-0").await;
     assert_eq!((&node["meta"]["origin"], &node["meta"]["phase"]), (&Value::from("live"), &Value::from("live")), "{node}");

@@ -21,21 +21,21 @@ fn a_generated_cluster_has_the_objects_of_its_shape() {
         // in addition to the keys there are entries derived from the 20 nodes: five per node (one
         // of them its pod CIDR), one more for every second node, and a second pod CIDR for two of
         // every three nodes
-        assert_eq!(Truth::of([&cluster]).expected().objects.len(), 390 + 110 + 13);
+        assert_eq!(Truth::from_clusters([&cluster]).expected().objects.len(), 390 + 110 + 13);
     }
 }
 
 #[test]
 fn missing_extra_and_different_objects_are_reported() {
     let mut cluster = MeshCluster::generate(1, SMALL);
-    let expected = Truth::of([&cluster]).expected();
+    let expected = Truth::from_clusters([&cluster]).expected();
     assert_eq!(difference(&expected, &expected), None);
     let missing = difference(&expected, &Served::default()).unwrap();
     assert!(missing.contains("missing object"), "{missing}");
     let (changed, gone) = (cluster.keys_of("nodes/v1")[0].clone(), cluster.keys_of("services/v1")[0].clone());
     cluster.change(&changed);
     cluster.delete(&gone);
-    let reported = difference(&Truth::of([&cluster]).expected(), &expected).unwrap();
+    let reported = difference(&Truth::from_clusters([&cluster]).expected(), &expected).unwrap();
     for line in [format!("left over object {gone}"), format!("different object {changed}"), format!("different raw entry {changed}")] {
         assert!(reported.contains(&line), "{line} in {reported}");
     }

@@ -37,7 +37,7 @@ impl OwnClusterMesh {
     }
 
     fn truth(&self) -> Truth {
-        Truth::of(self.remote.clusters.iter().chain(&self.own.clusters))
+        Truth::from_clusters(self.remote.clusters.iter().chain(&self.own.clusters))
     }
 }
 
@@ -88,7 +88,7 @@ async fn the_own_clusters_file_may_change_and_be_removed() {
     let meshkeep = mesh.home.start().await;
     // the cluster is shown although its file does not exist
     meshkeep.wait_for_field("home", "lastError", "cannot use the client file").await;
-    assert_eq!(meshkeep.ask("/readyz?synced").await.0, 503);
+    assert_eq!(meshkeep.send_get("/readyz?synced").await.0, 503);
     fs::rename(file.with_extension("later"), &file).unwrap();
     settles(&meshkeep, &mesh.truth().expected(), "the appearance of the file").await;
     // a removed or invalid file changes nothing
@@ -111,7 +111,7 @@ async fn the_own_clusters_file_may_change_and_be_removed() {
     meshkeep.stop().await;
     mesh.home = mesh.home.with_only_flags(&["--listen=127.0.0.1:0", "--cluster-name=home"]);
     let meshkeep = mesh.home.start().await;
-    settles(&meshkeep, &Truth::of(&mesh.remote.clusters).expected(), "a start without --local-etcd").await;
+    settles(&meshkeep, &Truth::from_clusters(&mesh.remote.clusters).expected(), "a start without --local-etcd").await;
 }
 
 #[tokio::test]
@@ -119,7 +119,7 @@ async fn only_the_own_cluster_may_have_the_own_id() {
     let mut mesh = OwnClusterMesh::new(&["--cluster-id=1"]).await;
     let meshkeep = mesh.home.start().await;
     meshkeep.wait_for_field("home", "lastError", "expected 1, the --cluster-id").await;
-    meshkeep.wait_for_field("c01", "lastError", "which is the own cluster's").await;
+    meshkeep.wait_for_field("c01", "lastError", "which is the id of the own cluster").await;
 }
 
 #[tokio::test]

@@ -110,7 +110,7 @@ impl LossScene {
     async fn start_meshkeep(&mut self) {
         let meshkeep = self.home.start().await;
         let follower = Follower::open(&meshkeep, "snapshot=true").await;
-        eventually("the snapshot", || async { follower.now().named("synced", 0).next().map(drop) }).await;
+        eventually("the snapshot", || async { follower.state().events_named("synced", 0).next().map(drop) }).await;
         (self.follower, self.meshkeep) = (Some(follower), Some(meshkeep));
         self.count_from_here();
     }
@@ -126,21 +126,21 @@ impl LossScene {
 
     /// Waits until everything of a cluster is served and live. Changes are counted from here on.
     async fn settles(&mut self, cluster: &MeshCluster, after: &str) {
-        settles(self.meshkeep(), &Truth::of([cluster]).expected(), after).await;
+        settles(self.meshkeep(), &Truth::from_clusters([cluster]).expected(), after).await;
         self.meshkeep().reaches("c01", "live").await;
         self.count_from_here();
     }
 
     /// Starts to count changes.
     fn count_from_here(&mut self) {
-        let seen = self.follower().now().events.len();
+        let seen = self.follower().state().events.len();
         self.seen = seen;
     }
 
     /// Checks that everything is served and that no change was announced.
     async fn nothing_was_removed(&self, cluster: &MeshCluster, when: &str) {
-        serves(self.meshkeep(), &Truth::of([cluster]).expected(), when).await;
-        let reported = self.follower().now().changes_since(self.seen);
+        serves(self.meshkeep(), &Truth::from_clusters([cluster]).expected(), when).await;
+        let reported = self.follower().state().changes_since(self.seen);
         assert!(reported.is_empty(), "{when}: {reported:?}");
     }
 
@@ -203,7 +203,7 @@ impl WriterDeath<'_> {
     async fn check(self) {
         let mut scene = LossScene::new(&[]).await;
         let mut cluster = MeshCluster::generate(1, self.shape);
-        let all = Truth::of([&cluster]).expected();
+        let all = Truth::from_clusters([&cluster]).expected();
         let mut writer = Writer::new(&scene.etcd).await;
         let mut leases = Vec::new();
         for ttl_s in self.lease_ttls_s {
@@ -217,21 +217,21 @@ impl WriterDeath<'_> {
         self.expire_leases(&mut scene, writer, &cluster).await;
         outlast_any_hold().await;
         serves(scene.meshkeep(), &all, "after the loss").await;
-        let seen = scene.follower().now().events.len();
+        let seen = scene.follower().state().events.len();
         let forgotten = cluster.keys_of("ip/v1")[..self.forgotten_count].to_vec();
         forgotten.iter().for_each(|key| cluster.delete(key));
         let mut successor = Writer::new(&scene.etcd).await;
         successor.put_everything(&cluster).await;
-        settles(scene.meshkeep(), &Truth::of([&cluster]).expected(), "the return").await;
+        settles(scene.meshkeep(), &Truth::from_clusters([&cluster]).expected(), "the return").await;
         scene.meshkeep().reaches("c01", "live").await;
         scene.holds(0).await;
-        let reported = || async { (scene.follower().now().changes_since(seen).len() >= forgotten.len()).then_some(()) };
+        let reported = || async { (scene.follower().state().changes_since(seen).len() >= forgotten.len()).then_some(()) };
         eventually("the deletions to be reported", reported).await;
         let node = scene.meshkeep().get("/v1/nodes/c01/c01-worker-0").await;
         assert_eq!(node["meta"]["stale"], serde_json::Value::Null, "{node}");
         outlast_any_hold().await;
-        serves(scene.meshkeep(), &Truth::of([&cluster]).expected(), "long after the return").await;
-        let reported = scene.follower().now().changes_since(seen);
+        serves(scene.meshkeep(), &Truth::from_clusters([&cluster]).expected(), "long after the return").await;
+        let reported = scene.follower().state().changes_since(seen);
         assert_eq!(reported, forgotten.iter().map(|key| (key.clone(), 1)).collect(), "only the keys that were not put again");
     }
 
@@ -255,7 +255,7 @@ impl WriterDeath<'_> {
         if self.meshkeep_state == MeshkeepState::Down || (self.meshkeep_state == MeshkeepState::RestartedMidway && config_expires_first) {
             // without a config nothing can be read
             scene.meshkeep().reaches("c01", "readingConfig").await;
-            settles(scene.meshkeep(), &Truth::of([cluster]).expected(), "a start with a lost source").await;
+            settles(scene.meshkeep(), &Truth::from_clusters([cluster]).expected(), "a start with a lost source").await;
             return;
         }
         scene.meshkeep().reaches("c01", "sourceLost").await;
@@ -330,9 +330,9 @@ async fn a_drain_deletes_nothing_until_the_file_is_removed() {
             scene.meshkeep().reaches("c01", "readingConfig").await;
             scene.holds(cluster.entries.len()).await;
         }
-        serves(scene.meshkeep(), &Truth::of([&cluster]).expected(), "after a drain").await;
+        serves(scene.meshkeep(), &Truth::from_clusters([&cluster]).expected(), "after a drain").await;
         scene.home.remove_cluster("c01");
-        settles(scene.meshkeep(), &Truth::of([]).expected(), "the removal of its file").await;
+        settles(scene.meshkeep(), &Truth::from_clusters([]).expected(), "the removal of its file").await;
     }
 }
 
@@ -358,9 +358,9 @@ async fn a_single_key_on_a_lease_of_its_own_is_held_and_then_deleted() {
         scene.holds(1).await;
         let since = Instant::now();
         scene.meshkeep().reaches("c01", "sourceLost").await;
-        serves(scene.meshkeep(), &Truth::of([&cluster]).expected(), "while it is held").await;
+        serves(scene.meshkeep(), &Truth::from_clusters([&cluster]).expected(), "while it is held").await;
         cluster.delete(&key);
-        settles(scene.meshkeep(), &Truth::of([&cluster]).expected(), "the end of the hold").await;
+        settles(scene.meshkeep(), &Truth::from_clusters([&cluster]).expected(), "the end of the hold").await;
         assert!(since.elapsed() > HOLD - Duration::from_secs(1), "held for {:?} only", since.elapsed());
         scene.meshkeep().reaches("c01", "live").await;
     }
@@ -388,10 +388,10 @@ async fn keys_that_a_restarted_kvstoremesh_does_not_put_are_deleted() {
         if meshkeep_down {
             scene.start_meshkeep().await;
         }
-        settles(scene.meshkeep(), &Truth::of([&cluster]).expected(), "the restart of the KVStoreMesh").await;
+        settles(scene.meshkeep(), &Truth::from_clusters([&cluster]).expected(), "the restart of the KVStoreMesh").await;
         scene.meshkeep().reaches("c01", "live").await;
         if !meshkeep_down {
-            let reported = scene.follower().now().changes_since(scene.seen);
+            let reported = scene.follower().state().changes_since(scene.seen);
             assert_eq!(reported, forgotten.iter().map(|key| (key.clone(), 1)).collect(), "only the ten keys");
         }
     }
@@ -420,7 +420,7 @@ async fn keys_of_a_dead_agent_of_a_direct_peer_are_deleted_at_once() {
             scene.start_meshkeep().await;
         }
         keys.iter().for_each(|key| cluster.delete(key));
-        settles(scene.meshkeep(), &Truth::of([&cluster]).expected(), "the death of an agent").await;
+        settles(scene.meshkeep(), &Truth::from_clusters([&cluster]).expected(), "the death of an agent").await;
         assert!(meshkeep_down || since.elapsed() < DELETED_WITHIN, "{:?}", since.elapsed());
         scene.meshkeep().reaches("c01", "live").await;
     }
@@ -439,7 +439,7 @@ async fn a_real_deletion_is_applied_within_a_second() {
             scene.etcd.delete(source_key(form, "c01", &key)).await;
             let since = Instant::now();
             let follower = scene.follower();
-            eventually("the deletion", || async { follower.now().changes_since(scene.seen).contains_key(&key).then_some(()) }).await;
+            eventually("the deletion", || async { follower.state().changes_since(scene.seen).contains_key(&key).then_some(()) }).await;
             assert!(since.elapsed() < DELETED_WITHIN, "{key} after {:?}", since.elapsed());
         }
     }
@@ -463,13 +463,13 @@ async fn deletes_are_held_while_config_or_canaries_are_missing() {
         let mut at_source = cluster.clone();
         at_source.delete(&key);
         put_entries(&scene.etcd, Form::State, &at_source).await;
-        settles(scene.meshkeep(), &Truth::of([&cluster]).expected(), "other changes").await;
+        settles(scene.meshkeep(), &Truth::from_clusters([&cluster]).expected(), "other changes").await;
         // config and canary must exist for a third of a lease's TTL, which is a few seconds here
         let mut writer = Writer::new(&scene.etcd).await;
         let lease = writer.grant_lease(LEASE_TTL_S).await;
         writer.put_config(&cluster, Form::State, lease).await;
         writer.put_canaries(&cluster, Form::State, lease).await;
-        settles(scene.meshkeep(), &Truth::of([&at_source]).expected(), "the return of config and canary").await;
+        settles(scene.meshkeep(), &Truth::from_clusters([&at_source]).expected(), "the return of config and canary").await;
         scene.meshkeep().reaches("c01", "live").await;
     }
 }

@@ -72,7 +72,7 @@ async fn another_clusters_etcd_is_not_served_under_the_files_name() {
     let state = meshkeep.cluster("rome").await;
     assert_eq!((&state["lastError"], &state["failures"]), (&json!("this etcd belongs to cluster paris, not rome"), &json!(0)), "{state}");
     home.write_cluster("rome", &right.client_file_yaml());
-    settles(&meshkeep, &Truth::of([&rome]).expected(), "the correction of the file").await;
+    settles(&meshkeep, &Truth::from_clusters([&rome]).expected(), "the correction of the file").await;
     meshkeep.reaches("rome", "live").await;
     assert_eq!(meshkeep.get("/v1/problems?kind=clusterConfigMissing").await["items"], json!([]));
 }
@@ -87,7 +87,7 @@ async fn a_missing_config_is_reported_with_the_etcds_clusters() {
     has_no_entries(&meshkeep).await;
     let rome = cluster("rome", 2);
     publish(&etcd, Form::Cache, std::slice::from_ref(&rome), STAMP).await;
-    settles(&meshkeep, &Truth::of([&rome]).expected(), "the config of rome").await;
+    settles(&meshkeep, &Truth::from_clusters([&rome]).expected(), "the config of rome").await;
     meshkeep.reaches("rome", "live").await;
     let state = meshkeep.cluster("rome").await;
     assert_eq!((&state["failures"], &state["lastError"]), (&json!(0), &json!(null)), "{state}");
@@ -106,14 +106,14 @@ async fn ciliums_users_and_roles_are_enough_to_name_the_cluster() {
     home.write_cluster("bonn", &etcd.client_file_of("local-paris"));
     home.write_cluster("paris", &etcd.client_file_of("remote"));
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::of([&paris]).expected(), "loading as a remote").await;
+    settles(&meshkeep, &Truth::from_clusters([&paris]).expected(), "loading as a remote").await;
     wait_for_finding(&meshkeep, "rome", "this etcd belongs to cluster paris, not rome (permission denied on cilium/cluster-config/rome)")
         .await;
     wait_for_finding(&meshkeep, "bonn", "this etcd has no config of bonn, only of oslo, paris").await;
     for name in ["rome", "bonn"] {
         stays_without_config(&meshkeep, name).await;
     }
-    serves(&meshkeep, &Truth::of([&paris]).expected(), "with two clusters that do not exist").await;
+    serves(&meshkeep, &Truth::from_clusters([&paris]).expected(), "with two clusters that do not exist").await;
 }
 
 #[tokio::test]
@@ -131,7 +131,7 @@ async fn a_config_is_read_as_soon_as_permission_is_granted() {
     for granted in [Permission::read("cilium/cluster-config/paris"), Permission::read("cilium/synced/paris/").with_prefix()] {
         client.role_grant_permission("mesh", granted).await.unwrap();
     }
-    settles(&meshkeep, &Truth::of([&paris]).expected(), "the right to read the config").await;
+    settles(&meshkeep, &Truth::from_clusters([&paris]).expected(), "the right to read the config").await;
 }
 
 #[tokio::test]
@@ -150,7 +150,7 @@ async fn a_cluster_without_a_config_is_read_if_a_setting_names_it() {
     let mut home = home.with_flags(&["--legacy-clusters=oslo,paris"]);
     let meshkeep = home.start().await;
     meshkeep.reaches("paris", "live").await;
-    let mut truth = Truth::of([&paris]);
+    let mut truth = Truth::from_clusters([&paris]);
     truth.set_cluster_id("paris", 0);
     settles(&meshkeep, &truth.expected(), "the wait for a config").await;
 }
@@ -199,7 +199,7 @@ async fn entries_stay_while_only_another_clusters_config_is_back() {
     let (paris, rome) = (cluster("paris", 1), cluster("rome", 2));
     publish(&etcd, Form::Cache, &[paris.clone(), rome.clone()], STAMP).await;
     let (mut home, meshkeep) = start_sidecar("rome", &etcd.client_file_yaml()).await;
-    let expected = Truth::of([&rome]).expected();
+    let expected = Truth::from_clusters([&rome]).expected();
     settles(&meshkeep, &expected, "the first loading").await;
     meshkeep.reaches("rome", "live").await;
     etcd.wipe();

@@ -1,7 +1,6 @@
 //! The real binary with real etcds, as a user sees it.
 
 mod announce;
-mod asking_strangers;
 mod bad_input;
 mod big_values;
 mod bundle;
@@ -37,6 +36,7 @@ mod samples;
 mod secrets;
 mod shutdown;
 mod starting;
+mod untrusted_servers;
 
 mod stopping;
 mod store_command;

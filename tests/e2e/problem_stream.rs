@@ -13,7 +13,7 @@ const UNREACHABLE: &str = "problem/clusterUnreachable/c01";
 /// Opens a stream that continues from a position.
 async fn resume(scene: &Scene, query: &str, position: &str) -> Follower {
     let request = http().get(format!("{}/v1/events?{query}", scene.meshkeep().url()));
-    Follower::of(request.header("last-event-id", position).send().await.unwrap())
+    Follower::from_response(request.header("last-event-id", position).send().await.unwrap())
 }
 
 /// Returns the `upsert` and `delete` events about the unreachable cluster, from an index on.
@@ -37,17 +37,17 @@ async fn findings_are_streamed_over_a_recovery_and_a_kill() {
     scene.settles("the first loading").await;
     let follower = Follower::open(scene.meshkeep(), "kind=problem&snapshot=true").await;
     follower.synced_after(0).await;
-    let healthy = follower.now().position.clone().unwrap();
-    assert_eq!(reported(&follower.now(), 0), Vec::<&str>::new());
+    let healthy = follower.state().position.clone().unwrap();
+    assert_eq!(reported(&follower.state(), 0), Vec::<&str>::new());
 
     scene.remotes[0].proxy.cut().await;
     let appeared = is_reported(&follower, "upsert").await;
     let listed = scene.meshkeep().get("/v1/problems?kind=clusterUnreachable").await;
     assert_eq!((&appeared["object"]["id"], &appeared["object"]["since"]), (&listed["items"][0]["id"], &listed["items"][0]["since"]));
-    let broken = follower.now().position.clone().unwrap();
+    let broken = follower.state().position.clone().unwrap();
     let again = resume(&scene, "kind=problem", &healthy).await;
     again.synced_after(0).await;
-    assert_eq!(again.now().objects.get(UNREACHABLE), follower.now().objects.get(UNREACHABLE));
+    assert_eq!(again.state().objects.get(UNREACHABLE), follower.state().objects.get(UNREACHABLE));
 
     scene.remotes[0].proxy.restore().await;
     is_reported(&follower, "delete").await;
@@ -56,20 +56,20 @@ async fn findings_are_streamed_over_a_recovery_and_a_kill() {
     for position in [&healthy, &broken] {
         let again = resume(&scene, "kind=problem", position).await;
         again.synced_after(0).await;
-        assert_eq!(reported(&again.now(), 0), ["delete"]);
-        assert_eq!(again.now().named("reset", 0).count(), 0);
+        assert_eq!(reported(&again.state(), 0), ["delete"]);
+        assert_eq!(again.state().events_named("reset", 0).count(), 0);
     }
 
     scene.remotes[0].proxy.cut().await;
     is_reported(&follower, "upsert").await;
-    let position = follower.now().position.clone().unwrap();
+    let position = follower.state().position.clone().unwrap();
     let other = Follower::open(scene.meshkeep(), "kind=problem&cluster=c02&snapshot=true").await;
     other.synced_after(0).await;
-    assert_eq!(reported(&other.now(), 0), Vec::<&str>::new());
+    assert_eq!(reported(&other.state(), 0), Vec::<&str>::new());
     // an unfiltered stream from the first position on, which replays everything
     let replay = resume(&scene, "", &healthy).await;
     replay.synced_after(0).await;
-    for followed in [scene.follower().now(), replay.now()] {
+    for followed in [scene.follower().state(), replay.state()] {
         assert!(followed.events.iter().all(|event| event.data["kind"] != "problem"), "{:?}", followed.events);
     }
 
@@ -77,10 +77,10 @@ async fn findings_are_streamed_over_a_recovery_and_a_kill() {
     scene.start_meshkeep().await;
     let again = resume(&scene, "kind=problem", &position).await;
     is_reported(&again, "upsert").await;
-    let reasons: Vec<Value> = again.now().named("reset", 0).map(|reset| reset.data["reason"].clone()).collect();
+    let reasons: Vec<Value> = again.state().events_named("reset", 0).map(|reset| reset.data["reason"].clone()).collect();
     assert_eq!(reasons, ["foreignEpoch"]);
     // the position still works for followers of other kinds
     let others = resume(&scene, "kind=node", &position).await;
     others.synced_after(0).await;
-    assert_eq!(others.now().named("reset", 0).count(), 0);
+    assert_eq!(others.state().events_named("reset", 0).count(), 0);
 }

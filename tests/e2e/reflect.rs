@@ -1,9 +1,9 @@
 //! `meshkeep reflect`: the target has the same contents as the sources, key by key, through
 //! failures of sources, target and meshkeep.
 
-mod acts;
 mod chaos;
 mod contents;
+mod events;
 mod history;
 
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ async fn canaries_came_last(target: &Etcd) {
 }
 
 fn home(target: &Etcd, remotes: &[&Remote]) -> Home {
-    let home = Home::new().reflecting(&target.client_file_yaml()).with_flags(&["--to-lock-ttl=2s", "--drain-grace=3s"]);
+    let home = Home::new().with_reflect_to(&target.client_file_yaml()).with_flags(&["--to-lock-ttl=2s", "--drain-grace=3s"]);
     for remote in remotes {
         for cluster in &remote.clusters {
             home.write_cluster(&cluster.name, &remote.client_file());

@@ -33,7 +33,7 @@ async fn mirror(etcd: &Etcd, cluster: &MeshCluster) -> (Home, Meshkeep) {
     let mut home = Home::new();
     home.write_cluster(&cluster.name, &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::of([cluster]).expected(), "the first loading").await;
+    settles(&meshkeep, &Truth::from_clusters([cluster]).expected(), "the first loading").await;
     meshkeep.reaches(&cluster.name, "live").await;
     (home, meshkeep)
 }
@@ -61,7 +61,7 @@ async fn changes_arrive_after_the_authentication_token_has_expired() {
         while arrived_last < Duration::from_secs(12) {
             cluster.change(&key);
             put_leased(&etcd, [(source_key(Form::State, &cluster.name, &key), cluster.entries[&key].clone())]).await;
-            settles(&meshkeep, &Truth::of([&cluster]).expected(), "a change under a token of 5 s").await;
+            settles(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "a change under a token of 5 s").await;
             arrived_last = started.elapsed();
             // one change now and then, not as many as possible
             tokio::time::sleep(Duration::from_millis(500)).await;
@@ -92,7 +92,7 @@ async fn the_permissions_of_ciliums_role_remote_are_enough() {
     let mut home = Home::new();
     home.write_cluster(&cluster.name, &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::of([&cluster]).expected(), "loading as a remote").await;
+    settles(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "loading as a remote").await;
     meshkeep.reaches(&cluster.name, "live").await;
     let state = meshkeep.wait_for_field(&cluster.name, "unknownPrefixes", "frobs").await;
     // prefixes that the user may not read are not counted, and that is no failure
@@ -110,7 +110,7 @@ async fn meshkeep_waits_for_a_missing_certificate_and_names_it() {
     meshkeep.reaches(&cluster.name, "waitingForFiles").await;
     meshkeep.wait_for_field(&cluster.name, "lastError", "late.crt").await;
     fs::copy(&etcd.client_pair().certificate, &late).unwrap();
-    settles(&meshkeep, &Truth::of([&cluster]).expected(), "the arrival of the certificate").await;
+    settles(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "the arrival of the certificate").await;
     meshkeep.reaches(&cluster.name, "live").await;
 }
 
@@ -123,29 +123,29 @@ async fn rotated_certificates_are_used_from_the_next_connection_on() {
     let mut home = Home::new();
     home.write_cluster(&cluster.name, &etcd.client_file_yaml().replace("client-meshkeep", "client-sidecar"));
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::of([&cluster]).expected(), "the first loading").await;
+    settles(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "the first loading").await;
     meshkeep.reaches(&cluster.name, "live").await;
     let other = Authority::new(&etcd.directory().join("stranger"), "ca").client_until("sidecar", 2050);
     fs::copy(&other.certificate, &own.certificate).unwrap();
     fs::copy(&other.key, &own.key).unwrap();
     cluster.add_endpoints(3);
     put_entries(&etcd, Form::State, &cluster).await;
-    settles(&meshkeep, &Truth::of([&cluster]).expected(), "a rotation").await;
+    settles(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "a rotation").await;
     let state = meshkeep.cluster(&cluster.name).await;
     assert_eq!((&state["phase"], &state["failures"]), (&json!("live"), &json!(0)), "{state}");
     etcd.stop().await;
     etcd.restart().await;
     meshkeep.wait_for_field(&cluster.name, "certificateExpiry", "2050-01-01").await;
-    serves(&meshkeep, &Truth::of([&cluster]).expected(), "while the certificate is another authority's").await;
+    serves(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "while the certificate is another authority's").await;
     etcd.authority().client("sidecar");
     meshkeep.reaches(&cluster.name, "live").await;
     meshkeep.wait_for_field(&cluster.name, "certificateExpiry", "2100-01-01").await;
-    serves(&meshkeep, &Truth::of([&cluster]).expected(), "the right certificate").await;
+    serves(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "the right certificate").await;
 }
 
 /// Returns the expected state of a cluster without a cluster config, whose id is unknown.
 fn legacy_truth(cluster: &MeshCluster) -> Truth {
-    let mut truth = Truth::of([cluster]);
+    let mut truth = Truth::from_clusters([cluster]);
     truth.set_cluster_id(&cluster.name, 0);
     truth
 }
@@ -212,7 +212,7 @@ async fn a_cluster_that_lost_its_config_is_not_read_without_one() {
     let mut home = Home::new().with_flags(&QUICK_LEGACY);
     home.write_cluster(&cluster.name, &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    let before = Truth::of([&cluster]).expected();
+    let before = Truth::from_clusters([&cluster]).expected();
     settles(&meshkeep, &before, "the first loading").await;
     meshkeep.reaches(&cluster.name, "live").await;
     meshkeep.kill();
@@ -232,7 +232,7 @@ async fn a_cluster_that_lost_its_config_is_not_read_without_one() {
     }
     meshkeep.wait_for_field(&cluster.name, "lastError", &format!("cilium/cluster-config/{}", cluster.name)).await;
     put_config(&etcd, Form::State, &cluster).await;
-    settles(&meshkeep, &Truth::of([&cluster]).expected(), "the return of the config").await;
+    settles(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "the return of the config").await;
 }
 
 #[tokio::test]
@@ -248,7 +248,7 @@ async fn an_invalid_config_is_refused_and_nothing_is_read() {
     meshkeep.wait_for_field(&cluster.name, "lastError", "256").await;
     assert_eq!(meshkeep.get("/v1/status").await["counts"]["entries"], json!(0));
     put_config(&etcd, Form::State, &cluster).await;
-    settles(&meshkeep, &Truth::of([&cluster]).expected(), "the correction of the config").await;
+    settles(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "the correction of the config").await;
 }
 
 #[tokio::test]
@@ -274,7 +274,7 @@ async fn the_first_missed_heartbeat_ends_only_the_connection() {
     let mut home = Home::new().with_flags(&["--heartbeat-silence=3s"]);
     home.write_cluster(&cluster.name, &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    let expected = Truth::of([&cluster]).expected();
+    let expected = Truth::from_clusters([&cluster]).expected();
     settles(&meshkeep, &expected, "the first loading").await;
     meshkeep.wait_for_field(&cluster.name, "lastError", "no heartbeat for 3s").await;
     serves(&meshkeep, &expected, "without a heartbeat").await;
@@ -321,7 +321,7 @@ async fn withheld_progress_answers_are_reported_until_they_arrive() {
     let mut home = Home::new().with_flags(&["--progress-interval=100ms"]);
     home.write_cluster(&cluster.name, &etcd.client_file_yaml().replace(&format!(":{}", etcd.port()), &format!(":{}", proxy.port())));
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::of([&cluster]).expected(), "the first loading").await;
+    settles(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "the first loading").await;
     let reported = async || {
         let problems = meshkeep.get("/v1/problems?kind=progressUnanswered").await;
         problems["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
@@ -342,7 +342,7 @@ async fn deletes_of_a_server_with_only_range_and_watch_are_applied() {
         let etcd = Etcd::start().await;
         let mut cluster = MeshCluster::generate(1, SMALL);
         publish(&etcd, form, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
-        let server = ReadOnlyServer::before(&etcd, refusal).await;
+        let server = ReadOnlyServer::start(&etcd, refusal).await;
         let mut home = Home::new();
         home.write_cluster(&cluster.name, &server.client_file());
         for start in ["the first start", "a second start"] {
@@ -351,7 +351,7 @@ async fn deletes_of_a_server_with_only_range_and_watch_are_applied() {
             let before = cluster.clone();
             cluster.delete(&cluster.keys_of("ip/v1")[0]);
             rewrite(&etcd, form, &before, &cluster).await;
-            settles(&meshkeep, &Truth::of([&cluster]).expected(), start).await;
+            settles(&meshkeep, &Truth::from_clusters([&cluster]).expected(), start).await;
             let state = meshkeep.cluster(&cluster.name).await;
             assert_eq!((&state["phase"], &state["failures"]), (&json!("live"), &json!(0)), "{refusal:?}, {start}: {state}");
             meshkeep.stop().await;

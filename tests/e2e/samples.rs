@@ -134,7 +134,7 @@ async fn a_lookup_returns_the_longest_prefix_with_identity_labels() {
     let unusual = meshkeep.get("/v1/ipcache/lookup?ip=FD00:10:1:1:0:0:0:D643").await;
     assert_eq!(unusual["match"]["prefix"], "fd00:10:1:1::d643/128", "{unusual}");
     assert_eq!(lookup(&meshkeep, "192.0.2.1").await, Value::Null);
-    assert_eq!(meshkeep.ask("/v1/ipcache/lookup?ip=nonsense").await.0, 400);
+    assert_eq!(meshkeep.send_get("/v1/ipcache/lookup?ip=nonsense").await.0, 400);
 }
 
 #[tokio::test]
@@ -179,11 +179,11 @@ async fn single_objects_are_found_and_missing_ones_are_404() {
         "/v1/entries/cilium/cache/nodes/v1/paris/none",
         "/v1/none",
     ] {
-        let (status, problem) = meshkeep.ask(path).await;
+        let (status, problem) = meshkeep.send_get(path).await;
         assert_eq!(status, 404, "{path}: {problem}");
         assert!(problem["type"].is_string() && problem["detail"].is_string(), "{path}: {problem}");
     }
-    assert_eq!(meshkeep.ask("/v1/nodes?colour=red").await.0, 400);
+    assert_eq!(meshkeep.send_get("/v1/nodes?colour=red").await.0, 400);
 }
 
 /// Returns the number of items in a list.
@@ -210,7 +210,7 @@ async fn exports_and_slices_are_filtered_and_follow_the_config() {
         );
         assert_eq!(found, (exports, slices), "{query}");
     }
-    assert_eq!(meshkeep.ask("/v1/service-exports?shared=true").await.0, 400);
+    assert_eq!(meshkeep.send_get("/v1/service-exports?shared=true").await.0, 400);
     let read = read_all(meshkeep.url());
     assert_eq!((&read["exports"], &read["slices"]), (&json!(["paris/shop/cart"]), &json!(["tokyo/shop/cart-kvlm2"])));
     let (paris, tokyo) = (&etcds[0], &etcds[1]);

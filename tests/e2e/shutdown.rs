@@ -36,10 +36,10 @@ async fn sigterm_ends_every_stream_with_a_bookmark_and_the_process_with_0() {
     scene.follower = None;
     let ended = scene.meshkeep.take().unwrap().stop().await;
     assert_eq!(ended.status.code(), Some(0), "{}", ended.log);
-    assert!(ended.after < SHUTDOWN, "{:?}:\n{}", ended.after, ended.log);
+    assert!(ended.elapsed < SHUTDOWN, "{:?}:\n{}", ended.elapsed, ended.log);
     for follower in &followers {
         follower.wait("the end of the stream", |followed| followed.ended.then_some(())).await;
-        let followed = follower.now();
+        let followed = follower.state();
         assert_eq!(followed.events.last().unwrap().name, "bookmark");
     }
     drop(slow);
@@ -62,13 +62,13 @@ async fn sigterm_is_as_quick_while_remotes_do_not_answer() {
     scene.follower = None;
     let ended = scene.meshkeep.take().unwrap().stop().await;
     assert_eq!(ended.status.code(), Some(0), "{}", ended.log);
-    assert!(ended.after < SHUTDOWN, "{:?}:\n{}", ended.after, ended.log);
+    assert!(ended.elapsed < SHUTDOWN, "{:?}:\n{}", ended.elapsed, ended.log);
 }
 
 #[tokio::test]
 async fn sighup_reloads_files_and_does_not_end_the_process() {
     let mut home = Home::new();
-    let starting = home.begin().await;
+    let starting = home.start_until_signals().await;
     starting.signal("HUP");
     eventually("SIGHUP to be handled during the start", || async { (starting.log_lines_with(&["SIGHUP"]) == 1).then_some(()) }).await;
     let ended = starting.stop().await;
@@ -125,7 +125,7 @@ fn home_with_socket() -> (Home, std::path::PathBuf) {
 async fn sigterm_at_the_beginning_of_a_start_ends_with_0() {
     for _ in 0..20 {
         let (mut home, socket) = home_with_socket();
-        let ended = home.begin().await.stop().await;
+        let ended = home.start_until_signals().await.stop().await;
         assert_eq!((ended.status.code(), socket.exists()), (Some(0), false), "{}", ended.log);
     }
 }
@@ -145,11 +145,11 @@ async fn sigterm_while_the_store_is_locked_ends_with_0_and_removes_the_socket() 
     let holder_process = holder.start().await;
     let (home, socket) = home_with_socket();
     let mut home = home.with_flags(&[&format!("--data-dir={}", holder.data_directory().display())]);
-    let waiting = home.begin().await;
+    let waiting = home.start_until_signals().await;
     eventually("the socket", || async { socket.exists().then_some(()) }).await;
     let ended = waiting.stop().await;
     assert_eq!((ended.status.code(), socket.exists()), (Some(0), false), "{}", ended.log);
-    assert!(ended.after < SHUTDOWN, "{:?}", ended.after);
+    assert!(ended.elapsed < SHUTDOWN, "{:?}", ended.elapsed);
     assert_eq!(holder_process.stop().await.status.code(), Some(0));
 }
 
@@ -164,11 +164,11 @@ async fn sigterm_while_the_store_loads_ends_with_0_and_removes_the_socket() {
     engine.lock().unwrap();
     let (home, socket) = home_with_socket();
     let mut home = home.with_flags(&[&format!("--data-dir={}", scene.home.data_directory().display())]);
-    let loading = home.begin().await;
+    let loading = home.start_until_signals().await;
     eventually("the socket", || async { socket.exists().then_some(()) }).await;
     assert_eq!(loading.log_lines_with(&["store loaded"]), 0, "{}", loading.log());
     let ended = loading.stop().await;
     assert_eq!((ended.status.code(), socket.exists()), (Some(0), false), "{}", ended.log);
-    assert!(ended.after < SHUTDOWN, "{:?}", ended.after);
+    assert!(ended.elapsed < SHUTDOWN, "{:?}", ended.elapsed);
     drop(engine);
 }

@@ -18,15 +18,15 @@ async fn a_waiting_process_names_the_holder_and_answers_probes() {
     let second = elsewhere.start().await;
     let holder = format!("pid {}", first.id());
     eventually("a log line that names the holder", || async { (second.log_lines_with(&["is in use", &holder]) == 1).then_some(()) }).await;
-    assert_eq!(second.ask("/livez").await.0, 200);
-    let (status, problem) = second.ask("/v1/nodes").await;
+    assert_eq!(second.send_get("/livez").await.0, 200);
+    let (status, problem) = second.send_get("/v1/nodes").await;
     assert_eq!(
         (status.as_u16(), problem["type"].as_str().map(|name| name.rsplit('/').next().unwrap().to_owned())),
         (503, Some("loading".to_owned())),
         "{problem}"
     );
     first.kill();
-    eventually("the second to be ready", || async { (second.ask("/readyz").await.0 == 200).then_some(()) }).await;
+    eventually("the second to be ready", || async { (second.send_get("/readyz").await.0 == 200).then_some(()) }).await;
     // and the next one names the current holder
     let third = Home::new().with_flags(&[&format!("--data-dir={data}"), "--store-lock-wait=0s"]).run_to_the_end().await;
     assert!(third.log.contains(&format!("pid {}", second.id())), "{}", third.log);
@@ -150,6 +150,6 @@ async fn phase_changes_are_logged_once_and_failures_again() {
     .await;
     assert_eq!(running.log_lines_with(&["client file tokyo cannot be used", "tokyo"]), 1, "{}", running.log());
     assert_eq!(running.log_lines_with(&["backingOff"]) - running.log_lines_with(&["still not live"]), 1, "{}", running.log());
-    let (_, status) = running.ask("/v1/status").await;
+    let (_, status) = running.send_get("/v1/status").await;
     assert!(status["directory"]["invalidFiles"]["tokyo"].as_str().unwrap().contains("\"endpoint:\" instead of \"endpoints:\""), "{status}");
 }

@@ -130,7 +130,7 @@ async fn a_start_that_hangs_in_a_read_ends_with_0() {
     let (directory, etcd) = (TempDir::new().unwrap(), Etcd::builder().start().await);
     let [serve, reflect, announce, _] = commands(directory.path(), &etcd);
     let hanging_at = directory.path().join("hanging");
-    let hanging = HangingDirectory::at(&hanging_at).await;
+    let hanging = HangingDirectory::create(&hanging_at).await;
     let file = |name: &str, text: &str| {
         fs::write(hanging_at.join(name), text).unwrap();
         hanging_at.join(name).display().to_string()
@@ -168,7 +168,7 @@ async fn a_start_that_hangs_in_a_read_ends_with_0() {
 /// Starts a sidecar that mirrors a cluster into a directory that can hang.
 async fn scene_with_hanging_directory() -> (Scene, HangingDirectory) {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
-    let directory = HangingDirectory::at(&scene.home.data_directory()).await;
+    let directory = HangingDirectory::create(&scene.home.data_directory()).await;
     scene.start_meshkeep().await;
     scene.settles("the first loading").await;
     (scene, directory)
@@ -177,9 +177,9 @@ async fn scene_with_hanging_directory() -> (Scene, HangingDirectory) {
 /// Makes a change, and waits until it is announced and a write to the directory hangs. The write
 /// that hangs may be another one than that of the change.
 async fn make_unsynced_change(scene: &mut Scene, directory: &HangingDirectory, hanging: HangMode) {
-    let seen = scene.seen();
+    let seen = scene.event_count();
     scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
-    eventually("the event of the change", || async { (scene.seen() > seen).then_some(()) }).await;
+    eventually("the event of the change", || async { (scene.event_count() > seen).then_some(()) }).await;
     directory.wait_for_hanging_call(hanging).await;
 }
 
@@ -203,7 +203,7 @@ async fn a_data_directory_that_hangs_does_not_delay_a_shutdown() {
     scene.follower = None;
     let ended = scene.meshkeep.take().unwrap().stop().await;
     assert_eq!(ended.status.code(), Some(0), "{}", ended.log);
-    assert!(ended.after < SHUTDOWN, "{:?}:\n{}", ended.after, ended.log);
+    assert!(ended.elapsed < SHUTDOWN, "{:?}:\n{}", ended.elapsed, ended.log);
     assert_reports_unsynced_changes(&ended.log);
 
     // changes that were not synced are read again
@@ -233,7 +233,7 @@ async fn a_process_blocked_in_a_write_logs_that_first() {
     assert!(signalled.elapsed() < SHUTDOWN, "{:?}", signalled.elapsed());
     assert_reports_unsynced_changes(&meshkeep.log());
     directory.resume_calls(HangMode::Uninterruptible);
-    let ended = meshkeep.end().await;
+    let ended = meshkeep.wait_for_end().await;
     assert_eq!(ended.status.code(), Some(0), "{}", ended.log);
 }
 
@@ -243,12 +243,12 @@ async fn a_start_with_a_hanging_data_directory_ends_with_0() {
         return;
     }
     let mut home = Home::new();
-    let directory = HangingDirectory::at(&home.data_directory()).await;
+    let directory = HangingDirectory::create(&home.data_directory()).await;
     directory.hang(HangMode::Killable).await;
-    let starting = home.begin().await;
+    let starting = home.start_until_signals().await;
     directory.wait_for_hanging_call(HangMode::Killable).await;
     let ended = starting.stop().await;
     assert_eq!(ended.status.code(), Some(0), "{}", ended.log);
-    assert!(ended.after < SHUTDOWN, "{:?}", ended.after);
+    assert!(ended.elapsed < SHUTDOWN, "{:?}", ended.elapsed);
     assert!(ended.log.contains("shutting down before the store was loaded"), "{}", ended.log);
 }

@@ -23,10 +23,10 @@ async fn a_snapshot_begins_with_a_reset_and_ends_with_synced() {
     let scene = settled_scene().await;
     let follower = Follower::open(scene.meshkeep(), "snapshot=true").await;
     follower.synced_after(0).await;
-    let followed = follower.now();
+    let followed = follower.state();
     let first = &followed.events[0];
     assert_eq!((first.name.as_str(), &first.data["reason"]), ("reset", &json!("initial")));
-    let synced = followed.named("synced", 0).next().unwrap();
+    let synced = followed.events_named("synced", 0).next().unwrap();
     assert_eq!(synced.data["mode"], "snapshot", "{synced:?}");
     let objects = scene.truth().expected().objects;
     assert_eq!(followed.objects, objects);
@@ -38,7 +38,7 @@ async fn live_changes_and_deletes_follow_a_snapshot_one_event_each() {
     let mut scene = settled_scene().await;
     let follower = Follower::open(scene.meshkeep(), "snapshot=true").await;
     follower.synced_after(0).await;
-    let seen = follower.now().events.len();
+    let seen = follower.state().events.len();
     let before = scene.remotes[0].clusters[0].clone();
     let (changed, gone) = (before.keys_of("nodes/v1")[0].clone(), before.keys_of("services/v1")[0].clone());
     scene.remotes[0]
@@ -47,11 +47,11 @@ async fn live_changes_and_deletes_follow_a_snapshot_one_event_each() {
             cluster.delete(&gone);
         })
         .await;
-    follower.wait("a delete", |followed| followed.named("delete", seen).next().map(|_| ())).await;
+    follower.wait("a delete", |followed| followed.events_named("delete", seen).next().map(|_| ())).await;
     scene.settles("a change and a delete").await;
-    let followed = follower.now();
+    let followed = follower.state();
     assert_eq!(followed.changes_since(seen), [(changed.clone(), 1), (gone.clone(), 1)].into());
-    let delete = followed.named("delete", seen).next().unwrap();
+    let delete = followed.events_named("delete", seen).next().unwrap();
     assert_eq!((&delete.data["key"], &delete.data["reason"], &delete.data["kind"]), (&json!(gone), &json!("deleted"), &json!("service")));
 }
 
@@ -61,10 +61,10 @@ async fn a_stream_without_a_snapshot_has_only_later_changes() {
     let follower = Follower::open(scene.meshkeep(), "").await;
     let key = scene.remotes[0].clusters[0].keys_of("identities/v1")[0].clone();
     scene.remotes[0].change(|cluster| cluster.change(&key)).await;
-    follower.wait("the change", |followed| followed.named("upsert", 0).next().map(|_| ())).await;
-    let followed = follower.now();
+    follower.wait("the change", |followed| followed.events_named("upsert", 0).next().map(|_| ())).await;
+    let followed = follower.state();
     assert_eq!(followed.changes_since(0), [(key, 1)].into());
-    assert_eq!(followed.named("reset", 0).count(), 0);
+    assert_eq!(followed.events_named("reset", 0).count(), 0);
 }
 
 #[tokio::test]
@@ -79,7 +79,7 @@ async fn filters_by_cluster_and_kind_let_nothing_else_through() {
         objects.retain(|key, _| is_wanted(key) && !key.contains('#'));
         objects
     };
-    assert_eq!(follower.now().objects, wanted(&scene));
+    assert_eq!(follower.state().objects, wanted(&scene));
     let mut random = scene.random.clone();
     for remote in &mut scene.remotes {
         remote.change(|cluster| cluster.change_one_percent(&mut random)).await;
@@ -89,7 +89,7 @@ async fn filters_by_cluster_and_kind_let_nothing_else_through() {
     let expected = wanted(&scene);
     follower.wait("the filtered changes", |followed| (followed.objects == expected).then_some(())).await;
     for filter in ["kind=nonsense", "colour=red", "cluster=Not-A-Name"] {
-        let (status, problem) = scene.meshkeep().ask(&format!("/v1/events?{filter}")).await;
+        let (status, problem) = scene.meshkeep().send_get(&format!("/v1/events?{filter}")).await;
         assert_eq!(status, 400, "{filter}: {problem}");
     }
 }
@@ -104,16 +104,16 @@ async fn equal_bytes_with_a_new_lease_cause_no_event() {
     // a real change after them shows that they were processed
     let key = cluster.keys_of("nodes/v1")[1].clone();
     scene.remotes[0].change(|cluster| cluster.change(&key)).await;
-    follower.wait("the change after them", |followed| followed.named("upsert", 0).next().map(|_| ())).await;
+    follower.wait("the change after them", |followed| followed.events_named("upsert", 0).next().map(|_| ())).await;
     // each kind has its own watch: wait until each has shown a change
     let others: Vec<String> = ["ip/v1", "identities/v1", "services/v1"].iter().map(|base| cluster.keys_of(base)[0].clone()).collect();
     scene.remotes[0].change(|cluster| others.iter().for_each(|key| cluster.change(key))).await;
-    follower.wait("a change of each kind", |followed| (followed.named("upsert", 0).count() >= 4).then_some(())).await;
+    follower.wait("a change of each kind", |followed| (followed.events_named("upsert", 0).count() >= 4).then_some(())).await;
     let mut expected: Vec<String> = others;
     expected.push(key);
     expected.sort();
     assert_eq!(
-        follower.now().changes_since(0).into_iter().collect::<Vec<_>>(),
+        follower.state().changes_since(0).into_iter().collect::<Vec<_>>(),
         expected.into_iter().map(|key| (key, 1)).collect::<Vec<_>>()
     );
 }
@@ -134,16 +134,21 @@ async fn a_position_survives_a_kill_and_a_foreign_one_is_a_reset() {
     let follower = Follower::open(scene.meshkeep(), &format!("after={position}")).await;
     follower.synced_after(0).await;
     {
-        let followed = follower.now();
-        assert_eq!(followed.named("reset", 0).count(), 0, "{:?}", followed.events);
-        assert_eq!((followed.named("upsert", 0).count(), followed.named("delete", 0).count()), expected, "{:?}", followed.events);
-        assert_eq!(followed.named("synced", 0).next().unwrap().data["mode"], "replay");
+        let followed = follower.state();
+        assert_eq!(followed.events_named("reset", 0).count(), 0, "{:?}", followed.events);
+        assert_eq!(
+            (followed.events_named("upsert", 0).count(), followed.events_named("delete", 0).count()),
+            expected,
+            "{:?}",
+            followed.events
+        );
+        assert_eq!(followed.events_named("synced", 0).next().unwrap().data["mode"], "replay");
     }
     let events = format!("{}/v1/events", scene.meshkeep().url());
     let response = http().get(&events).header("accept", "text/event-stream").header("last-event-id", "nonsense").send().await.unwrap();
-    let malformed = Follower::of(response);
+    let malformed = Follower::from_response(response);
     malformed.synced_after(0).await;
-    assert_eq!(malformed.now().events[0].data["reason"], "malformed");
+    assert_eq!(malformed.state().events[0].data["reason"], "malformed");
     assert_eq!(http().get(format!("{events}?after=nonsense")).send().await.unwrap().status(), 400);
 
     scene.kill_meshkeep();
@@ -151,14 +156,19 @@ async fn a_position_survives_a_kill_and_a_foreign_one_is_a_reset() {
     let resumed = Follower::open(scene.meshkeep(), &format!("after={position}")).await;
     resumed.synced_after(0).await;
     {
-        let followed = resumed.now();
-        assert_eq!(followed.named("reset", 0).count(), 0, "{:?}", followed.events);
-        assert_eq!((followed.named("upsert", 0).count(), followed.named("delete", 0).count()), expected, "{:?}", followed.events);
+        let followed = resumed.state();
+        assert_eq!(followed.events_named("reset", 0).count(), 0, "{:?}", followed.events);
+        assert_eq!(
+            (followed.events_named("upsert", 0).count(), followed.events_named("delete", 0).count()),
+            expected,
+            "{:?}",
+            followed.events
+        );
     }
     let foreign = Follower::open(scene.meshkeep(), "after=v1.0123456789abcdef.7").await;
     foreign.synced_after(0).await;
     let truth = scene.truth().expected().objects;
-    let followed = foreign.now();
+    let followed = foreign.state();
     assert_eq!((followed.events[0].name.as_str(), &followed.events[0].data["reason"]), ("reset", &json!("foreignEpoch")));
     assert_eq!(followed.objects, truth);
 }
@@ -187,7 +197,7 @@ async fn a_reader_that_falls_behind_reaches_the_truth() {
     }
     scene.settles("many changes").await;
     let truth = scene.truth().expected().objects;
-    assert_ne!(slow.now().objects, truth, "the slow reader was meant to be behind");
+    assert_ne!(slow.state().objects, truth, "the slow reader was meant to be behind");
     proxy.allow_bytes(u64::MAX);
     slow.wait("the slow reader to hold the truth", |followed| (followed.objects == truth).then_some(())).await;
 }
@@ -196,7 +206,7 @@ async fn a_reader_that_falls_behind_reaches_the_truth() {
 /// removal.
 fn phases_of(follower: &Follower, cluster: &str, from: usize) -> Vec<String> {
     let key = format!("cilium/cluster-config/{cluster}");
-    let followed = follower.now();
+    let followed = follower.state();
     let about = followed.events[from..].iter().filter(|event| event.data["key"] == *key);
     about
         .map(|event| match event.name.as_str() {
@@ -212,22 +222,24 @@ async fn cluster_events_cover_an_outage_a_crash_and_a_removal() {
     let follower = Follower::open(scene.meshkeep(), "snapshot=true").await;
     follower.synced_after(0).await;
     assert_eq!((phases_of(&follower, "c01", 0), phases_of(&follower, "c02", 0)), (vec!["live".to_owned()], vec!["live".to_owned()]));
-    let seen = follower.now().events.len();
-    let changes = |follower: &Follower| follower.now().changes_since(seen);
+    let seen = follower.state().events.len();
+    let changes = |follower: &Follower| follower.state().changes_since(seen);
     scene.remotes[0].proxy.cut().await;
     follower
         .wait("the outage", |followed| {
-            followed.named("cluster", seen).any(|event| event.data["object"]["phase"] == "backingOff").then_some(())
+            followed.events_named("cluster", seen).any(|event| event.data["object"]["phase"] == "backingOff").then_some(())
         })
         .await;
     scene.remotes[0].proxy.restore().await;
     follower
-        .wait("the return", |followed| followed.named("cluster", seen).any(|event| event.data["object"]["phase"] == "live").then_some(()))
+        .wait("the return", |followed| {
+            followed.events_named("cluster", seen).any(|event| event.data["object"]["phase"] == "live").then_some(())
+        })
         .await;
     assert_eq!(changes(&follower), [].into(), "an outage changes no object");
     assert_eq!(phases_of(&follower, "c02", seen), Vec::<String>::new(), "an outage does not affect another cluster");
 
-    let position = follower.now().position.clone().unwrap();
+    let position = follower.state().position.clone().unwrap();
     scene.kill_meshkeep();
     scene.home.remove_cluster("c02");
     scene.start_meshkeep().await;
@@ -236,11 +248,11 @@ async fn cluster_events_cover_an_outage_a_crash_and_a_removal() {
     again.wait("the removed cluster", |followed| followed.events.iter().any(is_removal).then_some(())).await;
     again
         .wait("the one that stayed", |followed| {
-            followed.named("cluster", 0).any(|event| event.data["object"]["phase"] == "live").then_some(())
+            followed.events_named("cluster", 0).any(|event| event.data["object"]["phase"] == "live").then_some(())
         })
         .await;
-    assert_eq!(again.now().named("reset", 0).count(), 0, "positions survive a kill");
+    assert_eq!(again.state().events_named("reset", 0).count(), 0, "positions survive a kill");
     let reported = phases_of(&again, "c02", 0);
     assert_eq!(reported.last().map(String::as_str), Some("delete: clusterRemoved"), "{reported:?}");
-    assert_eq!(again.now().named("upsert", 0).count(), 0, "c01 did not change");
+    assert_eq!(again.state().events_named("upsert", 0).count(), 0, "c01 did not change");
 }

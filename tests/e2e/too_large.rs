@@ -52,7 +52,7 @@ async fn a_cluster_with_too_many_keys_is_not_read_until_it_has_fewer() {
     home.write_cluster("c01", &honest_etcd.client_file_yaml());
     home.write_cluster("c02", &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::of([&honest, &before]).expected(), "the first loading").await;
+    settles(&meshkeep, &Truth::from_clusters([&honest, &before]).expected(), "the first loading").await;
     // the cluster exceeds the limit while it is watched
     rewrite(&etcd, Form::State, &before, &grown).await;
     is_disconnected(&meshkeep, "--cluster-max-keys").await;
@@ -62,10 +62,10 @@ async fn a_cluster_with_too_many_keys_is_not_read_until_it_has_fewer() {
         before
     };
     rewrite(&honest_etcd, Form::State, &honest_before, &honest).await;
-    settles(&meshkeep, &Truth::of([&honest, &before]).expected(), "a change of the other cluster").await;
+    settles(&meshkeep, &Truth::from_clusters([&honest, &before]).expected(), "a change of the other cluster").await;
     rewrite(&etcd, Form::State, &grown, &before).await;
     is_read_again(&meshkeep).await;
-    settles(&meshkeep, &Truth::of([&honest, &before]).expected(), "its return").await;
+    settles(&meshkeep, &Truth::from_clusters([&honest, &before]).expected(), "its return").await;
     // the cluster exceeds the limit while it is listed by a process without stored data
     rewrite(&etcd, Form::State, &before, &grown).await;
     meshkeep.stop().await;
@@ -74,7 +74,7 @@ async fn a_cluster_with_too_many_keys_is_not_read_until_it_has_fewer() {
     is_disconnected(&meshkeep, "--cluster-max-keys").await;
     rewrite(&etcd, Form::State, &grown, &before).await;
     is_read_again(&meshkeep).await;
-    settles(&meshkeep, &Truth::of([&honest, &before]).expected(), "its first loading by another process").await;
+    settles(&meshkeep, &Truth::from_clusters([&honest, &before]).expected(), "its first loading by another process").await;
 }
 
 /// The limit counts the bytes of existing keys, not of all puts: a thousand puts of one key count
@@ -87,7 +87,7 @@ async fn existing_bytes_count_towards_the_limit_and_puts_do_not() {
     let mut home = Home::new().with_flags(&["--cluster-max-bytes=256KiB", "--too-large-wait=500ms", "--backoff-min=50ms"]);
     home.write_cluster("c02", &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::of([&before]).expected(), "the first loading").await;
+    settles(&meshkeep, &Truth::from_clusters([&before]).expected(), "the first loading").await;
     let service = |number: usize, bytes: usize| {
         let key = format!("cilium/state/services/v1/c02/shop/big-{number}");
         let value = format!(
@@ -102,7 +102,7 @@ async fn existing_bytes_count_towards_the_limit_and_puts_do_not() {
         let length = move |object: &Value| object["labels"]["x"].as_str().map(str::len) == Some(bytes);
         eventually("the service", move || {
             let path = path.clone();
-            async move { length(&meshkeep.ask(&path).await.1).then_some(()) }
+            async move { length(&meshkeep.send_get(&path).await.1).then_some(()) }
         })
     };
     // 2 MB of puts to one key with a value of 20 KB
@@ -128,7 +128,7 @@ async fn the_pod_cidrs_of_nodes_count_as_keys() {
     let mut home = Home::new().with_flags(&["--cluster-max-keys=600", "--too-large-wait=500ms", "--backoff-min=50ms"]);
     home.write_cluster("c02", &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::of([&before]).expected(), "the first loading").await;
+    settles(&meshkeep, &Truth::from_clusters([&before]).expected(), "the first loading").await;
     let node = |name: &str, third: u32, nets: u32| {
         let nets: Vec<String> = (0..nets).map(|number| format!(r#""10.99.{}.{}/32""#, third + number / 200, number % 200)).collect();
         let nets = nets.join(",");
@@ -172,7 +172,7 @@ async fn a_service_too_large_to_decode_removes_nothing_from_a_list() {
     home.write_cluster("c01", &honest_etcd.client_file_yaml());
     home.write_cluster("c02", &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::of([&honest, &hostile]).expected(), "the first loading").await;
+    settles(&meshkeep, &Truth::from_clusters([&honest, &hostile]).expected(), "the first loading").await;
     let names = |list: &Value| -> Vec<String> {
         let name = |item: &Value| format!("{}/{}", item["namespace"].as_str().unwrap(), item["name"].as_str().unwrap());
         list["items"].as_array().unwrap().iter().map(name).collect()

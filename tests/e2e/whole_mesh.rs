@@ -22,7 +22,7 @@ async fn change_and_delete_one_percent(scene: &mut Scene) {
 
 /// Cuts the connection and compacts the history meanwhile, so that the watch cannot be resumed.
 async fn compact_while_cut_off(scene: &mut Scene) {
-    let seen = scene.seen();
+    let seen = scene.event_count();
     let before = scene.truth().expected();
     let mut random = scene.random.clone();
     for remote in &mut scene.remotes {
@@ -44,7 +44,7 @@ async fn compact_while_cut_off(scene: &mut Scene) {
 }
 
 async fn restart_etcd(scene: &mut Scene) {
-    let seen = scene.seen();
+    let seen = scene.event_count();
     let before = scene.truth().expected();
     for remote in &mut scene.remotes {
         remote.etcd.restart().await;
@@ -62,7 +62,7 @@ async fn restart_etcd(scene: &mut Scene) {
 /// Wipes the etcd, starts it with the same flags (so with the same etcd cluster id) and fills it
 /// with other contents.
 async fn wipe_and_recreate_etcd(scene: &mut Scene) {
-    let seen = scene.seen();
+    let seen = scene.event_count();
     let before = scene.truth().expected();
     let stamp = scene.next_stamp();
     let mut random = scene.random.clone();
@@ -85,7 +85,7 @@ async fn wipe_and_recreate_etcd(scene: &mut Scene) {
 /// number of keys are the same; only that value and the canaries differ. `wipe_and_recreate_etcd`
 /// must have run before, so that the history is that of one filling.
 async fn reload_in_the_same_order_with_one_early_key_changed(scene: &mut Scene) {
-    let seen = scene.seen();
+    let seen = scene.event_count();
     let before = scene.truth().expected();
     let stamp = scene.next_stamp();
     for remote in &mut scene.remotes {
@@ -120,7 +120,7 @@ async fn reload_in_the_same_order_while_killed(scene: &mut Scene) {
 /// Wipes the etcd and fills it after a while: nothing may be removed before the canaries exist
 /// again.
 async fn recreate_etcd_empty_for_a_while(scene: &mut Scene) {
-    let seen = scene.seen();
+    let seen = scene.event_count();
     let before = scene.truth().expected();
     for remote in &mut scene.remotes {
         remote.etcd.wipe();
@@ -172,7 +172,7 @@ async fn kill_and_start_with_all_remotes_down(scene: &mut Scene) {
     serves(scene.meshkeep(), &before, "right after the start with all remotes down").await;
     scene.follower().synced_after(0).await;
     scene.follower_agrees(&before, "the start with all remotes down").await;
-    assert_eq!(scene.meshkeep().ask("/readyz").await.0, 200);
+    assert_eq!(scene.meshkeep().send_get("/readyz").await.0, 200);
     assert_eq!(origins(scene).await, ["restored"]);
     let mut random = scene.random.clone();
     for remote in &mut scene.remotes {

@@ -9,11 +9,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
-use super::{FLAG, Mirrored, list};
+use super::{FLAG, MirroredCluster, list};
 use crate::harness::etcd::{etcd_binaries, unused_port};
 use crate::harness::eventually;
 use crate::harness::mesh::MeshCluster;
-use crate::stream_clients::client::{Client, Following, etcd_clients, python, source};
+use crate::stream_clients::client::{Client, StreamFollower, etcd_clients, python, source};
 
 /// Environment variable with additional programs that follow a prefix. Their arguments and output
 /// are those of the programs in this repository. `scripts/nightly` sets it to programs that take
@@ -76,7 +76,7 @@ fn change(cluster: &mut MeshCluster) {
 
 #[tokio::test]
 async fn etcdctl_reads_and_accepts_meshkeep_as_an_etcd() {
-    let mirrored = Mirrored::start().await;
+    let mirrored = MirroredCluster::start().await;
     let (url, cluster) = (mirrored.url(), &mirrored.remote.clusters[0]);
     let ips = encoded_entries(cluster, "cilium/cache/ip/");
     for tool in etcdctls() {
@@ -115,9 +115,9 @@ async fn etcdctl_reads_and_accepts_meshkeep_as_an_etcd() {
 
 #[tokio::test]
 async fn etcdctl_watches_earlier_and_later_changes() {
-    let mut mirrored = Mirrored::start().await;
+    let mut mirrored = MirroredCluster::start().await;
     let (url, before) = (mirrored.url(), encoded_entries(&mirrored.remote.clusters[0], "cilium/cache/ip/"));
-    let first = list(&mut mirrored.face, "cilium/cache/ip/").await.header().unwrap().revision();
+    let first = list(&mut mirrored.api, "cilium/cache/ip/").await.header().unwrap().revision();
     let from = format!("--rev={}", first + 1);
     let arguments = ["watch", "cilium/cache/ip/", "--prefix", "--prev-kv", "-w=json", &from];
     let start_watches = || etcdctls().into_iter().map(|tool| Client::start(|_| etcdctl(&tool, &url, &arguments)));
@@ -154,9 +154,9 @@ fn followers(url: &str) -> Vec<Client> {
 #[tokio::test]
 async fn clients_of_other_languages_stay_in_sync_over_kills() {
     let flag = FLAG.replace(":0", &format!(":{}", unused_port()));
-    let mut mirrored = Mirrored::with_flags(&[&flag]).await;
+    let mut mirrored = MirroredCluster::with_flags(&[&flag]).await;
     let followers = followers(&mirrored.url());
-    let agree = async |mirrored: &Mirrored, what: &str| {
+    let agree = async |mirrored: &MirroredCluster, what: &str| {
         let entries = mirrored.remote.clusters[0].entries.iter();
         let entries: BTreeMap<&String, String> = entries.map(|(key, value)| (key, BASE64.encode(value))).collect();
         for follower in &followers {

@@ -13,8 +13,8 @@ use etcd_client::{
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::Mirrored;
-use super::watches::message;
+use super::MirroredCluster;
+use super::watches::next_response;
 use crate::harness::etcd::{Etcd, etcd_binaries};
 
 /// Number of range requests to each release of etcd.
@@ -22,7 +22,7 @@ const RANGE_REQUESTS: usize = 400;
 
 /// The etcd API of a sidecar, and an etcd with the same history.
 struct ServerPair {
-    face: Client,
+    api: Client,
     etcd: Client,
     replayed_watch: WatchStream,
     /// Revision of the etcd for each revision of the etcd API.
@@ -34,24 +34,24 @@ struct ServerPair {
 type ComparableKey = (Vec<u8>, Vec<u8>, i64, i64, i64);
 
 impl ServerPair {
-    async fn new(mut face: Client, etcd: &Etcd) -> Self {
+    async fn new(mut api: Client, etcd: &Etcd) -> Self {
         // the revisions of the etcd API begin with meshkeep's first start; a watch from an earlier
         // revision is refused with the first revision as its compact revision
         let options = |revision| WatchOptions::new().with_all_keys().with_start_revision(revision);
-        let mut before = face.watch("", Some(options(1))).await.unwrap();
-        assert!(message(&mut before).await.created());
-        let first = message(&mut before).await.compact_revision();
-        let mut replayed_watch = face.watch("", Some(options(first))).await.unwrap();
-        assert!(message(&mut replayed_watch).await.created());
-        Self { face, etcd: etcd.client().await, replayed_watch, revisions: BTreeMap::new(), keys: Vec::new() }
+        let mut before = api.watch("", Some(options(1))).await.unwrap();
+        assert!(next_response(&mut before).await.created());
+        let first = next_response(&mut before).await.compact_revision();
+        let mut replayed_watch = api.watch("", Some(options(first))).await.unwrap();
+        assert!(next_response(&mut replayed_watch).await.created());
+        Self { api, etcd: etcd.client().await, replayed_watch, revisions: BTreeMap::new(), keys: Vec::new() }
     }
 
     /// Replays the changes in the etcd, up to the current revision of the etcd API.
     async fn replay(&mut self) {
-        let head = self.face.get("none", None).await.unwrap().header().unwrap().revision();
+        let head = self.api.get("none", None).await.unwrap().header().unwrap().revision();
         self.replayed_watch.request_progress().await.unwrap();
         loop {
-            let reported = message(&mut self.replayed_watch).await;
+            let reported = next_response(&mut self.replayed_watch).await;
             assert!(!reported.canceled(), "{reported:?}");
             for event in reported.events() {
                 let kv = event.kv().unwrap();
@@ -76,7 +76,7 @@ impl ServerPair {
     /// Returns whether meshkeep has written a heartbeat since the last replay. It writes one per
     /// minute.
     async fn has_new_heartbeat(&mut self) -> bool {
-        let heartbeat = self.face.get("cilium/.heartbeat", None).await.unwrap();
+        let heartbeat = self.api.get("cilium/.heartbeat", None).await.unwrap();
         !self.revisions.contains_key(&heartbeat.kvs()[0].mod_revision())
     }
 
@@ -84,7 +84,7 @@ impl ServerPair {
         if revision == 0 { 0 } else { self.revisions[&revision] }
     }
 
-    fn comparable_of_face(&self, kv: &KeyValue) -> ComparableKey {
+    fn comparable_of_api(&self, kv: &KeyValue) -> ComparableKey {
         let (created, changed) = (self.etcd_revision(kv.create_revision()), self.etcd_revision(kv.mod_revision()));
         (kv.key().to_vec(), kv.value().to_vec(), created, changed, kv.version())
     }
@@ -128,21 +128,21 @@ impl ServerPair {
             _ => {}
         }
         let revision = |random: &mut StdRng| {
-            let (face, etcd) = self.revisions.iter().nth(random.random_range(0..self.revisions.len())).unwrap();
-            (*face, *etcd)
+            let (api, etcd) = self.revisions.iter().nth(random.random_range(0..self.revisions.len())).unwrap();
+            (*api, *etcd)
         };
-        let pick = |of_face: bool, (face, etcd): (i64, i64)| if of_face { face } else { etcd };
+        let pick = |of_api: bool, (api, etcd): (i64, i64)| if of_api { api } else { etcd };
         if random.random_bool(0.3) {
             let revisions = revision(random);
-            each(&|options, of_face| options.with_revision(pick(of_face, revisions)));
+            each(&|options, of_api| options.with_revision(pick(of_api, revisions)));
         }
         if random.random_bool(0.3) {
             let (filter, revisions) = (random.random_range(0..4), revision(random));
-            each(&|options, of_face| match filter {
-                0 => options.with_min_mod_revision(pick(of_face, revisions)),
-                1 => options.with_max_mod_revision(pick(of_face, revisions)),
-                2 => options.with_min_create_revision(pick(of_face, revisions)),
-                _ => options.with_max_create_revision(pick(of_face, revisions)),
+            each(&|options, of_api| match filter {
+                0 => options.with_min_mod_revision(pick(of_api, revisions)),
+                1 => options.with_max_mod_revision(pick(of_api, revisions)),
+                2 => options.with_min_create_revision(pick(of_api, revisions)),
+                _ => options.with_max_create_revision(pick(of_api, revisions)),
             });
         }
         if random.random_bool(0.3) {
@@ -154,23 +154,19 @@ impl ServerPair {
         (key, both)
     }
 
-    fn assert_same_answer(&self, face: Result<GetResponse, Error>, etcd: Result<GetResponse, Error>, what: &str) {
-        match (face, etcd) {
-            (Ok(face), Ok(etcd)) => {
-                let of_face: Vec<ComparableKey> = face.kvs().iter().map(|kv| self.comparable_of_face(kv)).collect();
-                assert_eq!(of_face, comparable_of_etcd(etcd.kvs()), "{what}");
-                assert_eq!((face.count(), face.more()), (etcd.count(), etcd.more()), "{what}");
+    fn assert_same_answer(&self, api: Result<GetResponse, Error>, etcd: Result<GetResponse, Error>, what: &str) {
+        match (api, etcd) {
+            (Ok(api), Ok(etcd)) => {
+                let of_api: Vec<ComparableKey> = api.kvs().iter().map(|kv| self.comparable_of_api(kv)).collect();
+                assert_eq!(of_api, comparable_of_etcd(etcd.kvs()), "{what}");
+                assert_eq!((api.count(), api.more()), (etcd.count(), etcd.more()), "{what}");
                 let newest = self.revisions.last_key_value().unwrap();
-                assert_eq!(
-                    (*newest.1, true),
-                    (etcd.header().unwrap().revision(), face.header().unwrap().revision() >= *newest.0),
-                    "{what}"
-                );
+                assert_eq!((*newest.1, true), (etcd.header().unwrap().revision(), api.header().unwrap().revision() >= *newest.0), "{what}");
             }
-            (Err(Error::GRpcStatus(face)), Err(Error::GRpcStatus(etcd))) => {
-                assert_eq!((face.code(), face.message()), (etcd.code(), etcd.message()), "{what}");
+            (Err(Error::GRpcStatus(api)), Err(Error::GRpcStatus(etcd))) => {
+                assert_eq!((api.code(), api.message()), (etcd.code(), etcd.message()), "{what}");
             }
-            (face, etcd) => panic!("{what}: {face:?} and {etcd:?}"),
+            (api, etcd) => panic!("{what}: {api:?} and {etcd:?}"),
         }
     }
 }
@@ -180,14 +176,14 @@ fn comparable_of_etcd(kvs: &[KeyValue]) -> Vec<ComparableKey> {
 }
 
 /// Starts a mirrored cluster, and replays its history in an etcd.
-async fn start_pair(etcd: &Etcd) -> (Mirrored, ServerPair) {
-    let mirrored = Mirrored::start().await;
-    let mut pair = ServerPair::new(mirrored.face.clone(), etcd).await;
+async fn start_pair(etcd: &Etcd) -> (MirroredCluster, ServerPair) {
+    let mirrored = MirroredCluster::start().await;
+    let mut pair = ServerPair::new(mirrored.api.clone(), etcd).await;
     pair.replay().await;
     (mirrored, pair)
 }
 
-async fn change(mirrored: &mut Mirrored, random: &mut StdRng) {
+async fn change(mirrored: &mut MirroredCluster, random: &mut StdRng) {
     let remote = &mut mirrored.remote;
     let (ips, nodes) = (remote.clusters[0].keys_of("ip/v1"), remote.clusters[0].keys_of("nodes/v1"));
     let first = random.random_range(0..ips.len() - 5);
@@ -226,9 +222,9 @@ async fn comparisons_give_the_same_results_as_an_etcd() {
         let known = pair.keys.iter().find(|key| key.starts_with(b"cilium/cache/")).unwrap().clone();
         for compare in [comparisons(&known), comparisons(b"cilium/cache/nobody")].concat() {
             let transaction = || Txn::new().when([compare.clone()]);
-            let face = pair.face.txn(transaction()).await.unwrap().succeeded();
+            let api = pair.api.txn(transaction()).await.unwrap().succeeded();
             let etcd = pair.etcd.txn(transaction()).await.unwrap().succeeded();
-            assert_eq!(face, etcd, "{compare:?}");
+            assert_eq!(api, etcd, "{compare:?}");
         }
     }
 }
@@ -243,13 +239,13 @@ async fn range_answers_equal_those_of_an_etcd_with_the_same_keys() {
             change(&mut mirrored, &mut random).await;
             pair.replay().await;
             for _ in 0..RANGE_REQUESTS / 4 {
-                let (key, [of_face, of_etcd]) = pair.random_options(&mut random);
-                let what = format!("{} with {of_face:?}", key.escape_ascii());
-                let (face, etcd) = (pair.face.get(key.clone(), Some(of_face)).await, pair.etcd.get(key, Some(of_etcd)).await);
+                let (key, [of_api, of_etcd]) = pair.random_options(&mut random);
+                let what = format!("{} with {of_api:?}", key.escape_ascii());
+                let (api, etcd) = (pair.api.get(key.clone(), Some(of_api)).await, pair.etcd.get(key, Some(of_etcd)).await);
                 if pair.has_new_heartbeat().await {
                     pair.replay().await;
                 } else {
-                    pair.assert_same_answer(face, etcd, &what);
+                    pair.assert_same_answer(api, etcd, &what);
                 }
             }
         }
@@ -267,20 +263,16 @@ async fn watches_report_the_same_events_as_an_etcd() {
     pair.replay().await;
     let events = |reported: &etcd_client::WatchResponse| reported.events().to_vec();
     for _ in 0..40 {
-        let (from_face, from_etcd) = pair.revisions.iter().nth(random.random_range(0..pair.revisions.len())).unwrap();
+        let (from_api, from_etcd) = pair.revisions.iter().nth(random.random_range(0..pair.revisions.len())).unwrap();
         let (key, end) = (pair.random_bound(&mut random), pair.random_bound(&mut random));
         let options = |from: i64| WatchOptions::new().with_range(end.clone()).with_start_revision(from).with_prev_key();
-        let (from_face, from_etcd) = (*from_face, *from_etcd);
-        let mut of_face = pair.face.watch(key.clone(), Some(options(from_face))).await.unwrap();
+        let (from_api, from_etcd) = (*from_api, *from_etcd);
+        let mut of_api = pair.api.watch(key.clone(), Some(options(from_api))).await.unwrap();
         let mut of_etcd = pair.etcd.watch(key.clone(), Some(options(from_etcd))).await.unwrap();
         let what = format!("{} to {} from {from_etcd}", key.escape_ascii(), end.escape_ascii());
-        let (face, etcd) = (message(&mut of_face).await, message(&mut of_etcd).await);
-        assert_eq!(
-            (face.created(), face.canceled(), face.cancel_reason()),
-            (etcd.created(), etcd.canceled(), etcd.cancel_reason()),
-            "{what}"
-        );
-        if face.canceled() {
+        let (api, etcd) = (next_response(&mut of_api).await, next_response(&mut of_etcd).await);
+        assert_eq!((api.created(), api.canceled(), api.cancel_reason()), (etcd.created(), etcd.canceled(), etcd.cancel_reason()), "{what}");
+        if api.canceled() {
             continue;
         }
         // the etcd's own history gives the number of expected events
@@ -289,34 +281,30 @@ async fn watches_report_the_same_events_as_an_etcd() {
         let mut full_watch = pair.etcd.watch("", Some(WatchOptions::new().with_all_keys().with_start_revision(from_etcd))).await.unwrap();
         let (last, mut last_seen) = (*pair.revisions.last_key_value().unwrap().1, 0);
         while last_seen < last {
-            for event in events(&message(&mut full_watch).await) {
+            for event in events(&next_response(&mut full_watch).await) {
                 last_seen = event.kv().unwrap().mod_revision();
                 if is_in_range(event.kv().unwrap().key()) {
                     expected.push(event);
                 }
             }
         }
-        let (mut reported_face, mut reported_etcd) = (Vec::new(), Vec::new());
-        while reported_face.len() < expected.len() {
-            reported_face.extend(events(&message(&mut of_face).await));
+        let (mut reported_api, mut reported_etcd) = (Vec::new(), Vec::new());
+        while reported_api.len() < expected.len() {
+            reported_api.extend(events(&next_response(&mut of_api).await));
         }
         while reported_etcd.len() < expected.len() {
-            reported_etcd.extend(events(&message(&mut of_etcd).await));
+            reported_etcd.extend(events(&next_response(&mut of_etcd).await));
         }
         // ignore later events, because meshkeep may have written a heartbeat since
-        let of_face: Vec<_> = reported_face[..expected.len()]
+        let of_api: Vec<_> = reported_api[..expected.len()]
             .iter()
             .map(|event| {
-                (
-                    event.event_type(),
-                    event.kv().map(|kv| pair.comparable_of_face(kv)),
-                    event.prev_kv().map(|kv| pair.comparable_of_face(kv)),
-                )
+                (event.event_type(), event.kv().map(|kv| pair.comparable_of_api(kv)), event.prev_kv().map(|kv| pair.comparable_of_api(kv)))
             })
             .collect();
         let comparable = |kv: &KeyValue| comparable_of_etcd(std::slice::from_ref(kv)).remove(0);
         let of_etcd: Vec<_> =
             reported_etcd.iter().map(|event| (event.event_type(), event.kv().map(comparable), event.prev_kv().map(comparable))).collect();
-        assert_eq!(of_face, of_etcd, "{what}");
+        assert_eq!(of_api, of_etcd, "{what}");
     }
 }

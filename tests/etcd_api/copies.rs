@@ -10,8 +10,8 @@ use meshkeep::internals::model::Sequence;
 use meshkeep::internals::store::{Group, Store};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::watches::message;
-use super::{FLAG, Mirrored, client, etcd_api_url, list, values};
+use super::watches::next_response;
+use super::{FLAG, MirroredCluster, client, etcd_api_url, list, values};
 use crate::harness::mesh::MeshCluster;
 use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::scene::{Remote, settles};
@@ -27,28 +27,28 @@ struct Reflector {
 }
 
 impl Reflector {
-    async fn start(face: &mut Client) -> Self {
+    async fn start(api: &mut Client) -> Self {
         let mut reflector = Self { entries: BTreeMap::new(), revision: 0, lists: 0 };
-        reflector.list(face).await;
+        reflector.list(api).await;
         reflector
     }
 
-    async fn list(&mut self, face: &mut Client) {
-        let listed = list(face, PREFIX).await;
+    async fn list(&mut self, api: &mut Client) {
+        let listed = list(api, PREFIX).await;
         (self.entries, self.revision, self.lists) = (values(&listed), listed.header().unwrap().revision(), self.lists + 1);
     }
 
     /// Watches from its last revision until it has received all changes.
-    async fn follow(&mut self, face: &mut Client) {
-        let mut watch = face.watch(PREFIX, Some(WatchOptions::new().with_prefix().with_start_revision(self.revision + 1))).await.unwrap();
-        assert!(message(&mut watch).await.created());
-        let head = list(face, PREFIX).await.header().unwrap().revision();
+    async fn follow(&mut self, api: &mut Client) {
+        let mut watch = api.watch(PREFIX, Some(WatchOptions::new().with_prefix().with_start_revision(self.revision + 1))).await.unwrap();
+        assert!(next_response(&mut watch).await.created());
+        let head = list(api, PREFIX).await.header().unwrap().revision();
         watch.request_progress().await.unwrap();
         loop {
-            let response = message(&mut watch).await;
+            let response = next_response(&mut watch).await;
             if response.canceled() {
                 assert!(response.compact_revision() > 0, "{response:?}");
-                return self.list(face).await;
+                return self.list(api).await;
             }
             for event in response.events() {
                 let kv = event.kv().unwrap();
@@ -64,8 +64,8 @@ impl Reflector {
         }
     }
 
-    async fn assert_equal_to_list(&self, face: &mut Client) {
-        let listed = list(face, PREFIX).await;
+    async fn assert_equal_to_list(&self, api: &mut Client) {
+        let listed = list(api, PREFIX).await;
         assert_eq!(self.entries, values(&listed), "{} lists", self.lists);
     }
 }
@@ -103,50 +103,50 @@ fn home_with_copy(remote: &Remote, data: &Path) -> Home {
 
 async fn start_settled(home: &mut Home, remote: &Remote, after: &str) -> (Meshkeep, Client) {
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::of(&remote.clusters).expected(), after).await;
-    let face = client(&etcd_api_url(home)).await;
-    (meshkeep, face)
+    settles(&meshkeep, &Truth::from_clusters(&remote.clusters).expected(), after).await;
+    let api = client(&etcd_api_url(home)).await;
+    (meshkeep, api)
 }
 
-async fn cluster_id(face: &mut Client) -> u64 {
-    list(face, PREFIX).await.header().unwrap().cluster_id()
+async fn cluster_id(api: &mut Client) -> u64 {
+    list(api, PREFIX).await.header().unwrap().cluster_id()
 }
 
 #[tokio::test]
 async fn a_restored_backup_resumes_only_revisions_that_it_knows() {
-    let Mirrored { mut remote, mut home, meshkeep, mut face } = Mirrored::start().await;
-    let mut early = Reflector::start(&mut face).await;
-    let original_cluster_id = cluster_id(&mut face).await;
+    let MirroredCluster { mut remote, mut home, meshkeep, mut api } = MirroredCluster::start().await;
+    let mut early = Reflector::start(&mut api).await;
+    let original_cluster_id = cluster_id(&mut api).await;
     meshkeep.stop().await;
     let backup = tempfile::tempdir().unwrap();
     copy_tree(&home.data_directory(), backup.path());
     for quiet in [false, true] {
-        let (meshkeep, mut face) = start_settled(&mut home, &remote, "a start").await;
-        early.follow(&mut face).await;
+        let (meshkeep, mut api) = start_settled(&mut home, &remote, "a start").await;
+        early.follow(&mut api).await;
         assert_eq!(early.lists, 1, "a restart needs no new list");
         let mut reflector = Reflector { entries: early.entries.clone(), ..early };
         for _ in 0..5 {
             churn(&mut remote).await;
         }
-        settles(&meshkeep, &Truth::of(&remote.clusters).expected(), "changes that the backup lacks").await;
-        reflector.follow(&mut face).await;
-        reflector.assert_equal_to_list(&mut face).await;
+        settles(&meshkeep, &Truth::from_clusters(&remote.clusters).expected(), "changes that the backup lacks").await;
+        reflector.follow(&mut api).await;
+        reflector.assert_equal_to_list(&mut api).await;
         meshkeep.kill();
         std::fs::remove_dir_all(home.data_directory()).unwrap();
         copy_tree(backup.path(), &home.data_directory());
         if !quiet {
             churn(&mut remote).await;
         }
-        let (meshkeep, mut face) = start_settled(&mut home, &remote, "a restored backup").await;
+        let (meshkeep, mut api) = start_settled(&mut home, &remote, "a restored backup").await;
         // more changes than the restore lost: if revisions were only counted, the lost ones would
         // be used a second time
         for _ in 0..8 {
             churn(&mut remote).await;
         }
-        settles(&meshkeep, &Truth::of(&remote.clusters).expected(), "changes after the restore").await;
-        assert_eq!(cluster_id(&mut face).await, original_cluster_id);
-        reflector.follow(&mut face).await;
-        reflector.assert_equal_to_list(&mut face).await;
+        settles(&meshkeep, &Truth::from_clusters(&remote.clusters).expected(), "changes after the restore").await;
+        assert_eq!(cluster_id(&mut api).await, original_cluster_id);
+        reflector.follow(&mut api).await;
+        reflector.assert_equal_to_list(&mut api).await;
         assert_eq!(reflector.lists, 2, "the client knew revisions that this store never announced");
         early = Reflector { lists: 1, ..reflector };
         meshkeep.stop().await;
@@ -157,18 +157,18 @@ async fn a_restored_backup_resumes_only_revisions_that_it_knows() {
 
 #[tokio::test]
 async fn a_client_may_switch_between_running_copies() {
-    let Mirrored { mut remote, mut home, meshkeep, .. } = Mirrored::start().await;
+    let MirroredCluster { mut remote, mut home, meshkeep, .. } = MirroredCluster::start().await;
     meshkeep.stop().await;
     let mut other = home_with_copy(&remote, &home.data_directory());
     let (mut first, mut second) =
         (start_settled(&mut home, &remote, "the first").await, start_settled(&mut other, &remote, "its copy").await);
     let mut reflector = Reflector::start(&mut first.1).await;
     for _ in 0..4 {
-        for (meshkeep, face) in [&mut second, &mut first] {
+        for (meshkeep, api) in [&mut second, &mut first] {
             churn(&mut remote).await;
-            settles(meshkeep, &Truth::of(&remote.clusters).expected(), "changes with a copy").await;
-            reflector.follow(face).await;
-            reflector.assert_equal_to_list(face).await;
+            settles(meshkeep, &Truth::from_clusters(&remote.clusters).expected(), "changes with a copy").await;
+            reflector.follow(api).await;
+            reflector.assert_equal_to_list(api).await;
         }
     }
     assert!(reflector.lists > 4, "{} lists", reflector.lists);
@@ -177,21 +177,21 @@ async fn a_client_may_switch_between_running_copies() {
 /// A client continues after a volume snapshot of a running process, which captures one moment.
 #[tokio::test]
 async fn a_snapshot_of_a_running_store_knows_all_earlier_revisions() {
-    let Mirrored { mut remote, home, meshkeep, mut face } = Mirrored::start().await;
-    let mut before = Reflector::start(&mut face).await;
-    let mut after = Reflector::start(&mut face).await;
+    let MirroredCluster { mut remote, home, meshkeep, mut api } = MirroredCluster::start().await;
+    let mut before = Reflector::start(&mut api).await;
+    let mut after = Reflector::start(&mut api).await;
     let pid = Pid::from_raw(meshkeep.id().cast_signed()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
     let mut copy = home_with_copy(&remote, &home.data_directory());
     kill_process(pid, Signal::CONT).unwrap();
     churn(&mut remote).await;
-    settles(&meshkeep, &Truth::of(&remote.clusters).expected(), "changes after the snapshot").await;
-    after.follow(&mut face).await;
+    settles(&meshkeep, &Truth::from_clusters(&remote.clusters).expected(), "changes after the snapshot").await;
+    after.follow(&mut api).await;
     drop(meshkeep);
-    let (_copied, mut face) = start_settled(&mut copy, &remote, "a snapshot").await;
+    let (_copied, mut api) = start_settled(&mut copy, &remote, "a snapshot").await;
     for (reflector, lists) in [(&mut before, 1), (&mut after, 2)] {
-        reflector.follow(&mut face).await;
-        reflector.assert_equal_to_list(&mut face).await;
+        reflector.follow(&mut api).await;
+        reflector.assert_equal_to_list(&mut api).await;
         assert_eq!(reflector.lists, lists);
     }
 }
@@ -200,9 +200,9 @@ async fn a_snapshot_of_a_running_store_knows_all_earlier_revisions() {
 /// cannot know which revisions others announce.
 #[tokio::test]
 async fn copies_with_a_clock_set_back_get_different_cluster_ids() {
-    let Mirrored { remote, mut home, meshkeep, mut face } = Mirrored::start().await;
-    let original_cluster_id = cluster_id(&mut face).await;
-    let mut reflector = Reflector::start(&mut face).await;
+    let MirroredCluster { remote, mut home, meshkeep, mut api } = MirroredCluster::start().await;
+    let original_cluster_id = cluster_id(&mut api).await;
+    let mut reflector = Reflector::start(&mut api).await;
     meshkeep.stop().await;
     let future_us = (SystemTime::now() + Duration::from_secs(3_600)).duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros();
     let (store, _) = Store::open(&home.data_directory(), Duration::ZERO).unwrap();

@@ -23,14 +23,14 @@ const FLAG: &str = "--etcd-listen=127.0.0.1:0";
 
 /// The cluster `c01` with objects of every kind, a sidecar that mirrors it and serves it as an
 /// etcd, and a client of the sidecar's etcd API.
-struct Mirrored {
+struct MirroredCluster {
     remote: Remote,
     home: Home,
     meshkeep: Meshkeep,
-    face: Client,
+    api: Client,
 }
 
-impl Mirrored {
+impl MirroredCluster {
     async fn start() -> Self {
         Self::with_flags(&[FLAG]).await
     }
@@ -41,15 +41,15 @@ impl Mirrored {
         home.write_cluster("c01", &remote.client_file());
         let meshkeep = home.start().await;
         meshkeep.reaches("c01", "live").await;
-        let face = client(&etcd_api_url(&home)).await;
-        let mirrored = Self { remote, home, meshkeep, face };
+        let api = client(&etcd_api_url(&home)).await;
+        let mirrored = Self { remote, home, meshkeep, api };
         mirrored.settles("the first loading").await;
         mirrored
     }
 
     /// Waits until the sidecar serves everything in the cluster.
     async fn settles(&self, after: &str) {
-        settles(&self.meshkeep, &Truth::of(&self.remote.clusters).expected(), after).await;
+        settles(&self.meshkeep, &Truth::from_clusters(&self.remote.clusters).expected(), after).await;
     }
 
     /// Kills the sidecar, changes the cluster while it is down, starts it again, and waits until it
@@ -58,7 +58,7 @@ impl Mirrored {
         self.meshkeep.kill();
         self.remote.change(meanwhile).await;
         self.meshkeep = self.home.start().await;
-        self.face = client(&etcd_api_url(&self.home)).await;
+        self.api = client(&etcd_api_url(&self.home)).await;
         self.settles("a kill").await;
         self
     }

@@ -5,7 +5,7 @@ use std::fs;
 
 use etcd_client::{Certificate, Client, ConnectOptions, Error, GetOptions, Identity, TlsOptions, WatchOptions};
 
-use super::watches::message;
+use super::watches::next_response;
 use super::{FLAG, etcd_api_url};
 use crate::harness::certificates::{Authority, Pair};
 use crate::harness::etcd::etcd_binaries;
@@ -66,15 +66,15 @@ async fn a_client_certificate_grants_the_rights_of_the_role_local() {
     let _meshkeep = home.start().await;
     let url = etcd_api_url(&home);
     assert!(url.starts_with("https://"));
-    let mut face = connect(&url, &authority, Some(&agent)).await.unwrap();
+    let mut api = connect(&url, &authority, Some(&agent)).await.unwrap();
     eventually("the cluster config", || {
-        let mut face = face.clone();
-        async move { (!face.get("cilium/cluster-config/c01", None).await.unwrap().kvs().is_empty()).then_some(()) }
+        let mut api = api.clone();
+        async move { (!api.get("cilium/cluster-config/c01", None).await.unwrap().kvs().is_empty()).then_some(()) }
     })
     .await;
     let prefix = || Some(GetOptions::new().with_prefix());
     for readable in ["cilium/cache/", "cilium/synced/c01/", "cilium/cluster-config/", "cilium/.heartbeat"] {
-        assert!(face.get(readable, prefix()).await.is_ok(), "{readable}");
+        assert!(api.get(readable, prefix()).await.is_ok(), "{readable}");
     }
     let denied = |result: Result<etcd_client::GetResponse, Error>| match result.unwrap_err() {
         Error::GRpcStatus(status) => status.message() == "etcdserver: permission denied",
@@ -86,14 +86,14 @@ async fn a_client_certificate_grants_the_rights_of_the_role_local() {
         ("cilium/cluster-config/c01", Some(GetOptions::new().with_from_key())),
         ("health", None),
     ] {
-        assert!(denied(face.get(key, options).await), "{key}");
+        assert!(denied(api.get(key, options).await), "{key}");
     }
-    let mut watch = face.watch("cilium/cluster-config/c01", Some(WatchOptions::new().with_from_key())).await.unwrap();
-    let refused = message(&mut watch).await;
+    let mut watch = api.watch("cilium/cluster-config/c01", Some(WatchOptions::new().with_from_key())).await.unwrap();
+    let refused = next_response(&mut watch).await;
     assert!(refused.created() && refused.canceled() && refused.watch_id() == -1);
     assert_eq!(refused.cancel_reason(), "rpc error: code = PermissionDenied desc = etcdserver: permission denied");
     watch.watch("cilium/cluster-config/c01", None).await.unwrap();
-    assert!(!message(&mut watch).await.canceled());
+    assert!(!next_response(&mut watch).await.canceled());
     // a client without a certificate
     let anonymous = connect(&url, &authority, None).await;
     let result = match anonymous {

@@ -32,7 +32,7 @@ impl Authority {
     }
 
     /// Creates an intermediate authority, signed by this one.
-    pub(crate) fn below(&self, name: &str) -> Self {
+    pub(crate) fn intermediate(&self, name: &str) -> Self {
         let issuer = CertifiedIssuer::signed_by(Self::parameters(name), KeyPair::generate().unwrap(), &self.issuer).unwrap();
         Self::write(&self.directory, name, issuer)
     }

@@ -51,7 +51,7 @@ impl HangingDirectory {
     }
 
     /// Creates the directory, which must not exist yet.
-    pub(crate) async fn at(directory: &Path) -> Self {
+    pub(crate) async fn create(directory: &Path) -> Self {
         let temporary = TempDir::new().unwrap();
         let (bottom, middle) = (temporary.path().join("bottom"), temporary.path().join("middle"));
         for path in [&bottom, &middle, &directory.to_path_buf()] {

@@ -11,7 +11,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
 use super::etcd::Etcd;
-use super::values::Owner;
+use super::values::ValueGenerator;
 
 /// Parts of keys that name the kind, below `cilium/state/` and `cilium/cache/`.
 pub(crate) const BASES: [&str; 6] = ["endpointslices/v1", "identities/v1", "ip/v1", "nodes/v1", "serviceexports/v1", "services/v1"];
@@ -192,10 +192,10 @@ impl MeshCluster {
 
 impl MeshCluster {
     /// Returns the generator of the cluster's values.
-    fn value_generator(&self) -> Owner<'_> {
+    fn value_generator(&self) -> ValueGenerator<'_> {
         let identity_shift = 24 - (self.max_connected_clusters + 1).ilog2();
         let (nodes, identities) = (self.shape.nodes.max(1), self.shape.identities.max(1));
-        Owner { cluster: &self.name, id: self.id, identity_shift, nodes, identities }
+        ValueGenerator { cluster: &self.name, id: self.id, identity_shift, nodes, identities }
     }
 }
 

@@ -35,9 +35,9 @@ pub(crate) struct Meshkeep {
 
 /// Result of a sidecar that has ended.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct ProcessExit {
     pub(crate) status: ExitStatus,
-    pub(crate) after: Duration,
+    pub(crate) elapsed: Duration,
     /// Everything that it wrote to standard error.
     pub(crate) log: String,
 }
@@ -70,7 +70,7 @@ impl Home {
     }
 
     /// Runs `reflect` instead of `serve`, with the etcd of this client file as its target.
-    pub(crate) fn reflecting(mut self, client_file: &str) -> Self {
+    pub(crate) fn with_reflect_to(mut self, client_file: &str) -> Self {
         let path = self.path().join("target.yaml");
         fs::write(&path, client_file).unwrap();
         self.command = "reflect";
@@ -130,7 +130,7 @@ impl Home {
 
     /// Starts the sidecar and waits only until it handles signals, which is the first thing that it
     /// sets up. It may not listen yet.
-    pub(crate) async fn begin(&mut self) -> Meshkeep {
+    pub(crate) async fn start_until_signals(&mut self) -> Meshkeep {
         /// Bit of SIGTERM in a signal mask (signal(7)).
         const SIGTERM: u64 = 1 << 14;
         let (child, _, log) = self.spawn();
@@ -151,7 +151,7 @@ impl Home {
     }
 
     /// Starts a sidecar that is expected to end by itself, and waits for its end.
-    pub(crate) async fn run_to_the_end(&mut self) -> Ended {
+    pub(crate) async fn run_to_the_end(&mut self) -> ProcessExit {
         let started = Instant::now();
         let (child, _, log) = self.spawn();
         wait(child, started, log).await
@@ -247,13 +247,13 @@ impl Meshkeep {
     }
 
     /// Sends SIGTERM and waits for the end.
-    pub(crate) async fn stop(self) -> Ended {
+    pub(crate) async fn stop(self) -> ProcessExit {
         self.terminate();
-        self.end().await
+        self.wait_for_end().await
     }
 
     /// Waits for the end of a sidecar that was asked to end.
-    pub(crate) async fn end(mut self) -> Ended {
+    pub(crate) async fn wait_for_end(mut self) -> ProcessExit {
         let started = Instant::now();
         let log = self.log.clone();
         let deadline = started + PATIENCE;
@@ -263,11 +263,11 @@ impl Meshkeep {
         }
         self.ended = true;
         let status = self.child.wait().unwrap();
-        Ended { status, after: started.elapsed(), log: fs::read_to_string(log).unwrap() }
+        ProcessExit { status, elapsed: started.elapsed(), log: fs::read_to_string(log).unwrap() }
     }
 
     /// Sends a `GET` request. Returns its status and body; the body is `null` if it is not JSON.
-    pub(crate) async fn ask(&self, path: &str) -> (StatusCode, Value) {
+    pub(crate) async fn send_get(&self, path: &str) -> (StatusCode, Value) {
         let response = http().get(format!("{}{path}", self.url)).send().await.unwrap();
         let status = response.status();
         (status, serde_json::from_slice(&response.bytes().await.unwrap()).unwrap_or(Value::Null))
@@ -280,14 +280,14 @@ impl Meshkeep {
 
     /// Sends a `GET` request that must succeed.
     pub(crate) async fn get(&self, path: &str) -> Value {
-        let (status, body) = self.ask(path).await;
+        let (status, body) = self.send_get(path).await;
         assert_eq!(status, StatusCode::OK, "{path}: {body}");
         body
     }
 
     /// Returns the current state of a cluster; `null` if it is unknown.
     pub(crate) async fn cluster(&self, name: &str) -> Value {
-        self.ask(&format!("/v1/clusters/{name}")).await.1
+        self.send_get(&format!("/v1/clusters/{name}")).await.1
     }
 
     /// Returns the phase of a cluster; empty if it is unknown.
@@ -327,11 +327,11 @@ impl Drop for Meshkeep {
     }
 }
 
-async fn wait(mut child: Child, started: Instant, log: PathBuf) -> Ended {
+async fn wait(mut child: Child, started: Instant, log: PathBuf) -> ProcessExit {
     let deadline = started + PATIENCE;
     loop {
         if let Some(status) = child.try_wait().unwrap() {
-            return Ended { status, after: started.elapsed(), log: fs::read_to_string(log).unwrap() };
+            return ProcessExit { status, elapsed: started.elapsed(), log: fs::read_to_string(log).unwrap() };
         }
         if Instant::now() >= deadline {
             child.kill().unwrap();

@@ -24,7 +24,7 @@ pub(crate) struct ReadOnlyServer {
 
 impl ReadOnlyServer {
     /// Starts a server in front of an etcd without TLS. It refuses calls with the status `refusal`.
-    pub(crate) async fn before(etcd: &Etcd, refusal: Code) -> Self {
+    pub(crate) async fn start(etcd: &Etcd, refusal: Code) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let channel = Endpoint::from_shared(etcd.url()).unwrap().connect_lazy();

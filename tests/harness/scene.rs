@@ -130,7 +130,7 @@ impl Scene {
 
     /// Returns the state that should be served.
     pub(crate) fn truth(&self) -> Truth {
-        Truth::of(self.remotes.iter().flat_map(|remote| &remote.clusters))
+        Truth::from_clusters(self.remotes.iter().flat_map(|remote| &remote.clusters))
     }
 
     /// Returns a canary value that no etcd has seen yet.
@@ -160,19 +160,19 @@ impl Scene {
         let keys: BTreeSet<&String> = before.objects.keys().chain(after.objects.keys()).collect();
         let changed = keys.into_iter().filter(|key| before.objects.get(*key) != after.objects.get(*key));
         let expected: BTreeMap<String, usize> = changed.map(|key| (key.clone(), 1)).collect();
-        assert_eq!(self.follower().now().changes_since(seen), expected, "{during}: announced on the left, really changed on the right");
+        assert_eq!(self.follower().state().changes_since(seen), expected, "{during}: announced on the left, really changed on the right");
     }
 
     /// Returns the number of events that the follower has received.
-    pub(crate) fn seen(&self) -> usize {
-        self.follower().now().events.len()
+    pub(crate) fn event_count(&self) -> usize {
+        self.follower().state().events.len()
     }
 
     /// Waits until the follower's state is exactly the truth.
     pub(crate) async fn follower_agrees(&self, truth: &Served, after: &str) {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let different = object_difference("object of the stream", &truth.objects, &self.follower().now().objects);
+            let different = object_difference("object of the stream", &truth.objects, &self.follower().state().objects);
             let Some(different) = different else { return };
             assert!(Instant::now() < deadline, "after {after} the stream's follower holds something else:\n{different}");
             tokio::time::sleep(COMPARISON_INTERVAL).await;

@@ -10,7 +10,7 @@ enum Field<'a> {
 }
 
 /// Encodes a slice with one endpoint. The port depends on the version.
-pub(super) fn write(cluster: &str, id: u32, namespace: &str, name: &str, address: &str, version: u32) -> Vec<u8> {
+pub(super) fn encode_slice_of_one_endpoint(cluster: &str, id: u32, namespace: &str, name: &str, address: &str, version: u32) -> Vec<u8> {
     let label = [bytes(1, b"kubernetes.io/service-name"), bytes(2, name.as_bytes())].concat();
     let endpoint = [bytes(1, address.as_bytes()), bytes(2, &[number(1, 1), number(2, 1), number(3, 0)].concat())].concat();
     let port = [bytes(1, b"http"), bytes(2, b"TCP"), number(3, u64::from(8_080 + version))].concat();
@@ -52,7 +52,7 @@ fn encode_for_service(service: &str, cluster: &str, id: u32, namespace: &str, na
 }
 
 /// Decodes a slice into the object that should be served.
-pub(super) fn read(value: &[u8]) -> Value {
+pub(super) fn decode_slice(value: &[u8]) -> Value {
     let message = zstd::decode_all(value).unwrap();
     let mut slice = Map::new();
     let names = [(1, "cluster"), (3, "namespace"), (4, "name"), (7, "addressType")];

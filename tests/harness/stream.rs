@@ -55,11 +55,11 @@ impl Follower {
         assert_eq!(response.status(), 200, "{url}");
         let content_type = response.headers()["content-type"].to_str().unwrap().to_owned();
         assert!(content_type.starts_with("text/event-stream"), "{content_type}");
-        Self::of(response)
+        Self::from_response(response)
     }
 
     /// Follows the stream of a response.
-    pub(crate) fn of(response: reqwest::Response) -> Self {
+    pub(crate) fn from_response(response: reqwest::Response) -> Self {
         let followed = Arc::new(Mutex::new(FollowerState::default()));
         let mut task = JoinSet::new();
         task.spawn(follow(response, Arc::clone(&followed)));
@@ -67,7 +67,7 @@ impl Follower {
     }
 
     /// Returns the current state. Panics if the stream broke a rule.
-    pub(crate) fn now(&self) -> MutexGuard<'_, FollowerState> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, FollowerState> {
         let followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
         assert_eq!(followed.violations, Vec::<String>::new(), "the stream broke its own rules");
         followed
@@ -75,7 +75,7 @@ impl Follower {
 
     /// Waits until `ask` returns an answer for the current state.
     pub(crate) async fn wait<T>(&self, what: &str, mut ask: impl FnMut(&FollowerState) -> Option<T>) -> T {
-        eventually(what, || std::future::ready(ask(&self.now()))).await
+        eventually(what, || std::future::ready(ask(&self.state()))).await
     }
 
     /// Waits for the next `synced` event, counting from an index into the events.
@@ -86,14 +86,14 @@ impl Follower {
 
 impl FollowerState {
     /// Returns the events with a name, from an index on.
-    pub(crate) fn named<'a>(&'a self, name: &'a str, from: usize) -> impl Iterator<Item = &'a Event> {
+    pub(crate) fn events_named<'a>(&'a self, name: &'a str, from: usize) -> impl Iterator<Item = &'a Event> {
         self.events[from..].iter().filter(move |event| event.name == name)
     }
 
     /// Returns the number of upserts and deletes by key since an index.
     pub(crate) fn changes_since(&self, from: usize) -> BTreeMap<String, usize> {
         let mut changes = BTreeMap::new();
-        for event in self.named("upsert", from).chain(self.named("delete", from)) {
+        for event in self.events_named("upsert", from).chain(self.events_named("delete", from)) {
             *changes.entry(event.data["key"].as_str().unwrap_or_default().to_owned()).or_default() += 1;
         }
         changes

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 mod derived;
 
-use self::derived::derived;
+use self::derived::derived_entries;
 use super::mesh::MeshCluster;
 use super::meshkeep::{Meshkeep, http};
 use super::slices;
@@ -127,7 +127,7 @@ pub(crate) struct Served {
 
 impl Truth {
     /// Creates the expected state of these clusters.
-    pub(crate) fn of<'a>(clusters: impl IntoIterator<Item = &'a MeshCluster>) -> Self {
+    pub(crate) fn from_clusters<'a>(clusters: impl IntoIterator<Item = &'a MeshCluster>) -> Self {
         let mut truth = Self::default();
         for cluster in clusters {
             truth.cluster_ids.insert(cluster.name.clone(), cluster.id);
@@ -165,7 +165,7 @@ impl Truth {
         for (key, entry) in &self.entries {
             if let Some(last_valid) = &entry.last_valid {
                 expected.objects.insert(key.clone(), self.object(key, last_valid));
-                expected.objects.extend(derived(key, last_valid));
+                expected.objects.extend(derived_entries(key, last_valid));
             }
             expected.raw.insert(key.clone(), entry.newest.clone());
         }
@@ -181,7 +181,7 @@ impl Truth {
             "nodes" => node(&parse(key, value)),
             "services" => service(&parse(key, value)),
             "serviceexports" => export(&parse(key, value)),
-            "endpointslices" => slices::read(value),
+            "endpointslices" => slices::decode_slice(value),
             other => panic!("no such kind: {other}"),
         };
         without_unset(object)

@@ -7,7 +7,7 @@ use super::slices;
 
 /// A cluster that writes its objects.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Owner<'a> {
+pub(crate) struct ValueGenerator<'a> {
     pub(crate) cluster: &'a str,
     pub(crate) id: u32,
     /// Number of bits by which the cluster's id is shifted in identity numbers: 16, or 15 in a mesh
@@ -19,7 +19,7 @@ pub(crate) struct Owner<'a> {
     pub(crate) identities: u32,
 }
 
-impl Owner<'_> {
+impl ValueGenerator<'_> {
     /// Returns the octet that identifies the cluster in its addresses: its id modulo 150, so that
     /// 100 can be added.
     fn net(&self) -> u32 {
@@ -204,7 +204,7 @@ impl Owner<'_> {
     pub(crate) fn slice(&self, index: u32, version: u32) -> (String, Vec<u8>) {
         let (namespace, name) = (format!("ns-{}", index % 7), format!("svc-{index}-x2k4v"));
         let address = format!("10.{}.0.{}", self.net(), index % 200 + 30);
-        let value = slices::write(self.cluster, self.id, &namespace, &name, &address, version);
+        let value = slices::encode_slice_of_one_endpoint(self.cluster, self.id, &namespace, &name, &address, version);
         (format!("{namespace}/{name}"), value)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use cilium_kvstore::{KvstoreError, Life, Session, SessionOptions};
+use cilium_kvstore::{KeyLifetime, KvstoreError, Session, SessionOptions};
 use tokio::task::JoinSet;
 
 use super::{session, session_options, session_with};
@@ -18,7 +18,7 @@ async fn count_up(session: Session, holders: Arc<AtomicU32>, times: u32) {
         let lock = session.lock_path(b"locks/counter").await.unwrap();
         assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two tasks hold the lock");
         let value = session.get_if_locked(b"counter", &lock).await.unwrap().map_or(0, |found| found.value[0]);
-        session.update_if_locked(b"counter", &[value + 1], Life::Permanent, &lock).await.unwrap();
+        session.update_if_locked(b"counter", &[value + 1], KeyLifetime::Permanent, &lock).await.unwrap();
         holders.fetch_sub(1, Ordering::SeqCst);
         lock.unlock().await.unwrap();
     }
@@ -55,7 +55,7 @@ async fn the_next_waiter_gets_the_lock_of_a_dead_holder() {
     first.close().await;
     let next = tokio::time::timeout(PATIENCE, second.lock_path(b"locks/a")).await.unwrap().unwrap();
     assert_ne!(held.comparator(), next.comparator());
-    second.update_if_locked(b"cilium/a", b"1", Life::Permanent, &next).await.unwrap();
+    second.update_if_locked(b"cilium/a", b"1", KeyLifetime::Permanent, &next).await.unwrap();
 }
 
 #[tokio::test]
@@ -135,7 +135,7 @@ async fn a_lock_is_lost_when_its_lease_is_lost() {
     let lock = session.lock_path_without_limit(b"cilium/kvstoremesh-lock").await.unwrap();
     let lease = etcd.client().await.get(lock.comparator().key.clone(), None).await.unwrap().kvs()[0].lease();
     etcd.client().await.lease_revoke(lease).await.unwrap();
-    let error = session.update_if_locked(b"cilium/a", b"1", Life::Permanent, &lock).await.unwrap_err();
+    let error = session.update_if_locked(b"cilium/a", b"1", KeyLifetime::Permanent, &lock).await.unwrap_err();
     assert!(matches!(error, KvstoreError::LockLost { .. }), "{error}");
     // the next renewal detects it, after a third of 25 s
     tokio::time::timeout(PATIENCE, lock.lost()).await.unwrap();
@@ -157,7 +157,7 @@ async fn dropping_a_lock_does_not_release_the_next_lock() {
         // key's deletion is complete
         drop(session.lock_path(b"locks/b").await.unwrap());
         session.lock_path(b"locks/b").await.unwrap().unlock().await.unwrap();
-        session.update_if_locked(b"cilium/a", &[round], Life::Permanent, &next).await.expect("the lock must still be held");
+        session.update_if_locked(b"cilium/a", &[round], KeyLifetime::Permanent, &next).await.expect("the lock must still be held");
         next.unlock().await.unwrap();
     }
 }

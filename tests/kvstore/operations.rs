@@ -1,7 +1,7 @@
 //! Tests of each operation of a session: its changes and its results, compared with etcd's own
 //! revisions, versions and leases.
 
-use cilium_kvstore::{KeyValue, KvLocker, KvstoreError, Life, Session, SessionOptions};
+use cilium_kvstore::{KeyLifetime, KeyValue, KvLocker, KvstoreError, Session, SessionOptions};
 use meshkeep::internals::client_file::ClientFile;
 
 use super::{session, session_with};
@@ -30,25 +30,25 @@ async fn each_operation_makes_the_documented_change() {
         let etcd = Etcd::builder().binary(binary).start().await;
         let session = quiet_session(&etcd).await;
         assert_eq!(session.get(b"cilium/a").await.unwrap(), None);
-        let first = session.update(b"cilium/a", b"1", Life::Permanent).await.unwrap();
-        let second = session.update(b"cilium/a", b"1", Life::Permanent).await.unwrap();
+        let first = session.update(b"cilium/a", b"1", KeyLifetime::Permanent).await.unwrap();
+        let second = session.update(b"cilium/a", b"1", KeyLifetime::Permanent).await.unwrap();
         assert_eq!(second.0, first.0 + 1, "an update always writes");
         assert_eq!(etcd_state(&etcd, "cilium/a").await, Some(("1".into(), 2, 0)));
 
-        assert!(!session.update_if_different(b"cilium/a", b"1", Life::Permanent).await.unwrap());
-        assert!(session.update_if_different(b"cilium/a", b"2", Life::Permanent).await.unwrap());
+        assert!(!session.update_if_different(b"cilium/a", b"1", KeyLifetime::Permanent).await.unwrap());
+        assert!(session.update_if_different(b"cilium/a", b"2", KeyLifetime::Permanent).await.unwrap());
         assert_eq!(etcd_state(&etcd, "cilium/a").await, Some(("2".into(), 3, 0)));
-        assert!(session.update_if_different(b"cilium/a", b"2", Life::Leased).await.unwrap(), "the key has no lease yet");
+        assert!(session.update_if_different(b"cilium/a", b"2", KeyLifetime::Leased).await.unwrap(), "the key has no lease yet");
         let lease = session.lease_of(b"cilium/a").unwrap();
         assert_eq!(etcd_state(&etcd, "cilium/a").await, Some(("2".into(), 4, lease.0)));
-        assert!(!session.update_if_different(b"cilium/a", b"2", Life::Leased).await.unwrap());
+        assert!(!session.update_if_different(b"cilium/a", b"2", KeyLifetime::Leased).await.unwrap());
         assert!(
-            session.update_if_different(b"cilium/absent", b"", Life::Permanent).await.unwrap(),
+            session.update_if_different(b"cilium/absent", b"", KeyLifetime::Permanent).await.unwrap(),
             "an absent key differs from an empty one"
         );
 
-        assert!(session.create_only(b"cilium/b", b"1", Life::Leased).await.unwrap());
-        assert!(!session.create_only(b"cilium/b", b"2", Life::Leased).await.unwrap());
+        assert!(session.create_only(b"cilium/b", b"1", KeyLifetime::Leased).await.unwrap());
+        assert!(!session.create_only(b"cilium/b", b"2", KeyLifetime::Leased).await.unwrap());
         assert_eq!(etcd_state(&etcd, "cilium/b").await, Some(("1".into(), 1, lease.0)), "both keys have the same lease");
 
         let found = session.list_prefix(b"cilium/").await.unwrap();
@@ -72,12 +72,12 @@ async fn assert_nothing_happens(etcd: &Etcd, session: &Session, lock: &KvLocker)
     lost(session.get_if_locked(b"cilium/a", lock).await.unwrap_err());
     lost(session.get_prefix_if_locked(b"cilium/", lock).await.unwrap_err());
     lost(session.list_prefix_if_locked(b"cilium/", lock).await.unwrap_err());
-    lost(session.update_if_locked(b"cilium/a", b"9", Life::Permanent, lock).await.unwrap_err());
-    lost(session.update_if_different_if_locked(b"cilium/a", b"9", Life::Leased, lock).await.unwrap_err());
-    lost(session.create_only_if_locked(b"cilium/new", b"9", Life::Leased, lock).await.unwrap_err());
+    lost(session.update_if_locked(b"cilium/a", b"9", KeyLifetime::Permanent, lock).await.unwrap_err());
+    lost(session.update_if_different_if_locked(b"cilium/a", b"9", KeyLifetime::Leased, lock).await.unwrap_err());
+    lost(session.create_only_if_locked(b"cilium/new", b"9", KeyLifetime::Leased, lock).await.unwrap_err());
     lost(session.delete_if_locked(b"cilium/a", lock).await.unwrap_err());
     // for an existing key the answer does not depend on the lock
-    assert!(!session.create_only_if_locked(b"cilium/a", b"9", Life::Permanent, lock).await.unwrap());
+    assert!(!session.create_only_if_locked(b"cilium/a", b"9", KeyLifetime::Permanent, lock).await.unwrap());
     let after = etcd.client().await.get("cilium/", None).await.unwrap().header().unwrap().revision();
     assert_eq!(before, after);
 }
@@ -89,14 +89,14 @@ async fn operations_under_a_lost_lock_change_nothing() {
         let session = quiet_session(&etcd).await;
         let lock = session.lock_path(b"locks/a").await.unwrap();
         assert_eq!(session.get_if_locked(b"cilium/a", &lock).await.unwrap(), None);
-        assert!(session.create_only_if_locked(b"cilium/a", b"1", Life::Permanent, &lock).await.unwrap());
-        assert!(!session.create_only_if_locked(b"cilium/a", b"2", Life::Permanent, &lock).await.unwrap());
-        session.update_if_locked(b"cilium/a", b"2", Life::Permanent, &lock).await.unwrap();
-        assert!(!session.update_if_different_if_locked(b"cilium/a", b"2", Life::Permanent, &lock).await.unwrap());
-        assert!(session.update_if_different_if_locked(b"cilium/a", b"2", Life::Leased, &lock).await.unwrap());
+        assert!(session.create_only_if_locked(b"cilium/a", b"1", KeyLifetime::Permanent, &lock).await.unwrap());
+        assert!(!session.create_only_if_locked(b"cilium/a", b"2", KeyLifetime::Permanent, &lock).await.unwrap());
+        session.update_if_locked(b"cilium/a", b"2", KeyLifetime::Permanent, &lock).await.unwrap();
+        assert!(!session.update_if_different_if_locked(b"cilium/a", b"2", KeyLifetime::Permanent, &lock).await.unwrap());
+        assert!(session.update_if_different_if_locked(b"cilium/a", b"2", KeyLifetime::Leased, &lock).await.unwrap());
         let lease = session.lease_of(b"cilium/a").unwrap();
         assert_eq!(etcd_state(&etcd, "cilium/a").await, Some(("2".into(), 3, lease.0)));
-        session.update_if_locked(b"cilium/b", b"1", Life::Leased, &lock).await.unwrap();
+        session.update_if_locked(b"cilium/b", b"1", KeyLifetime::Leased, &lock).await.unwrap();
         assert_eq!(*session.get_if_locked(b"cilium/a", &lock).await.unwrap().unwrap().value, *b"2");
         assert_eq!(session.get_prefix_if_locked(b"cilium/b", &lock).await.unwrap().unwrap().key, b"cilium/b");
         assert_eq!(names(&session.list_prefix_if_locked(b"cilium/", &lock).await.unwrap()), ["cilium/a", "cilium/b"]);
@@ -121,10 +121,10 @@ async fn an_operation_without_permission_is_refused() {
     etcd.restrict_to_remote("paris").await;
     let session = session(&etcd).await;
     assert_eq!(*session.get(b"cilium/state/a").await.unwrap().unwrap().value, *b"1");
-    let error = session.update(b"cilium/state/a", b"2", Life::Leased).await.unwrap_err();
+    let error = session.update(b"cilium/state/a", b"2", KeyLifetime::Leased).await.unwrap_err();
     assert_eq!(error.to_string(), "writing \"cilium/state/a\": permission denied by etcd");
     assert!(error.hint().unwrap().contains("grant-permission"));
-    assert!(session.update(b"cilium/state/a", b"2", Life::Permanent).await.is_err());
+    assert!(session.update(b"cilium/state/a", b"2", KeyLifetime::Permanent).await.is_err());
     assert!(session.delete(b"cilium/state/a").await.is_err());
     assert_eq!(etcd_state(&etcd, "cilium/state/a").await, Some(("1".into(), 1, 0)));
     assert!(session.is_connected(), "a missing permission does not end the connection");
@@ -135,10 +135,10 @@ async fn errors_of_a_full_etcd_have_a_hint_and_reads_continue() {
     for binary in etcd_binaries() {
         let etcd = Etcd::builder().binary(binary).flag("--quota-backend-bytes=1048576").start().await;
         let session = session(&etcd).await;
-        session.update(b"cilium/a", b"1", Life::Permanent).await.unwrap();
+        session.update(b"cilium/a", b"1", KeyLifetime::Permanent).await.unwrap();
         let large = vec![b'x'; 256 << 10];
         let error = loop {
-            if let Err(error) = session.update(b"cilium/large", &large, Life::Permanent).await {
+            if let Err(error) = session.update(b"cilium/large", &large, KeyLifetime::Permanent).await {
                 break error;
             }
         };

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cilium_kvstore::LeaseId;
-use cilium_kvstore::{EtcdConfig, KvstoreError, Life, Session, SessionOptions};
+use cilium_kvstore::{EtcdConfig, KeyLifetime, KvstoreError, Session, SessionOptions};
 use meshkeep::internals::client_file::ClientFile;
 use tokio_util::sync::CancellationToken;
 
@@ -38,7 +38,7 @@ async fn keys_share_leases_up_to_a_limit_and_closing_can_revoke_them() {
         let session = session_with(&etcd, SessionOptions { keys_per_lease_max: 3, revoke_on_close, ..session_options() }).await;
         let writes = (0..7).map(|i| {
             let session = session.clone();
-            async move { session.update(format!("cilium/{i}").as_bytes(), b"x", Life::Leased).await }
+            async move { session.update(format!("cilium/{i}").as_bytes(), b"x", KeyLifetime::Leased).await }
         });
         futures_util::future::try_join_all(writes).await.unwrap();
         let mut counts = keys_by_lease(&etcd, "cilium/").await;
@@ -49,7 +49,7 @@ async fn keys_share_leases_up_to_a_limit_and_closing_can_revoke_them() {
         assert_eq!(ttl.granted_ttl(), 900);
         session.close().await;
         assert_eq!(keys_by_lease(&etcd, "cilium/").await.is_empty(), revoke_on_close);
-        let error = session.update(b"cilium/0", b"x", Life::Leased).await.unwrap_err();
+        let error = session.update(b"cilium/0", b"x", KeyLifetime::Leased).await.unwrap_err();
         assert!(matches!(error, KvstoreError::Closed { .. }), "{error}");
     }
 }
@@ -60,7 +60,7 @@ async fn a_session_and_its_leases_survive_restarts() {
         let mut etcd = Etcd::builder().binary(binary).start().await;
         let options = SessionOptions { lease_ttl: Duration::from_secs(6), ..session_options() };
         let session = session_with(&etcd, options).await;
-        session.update(b"cilium/a", b"1", Life::Leased).await.unwrap();
+        session.update(b"cilium/a", b"1", KeyLifetime::Leased).await.unwrap();
         let lost = watch_losses(&session, &["cilium/a"]);
         let lease = session.lease_of(b"cilium/a");
         etcd.kill();
@@ -68,7 +68,7 @@ async fn a_session_and_its_leases_survive_restarts() {
         assert!(!session.is_connected());
         etcd.restart().await;
         // an operation waits for the connection
-        session.update(b"cilium/b", b"1", Life::Leased).await.unwrap();
+        session.update(b"cilium/b", b"1", KeyLifetime::Leased).await.unwrap();
         let granted = tokio::time::Instant::now();
         // longer than the time to live of a lease
         eventually("the lease is renewed", async || (granted.elapsed() > Duration::from_secs(7)).then_some(())).await;
@@ -84,7 +84,7 @@ async fn a_lease_that_cannot_be_renewed_is_lost_after_its_ttl() {
     let options = SessionOptions { lease_ttl: Duration::from_secs(6), ..session_options() };
     let session = session_with(&etcd, options).await;
     let lost = watch_losses(&session, &["cilium/a"]);
-    session.update(b"cilium/a", b"1", Life::Leased).await.unwrap();
+    session.update(b"cilium/a", b"1", KeyLifetime::Leased).await.unwrap();
     drop(etcd);
     eventually("the lease is lost", async || (!lost.lock().unwrap().is_empty()).then_some(())).await;
     assert_eq!(session.lease_of(b"cilium/a"), None);
@@ -94,20 +94,20 @@ async fn a_lease_that_cannot_be_renewed_is_lost_after_its_ttl() {
 async fn observers_see_lost_leases_and_writes_get_new_leases() {
     let etcd = Etcd::start().await;
     let session = session(&etcd).await;
-    session.update(b"cilium/a", b"1", Life::Leased).await.unwrap();
-    session.update(b"cilium/b", b"1", Life::Leased).await.unwrap();
+    session.update(b"cilium/a", b"1", KeyLifetime::Leased).await.unwrap();
+    session.update(b"cilium/b", b"1", KeyLifetime::Leased).await.unwrap();
     let lost = watch_losses(&session, &["cilium/a", "cilium/b"]);
     // a deleted key is not reported as lost, but a key that was written again is
     session.delete(b"cilium/b").await.unwrap();
     session.delete(b"cilium/a").await.unwrap();
-    session.update(b"cilium/a", b"1", Life::Leased).await.unwrap();
+    session.update(b"cilium/a", b"1", KeyLifetime::Leased).await.unwrap();
     let first = session.lease_of(b"cilium/a").unwrap();
     etcd.client().await.lease_revoke(first.0).await.unwrap();
-    let error = session.update(b"cilium/a", b"2", Life::Leased).await.unwrap_err();
+    let error = session.update(b"cilium/a", b"2", KeyLifetime::Leased).await.unwrap_err();
     assert!(error.to_string().contains("requested lease not found"), "{error}");
     assert!(error.hint().is_some());
     assert_eq!(*lost.lock().unwrap(), BTreeSet::from(["cilium/a"]));
-    session.update(b"cilium/a", b"2", Life::Leased).await.unwrap();
+    session.update(b"cilium/a", b"2", KeyLifetime::Leased).await.unwrap();
     assert_ne!(session.lease_of(b"cilium/a"), Some(first));
 }
 
@@ -117,12 +117,12 @@ async fn all_leases_of_a_wiped_etcd_are_lost() {
         let mut etcd = Etcd::start().await;
         let session = session(&etcd).await;
         let lost = watch_losses(&session, &["cilium/a"]);
-        session.update(b"cilium/a", b"1", Life::Leased).await.unwrap();
+        session.update(b"cilium/a", b"1", KeyLifetime::Leased).await.unwrap();
         etcd.wipe();
         etcd.set_cluster_token(token);
         etcd.restart().await;
         eventually("the lease is lost", async || (!lost.lock().unwrap().is_empty()).then_some(())).await;
-        assert!(session.update_if_different(b"cilium/a", b"1", Life::Leased).await.unwrap());
+        assert!(session.update_if_different(b"cilium/a", b"1", KeyLifetime::Leased).await.unwrap());
     }
 }
 
@@ -157,9 +157,9 @@ async fn calls_to_a_frozen_etcd_time_out_and_are_not_repeated() {
     let mut options = session_options();
     options.client.request_timeout = Duration::from_millis(300);
     let session = session_with(&etcd, options).await;
-    session.update(b"cilium/a", b"1", Life::Permanent).await.unwrap();
+    session.update(b"cilium/a", b"1", KeyLifetime::Permanent).await.unwrap();
     etcd.pause();
-    let error = session.update(b"cilium/a", b"2", Life::Permanent).await.unwrap_err();
+    let error = session.update(b"cilium/a", b"2", KeyLifetime::Permanent).await.unwrap_err();
     assert!(matches!(error, KvstoreError::Timeout { .. }) && error.hint().unwrap().contains("timeout exceeded"), "{error}");
     etcd.resume();
     let found = eventually("etcd answers again", async || session.get(b"cilium/a").await.ok().flatten()).await;
@@ -182,10 +182,10 @@ async fn an_unconnected_session_reports_the_reason() {
 async fn a_key_of_another_session_is_attached_to_an_own_lease() {
     let etcd = Etcd::start().await;
     let first = session(&etcd).await;
-    first.update(b"cilium/a", b"1", Life::Leased).await.unwrap();
+    first.update(b"cilium/a", b"1", KeyLifetime::Leased).await.unwrap();
     first.close().await;
     let second = Session::start(client_file(&etcd), session_options(), CancellationToken::new());
-    assert!(second.update_if_different(b"cilium/a", b"1", Life::Leased).await.unwrap());
+    assert!(second.update_if_different(b"cilium/a", b"1", KeyLifetime::Leased).await.unwrap());
     let found = second.get(b"cilium/a").await.unwrap().unwrap();
     assert_eq!((Some(found.lease), found.version), (second.lease_of(b"cilium/a"), 2));
     assert_ne!(found.lease, LeaseId(0));
@@ -199,7 +199,7 @@ async fn all_leases_are_lost_when_a_backup_is_restored() {
     // the init lock of the quorum check would be another key below `cilium/`
     let session = session_with(&etcd, SessionOptions { quorum_check: false, ..session_options() }).await;
     let lost = watch_losses(&session, &["cilium/before", "cilium/after"]);
-    session.update(b"cilium/before", b"1", Life::Leased).await.unwrap();
+    session.update(b"cilium/before", b"1", KeyLifetime::Leased).await.unwrap();
     etcd.stop().await;
     let (data, backup) = (etcd.directory().join("data"), etcd.directory().join("backup"));
     let copy = |from: &std::path::Path, to: &std::path::Path| {
@@ -207,10 +207,10 @@ async fn all_leases_are_lost_when_a_backup_is_restored() {
     };
     copy(&data, &backup);
     etcd.restart().await;
-    eventually("a write after the backup", async || session.update(b"cilium/after", b"1", Life::Leased).await.ok()).await;
+    eventually("a write after the backup", async || session.update(b"cilium/after", b"1", KeyLifetime::Leased).await.ok()).await;
     assert_eq!(keys_by_lease(&etcd, "cilium/").await, [2], "both keys have the lease that the backup contains");
     for _ in 0..20 {
-        session.update(b"elsewhere", b"1", Life::Permanent).await.unwrap();
+        session.update(b"elsewhere", b"1", KeyLifetime::Permanent).await.unwrap();
     }
     etcd.kill();
     std::fs::remove_dir_all(&data).unwrap();

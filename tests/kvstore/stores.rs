@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cilium_kvstore::store::{Observer, SharedStore, SharedStoreOptions, SyncStore, SyncStoreOptions, WatchStore};
-use cilium_kvstore::{KeyValue, Life, Session};
+use cilium_kvstore::{KeyLifetime, KeyValue, Session};
 
 use super::session;
 use crate::harness::etcd::Etcd;
@@ -24,7 +24,7 @@ fn sync_store(session: &Session) -> SyncStore {
         prefix: b"cilium/state/nodes/v1".to_vec(),
         cluster: "paris".into(),
         synced_key: None,
-        life: Life::Leased,
+        lifetime: KeyLifetime::Leased,
         workers: 4,
     };
     SyncStore::start(session, options)
@@ -201,14 +201,14 @@ async fn shared_stores_see_all_keys_and_restore_their_own_keys() {
 async fn adopted_leases_are_renewed_and_lost_leases_are_reported() {
     let etcd = Etcd::start().await;
     let (first, second) = (session(&etcd).await, session(&etcd).await);
-    first.update(b"cilium/a", b"1", Life::Leased).await.unwrap();
+    first.update(b"cilium/a", b"1", KeyLifetime::Leased).await.unwrap();
     let lease = first.lease_of(b"cilium/a").unwrap();
     first.close().await;
     let lost = Arc::new(Mutex::new(0));
     let counter = Arc::clone(&lost);
     second.on_lease_lost(b"cilium/", move |keys| *counter.lock().unwrap() += usize::from(keys.contains(b"cilium/a")));
     second.adopt(b"cilium/a", lease);
-    assert!(!second.update_if_different(b"cilium/a", b"1", Life::Leased).await.unwrap(), "the key is attached to a renewed lease");
+    assert!(!second.update_if_different(b"cilium/a", b"1", KeyLifetime::Leased).await.unwrap(), "the key is attached to a renewed lease");
     let dead = cilium_kvstore::LeaseId(0x1234);
     second.adopt(b"cilium/a", dead);
     eventually("a lease that etcd does not have is reported as lost", async || (*lost.lock().unwrap() == 1).then_some(())).await;

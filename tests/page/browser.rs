@@ -28,12 +28,12 @@ impl Page {
     /// Opens the page of the meshkeep at this URL.
     pub(super) async fn open(url: &str) -> Self {
         let page = Self { chromium: Chromium::open(&format!("{url}/")).await, url: url.to_owned() };
-        page.looks("light", WIDTHS[0]).await;
+        page.set_appearance("light", WIDTHS[0]).await;
         page
     }
 
     /// Opens a view, for instance `#/mesh`.
-    pub(super) async fn go(&self, hash: &str) {
+    pub(super) async fn go_to(&self, hash: &str) {
         self.chromium.run(&format!("location.hash = {}", json!(hash))).await;
     }
 
@@ -42,7 +42,7 @@ impl Page {
     }
 
     /// Sets the colour scheme and the width.
-    pub(super) async fn looks(&self, theme: &str, width: u32) {
+    pub(super) async fn set_appearance(&self, theme: &str, width: u32) {
         let features =
             json!({"features": [{"name": "prefers-color-scheme", "value": theme}, {"name": "prefers-reduced-motion", "value": "reduce"}]});
         self.chromium.devtools("Emulation.setEmulatedMedia", features).await;
@@ -56,7 +56,7 @@ impl Page {
     }
 
     /// Waits until all of these texts are visible.
-    pub(super) async fn says(&self, words: &[&str]) {
+    pub(super) async fn wait_for_text(&self, words: &[&str]) {
         let mut last = String::new();
         let deadline = std::time::Instant::now() + crate::harness::PATIENCE;
         loop {
@@ -73,7 +73,7 @@ impl Page {
     }
 
     /// Waits until a script returns a true value, and returns it.
-    pub(super) async fn becomes(&self, what: &str, script: &str) -> Value {
+    pub(super) async fn wait_for(&self, what: &str, script: &str) -> Value {
         eventually(what, || async {
             let value = self.chromium.run(script).await;
             let is_truthy = !matches!(value, Value::Null | Value::Bool(false)) && value != json!(0) && value != json!("");
@@ -97,13 +97,13 @@ impl Page {
     }
 
     /// Types a text into the focused element.
-    pub(super) async fn types(&self, text: &str) {
+    pub(super) async fn type_text(&self, text: &str) {
         let keys: Vec<String> = text.chars().map(String::from).collect();
         self.press(&keys.iter().map(String::as_str).collect::<Vec<_>>()).await;
     }
 
     /// Checks that nothing extends beyond the right edge, and that every text has enough contrast.
-    pub(super) async fn is_readable(&self, what: &str) {
+    pub(super) async fn assert_readable(&self, what: &str) {
         let beyond = self.chromium.run("return document.documentElement.scrollWidth - innerWidth").await;
         assert!(beyond.as_i64().is_some_and(|pixels| pixels <= 0), "{what}: {beyond} pixels beyond the edge");
         let pale = self.chromium.run(CONTRAST).await;
@@ -111,7 +111,7 @@ impl Page {
     }
 
     /// Saves a screenshot in `target/page`.
-    pub(super) async fn picture(&self, name: &str) {
+    pub(super) async fn save_screenshot(&self, name: &str) {
         let directory = screenshot_directory();
         let answer = self.chromium.devtools("Page.captureScreenshot", json!({"format": "png"})).await;
         let bytes = STANDARD.decode(answer["data"].as_str().unwrap()).unwrap();
@@ -120,7 +120,7 @@ impl Page {
 
     /// Returns the errors and warnings of the console since the last call, without messages that
     /// contain one of the `known` texts.
-    pub(super) async fn complaints(&self, known: &[&str]) -> Vec<String> {
+    pub(super) async fn console_errors(&self, known: &[&str]) -> Vec<String> {
         let log = self.chromium.ask("se/log", &json!({"type": "browser"})).await;
         let lines = log.as_array().into_iter().flatten();
         let bad = lines.filter(|line| matches!(line["level"].as_str(), Some("SEVERE" | "WARNING")));

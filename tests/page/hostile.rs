@@ -32,7 +32,7 @@ async fn mesh(entries: Vec<(String, Vec<u8>)>) -> (Etcd, Home, Meshkeep) {
 }
 
 async fn assert_escaped(page: &Page) {
-    page.says(&["\\u001b[31m", "\\u009b2J", "\\u202e", "\\u2066"]).await;
+    page.wait_for_text(&["\\u001b[31m", "\\u009b2J", "\\u202e", "\\u2066"]).await;
     let text = page.text().await;
     assert!(is_safe_to_display(&text), "{text:?}");
 }
@@ -44,26 +44,26 @@ async fn control_characters_are_shown_as_escapes() {
     let (etcd, home, meshkeep) = mesh(vec![ip_entry("10.1.99.1", "shop", HOSTILE_TEXT), identity]).await;
     let page = Page::open(meshkeep.url()).await;
     for part in ["explain/10.1.99.1", "find/10.1.99.0%2F24", "find/65700"] {
-        page.go(&format!("#/{part}")).await;
+        page.go_to(&format!("#/{part}")).await;
         assert_escaped(&page).await;
-        page.picture(&format!("hostile-{}", part.replace(['/', '%'], "-"))).await;
+        page.save_screenshot(&format!("hostile-{}", part.replace(['/', '%'], "-"))).await;
     }
     // in the suggestions while typing, and in the list of changes
     page.press(&["/"]).await;
-    page.types("10.1.99.1").await;
-    page.becomes("the suggestion", "return document.querySelector('#found')?.innerText.includes('u001b')").await;
+    page.type_text("10.1.99.1").await;
+    page.wait_for("the suggestion", "return document.querySelector('#found')?.innerText.includes('u001b')").await;
     page.press(&["Escape"]).await;
-    page.go("#/changes?kind=ipcache").await;
-    page.says(&["No changes since the page was opened"]).await;
+    page.go_to("#/changes?kind=ipcache").await;
+    page.wait_for_text(&["No changes since the page was opened"]).await;
     put_leased(&etcd, [ip_entry("10.1.99.3", HOSTILE_TEXT, HOSTILE_TEXT)]).await;
-    page.becomes("a line", "return document.querySelectorAll('.change').length === 1").await;
+    page.wait_for("a line", "return document.querySelectorAll('.change').length === 1").await;
     assert!(is_safe_to_display(&page.text().await));
     // the error text comes from the remote
     let hostile = HostileEtcd::start(Mode::ErrorText).await;
     home.write_cluster("c02", &hostile.client_file());
-    page.go("#/mesh/c02").await;
+    page.go_to("#/mesh/c02").await;
     assert_escaped(&page).await;
-    assert_eq!(page.complaints(&[]).await, Vec::<String>::new());
+    assert_eq!(page.console_errors(&[]).await, Vec::<String>::new());
 }
 
 /// Right-to-left names are isolated. Otherwise digits after a namespace would appear to its left,
@@ -95,15 +95,15 @@ async fn right_to_left_names_do_not_reorder_their_neighbours() {
             hebrew = json!(HEBREW),
         )
     };
-    page.go("#/find/10.1.99.0%2F24").await;
-    let order = page.becomes("the row", &in_order("td", &[HEBREW, "/", "123"])).await;
+    page.go_to("#/find/10.1.99.0%2F24").await;
+    let order = page.wait_for("the row", &in_order("td", &[HEBREW, "/", "123"])).await;
     assert_eq!(order, json!("in order"));
     page.press(&["/"]).await;
-    page.types("10.1.99.2").await;
-    let order = page.becomes("the suggestion", &in_order(".found-note", &[HEBREW, "/", "123", "c01", "identity"])).await;
+    page.type_text("10.1.99.2").await;
+    let order = page.wait_for("the suggestion", &in_order(".found-note", &[HEBREW, "/", "123", "c01", "identity"])).await;
     assert_eq!(order, json!("in order"));
-    page.picture("right-to-left").await;
-    assert_eq!(page.complaints(&[]).await, Vec::<String>::new());
+    page.save_screenshot("right-to-left").await;
+    assert_eq!(page.console_errors(&[]).await, Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -114,17 +114,17 @@ async fn the_page_reports_a_service_that_is_too_large_to_decode() {
     });
     let (_etcd, _home, meshkeep) = mesh(slices.collect()).await;
     let page = Page::open(meshkeep.url()).await;
-    page.go("#/services/zoo/cart").await;
-    page.says(&[
+    page.go_to("#/services/zoo/cart").await;
+    page.wait_for_text(&[
         "too large to show",
         "Its clusters and backends are not shown",
         "--decoded-max-bytes",
         "cilium/cache/endpointslices/v1/c01/zoo/cart-0",
     ])
     .await;
-    page.is_readable("too large").await;
-    page.picture("too-large").await;
-    page.go("#/problems").await;
-    page.says(&["service too large", "zoo/cart"]).await;
-    assert_eq!(page.complaints(&[]).await, Vec::<String>::new());
+    page.assert_readable("too large").await;
+    page.save_screenshot("too-large").await;
+    page.go_to("#/problems").await;
+    page.wait_for_text(&["service too large", "zoo/cart"]).await;
+    assert_eq!(page.console_errors(&[]).await, Vec::<String>::new());
 }

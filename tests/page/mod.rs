@@ -70,38 +70,38 @@ async fn each_view_shows_the_mesh_in_both_themes_and_widths() {
     ];
     for theme in THEMES {
         for width in WIDTHS {
-            page.looks(theme, width).await;
+            page.set_appearance(theme, width).await;
             for (name, hash, words) in &views {
-                page.go(hash).await;
-                page.says(words).await;
-                page.is_readable(&format!("{name}, {theme}, {width}")).await;
-                page.picture(&format!("{name}-{theme}-{width}")).await;
+                page.go_to(hash).await;
+                page.wait_for_text(words).await;
+                page.assert_readable(&format!("{name}, {theme}, {width}")).await;
+                page.save_screenshot(&format!("{name}-{theme}-{width}")).await;
             }
         }
     }
-    page.looks("light", WIDTHS[0]).await;
+    page.set_appearance("light", WIDTHS[0]).await;
 
     // a change appears at once, and its line links to the changed object
-    page.go("#/changes?kind=ipcache").await;
-    page.says(&["No changes since the page was opened"]).await;
+    page.go_to("#/changes?kind=ipcache").await;
+    page.wait_for_text(&["No changes since the page was opened"]).await;
     scene.remotes[0].change(|cluster| cluster.add_endpoints(3)).await;
-    page.becomes("three lines", "return document.querySelectorAll('.change').length === 3").await;
+    page.wait_for("three lines", "return document.querySelectorAll('.change').length === 3").await;
     for theme in THEMES {
         for width in WIDTHS {
-            page.looks(theme, width).await;
-            page.is_readable("changes").await;
-            page.picture(&format!("changes-{theme}-{width}")).await;
+            page.set_appearance(theme, width).await;
+            page.assert_readable("changes").await;
+            page.save_screenshot(&format!("changes-{theme}-{width}")).await;
         }
     }
     // while paused it keeps counting, and shows the new changes when it continues
     page.press(&["p"]).await;
     scene.remotes[0].change(|cluster| cluster.add_endpoints(2)).await;
-    page.says(&["paused: 2 since"]).await;
+    page.wait_for_text(&["paused: 2 since"]).await;
     assert_eq!(page.chromium.run("return document.querySelectorAll('.change').length").await, json!(3));
     page.press(&["p"]).await;
-    page.becomes("five lines", "return document.querySelectorAll('.change').length === 5").await;
+    page.wait_for("five lines", "return document.querySelectorAll('.change').length === 5").await;
     page.assert_same_origin().await;
-    assert_eq!(page.complaints(&[]).await, Vec::<String>::new());
+    assert_eq!(page.console_errors(&[]).await, Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -109,27 +109,27 @@ async fn the_page_can_be_used_with_the_keyboard_alone() {
     let scene = scene().await;
     let ip = pod_address(&scene);
     let page = Page::open(scene.meshkeep().url()).await;
-    page.says(&["c01", "2/2 live"]).await;
+    page.wait_for_text(&["c01", "2/2 live"]).await;
     page.press(&["/"]).await;
-    page.types(&ip).await;
-    page.says(&["explain", "identity"]).await;
+    page.type_text(&ip).await;
+    page.wait_for_text(&["explain", "identity"]).await;
     page.press(&["ArrowDown", "Enter"]).await;
-    page.says(&["wins", "labels"]).await;
+    page.wait_for_text(&["wins", "labels"]).await;
     assert_eq!(page.chromium.run("return location.hash").await, json!(format!("#/explain/{ip}")));
     page.press(&["g", "m"]).await;
-    page.becomes("the mesh", "return document.querySelector('.mesh')").await;
+    page.wait_for("the mesh", "return document.querySelector('.mesh')").await;
     page.press(&["j", "j", "Enter"]).await;
-    page.says(&["etcd cluster"]).await;
+    page.wait_for_text(&["etcd cluster"]).await;
     assert_eq!(page.chromium.run("return location.hash").await, json!("#/mesh/c02"));
     page.press(&["Escape"]).await;
-    page.becomes("the row closed", "return !document.querySelector('.detail')").await;
+    page.wait_for("the row closed", "return !document.querySelector('.detail')").await;
     page.press(&["?"]).await;
-    page.says(&["Keys", "next and previous row"]).await;
-    page.is_readable("help").await;
+    page.wait_for_text(&["Keys", "next and previous row"]).await;
+    page.assert_readable("help").await;
     page.press(&["Escape"]).await;
     for (key, words) in [("e", "Who is this address?"), ("s", "filter"), ("p", "critical"), ("c", "pause")] {
         page.press(&["g", key]).await;
-        page.becomes(words, &format!("return document.querySelector('main').outerHTML.includes({})", json!(words))).await;
+        page.wait_for(words, &format!("return document.querySelector('main').outerHTML.includes({})", json!(words))).await;
     }
     // screen readers need one `main`, one `banner`, a name for each control, and a region for
     // announcements
@@ -139,7 +139,7 @@ async fn the_page_can_be_used_with_the_keyboard_alone() {
     let landmarks =
         "return ['main', 'header', 'nav', 'search', '[aria-live=polite]', 'h1'].map((one) => document.querySelectorAll(one).length)";
     assert_eq!(page.chromium.run(landmarks).await, json!([1, 1, 1, 1, 1, 1]));
-    assert_eq!(page.complaints(&[]).await, Vec::<String>::new());
+    assert_eq!(page.console_errors(&[]).await, Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -158,18 +158,18 @@ async fn each_view_reports_that_there_is_no_cluster() {
         ("mesh/nobody", "No cluster is configured"),
         ("problems", "No cluster is configured"),
     ] {
-        page.go(&format!("#/{name}")).await;
-        page.says(&[words]).await;
-        page.is_readable(name).await;
-        page.picture(&format!("empty-{}", name.replace('/', "-"))).await;
+        page.go_to(&format!("#/{name}")).await;
+        page.wait_for_text(&[words]).await;
+        page.assert_readable(name).await;
+        page.save_screenshot(&format!("empty-{}", name.replace('/', "-"))).await;
     }
-    page.go("#/mesh").await;
+    page.go_to("#/mesh").await;
     let directory = home.config_directory().display().to_string();
-    page.says(&[directory.as_str(), "no remote cluster", "has no client file of a cluster"]).await;
-    page.becomes("a red reason", "return document.querySelectorAll('.none-at-all .red').length === 2").await;
-    page.go("#/problems").await;
-    page.becomes("nothing green", "return document.querySelector('.sentence.fine') === null").await;
-    assert_eq!(page.complaints(&[]).await, Vec::<String>::new());
+    page.wait_for_text(&[directory.as_str(), "no remote cluster", "has no client file of a cluster"]).await;
+    page.wait_for("a red reason", "return document.querySelectorAll('.none-at-all .red').length === 2").await;
+    page.go_to("#/problems").await;
+    page.wait_for("nothing green", "return document.querySelector('.sentence.fine') === null").await;
+    assert_eq!(page.console_errors(&[]).await, Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -178,32 +178,32 @@ async fn an_allowed_empty_mesh_is_not_shown_in_red() {
     let meshkeep = home.start().await;
     let page = Page::open(meshkeep.url()).await;
     for view in ["mesh", "problems"] {
-        page.go(&format!("#/{view}")).await;
-        page.says(&["No cluster yet", "following"]).await;
-        page.becomes("nothing red", "return document.querySelector('.none-at-all') === null").await;
+        page.go_to(&format!("#/{view}")).await;
+        page.wait_for_text(&["No cluster yet", "following"]).await;
+        page.wait_for("nothing red", "return document.querySelector('.none-at-all') === null").await;
     }
-    assert_eq!(page.complaints(&[]).await, Vec::<String>::new());
+    assert_eq!(page.console_errors(&[]).await, Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn a_failed_cluster_moves_to_the_top_until_it_recovers() {
     let mut scene = scene().await;
     let page = Page::open(scene.meshkeep().url()).await;
-    page.says(&["2/2 live"]).await;
+    page.wait_for_text(&["2/2 live"]).await;
     let first_row = "return document.querySelector('tbody tr')?.dataset.cluster";
     assert_eq!(page.chromium.run(first_row).await, json!("c01"));
     scene.remotes[1].proxy.cut().await;
-    page.says(&["1/2 live", "c02"]).await;
-    page.becomes("the failed cluster first", "return document.querySelector('tbody tr')?.dataset.cluster === 'c02'").await;
-    page.becomes("the reason", "return document.querySelector('tbody tr .note').textContent").await;
-    page.go("#/problems").await;
-    page.picture("cluster-lost").await;
+    page.wait_for_text(&["1/2 live", "c02"]).await;
+    page.wait_for("the failed cluster first", "return document.querySelector('tbody tr')?.dataset.cluster === 'c02'").await;
+    page.wait_for("the reason", "return document.querySelector('tbody tr .note').textContent").await;
+    page.go_to("#/problems").await;
+    page.save_screenshot("cluster-lost").await;
     scene.remotes[1].proxy.restore().await;
-    page.says(&["2/2 live"]).await;
-    page.go("#/mesh").await;
-    page.becomes("the order of names again", "return document.querySelector('tbody tr')?.dataset.cluster === 'c01'").await;
-    page.becomes("no mark", "return !document.querySelector('tbody .mark')").await;
-    assert_eq!(page.complaints(&[]).await, Vec::<String>::new());
+    page.wait_for_text(&["2/2 live"]).await;
+    page.go_to("#/mesh").await;
+    page.wait_for("the order of names again", "return document.querySelector('tbody tr')?.dataset.cluster === 'c01'").await;
+    page.wait_for("no mark", "return !document.querySelector('tbody .mark')").await;
+    assert_eq!(page.console_errors(&[]).await, Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -211,33 +211,33 @@ async fn the_page_keeps_its_state_over_a_kill_and_resumes_by_replay() {
     let mut scene = scene().await;
     let mut proxy = Proxy::to(port_of(scene.meshkeep().url())).await;
     let page = Page::open(&format!("http://127.0.0.1:{}", proxy.port())).await;
-    page.says(&["2/2 live"]).await;
-    page.go("#/changes").await;
-    page.says(&["No changes since"]).await;
+    page.wait_for_text(&["2/2 live"]).await;
+    page.go_to("#/changes").await;
+    page.wait_for_text(&["No changes since"]).await;
     scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
-    page.becomes("a line", "return document.querySelectorAll('.change').length > 0").await;
+    page.wait_for("a line", "return document.querySelectorAll('.change').length > 0").await;
     let before = page.chromium.run("return document.querySelectorAll('.change').length").await;
 
     proxy.cut().await;
     scene.kill_meshkeep();
-    page.says(&["meshkeep does not answer", "lost at", "The page shows the state of"]).await;
-    page.becomes("the grey page", "return document.querySelector('.is-lost')").await;
+    page.wait_for_text(&["meshkeep does not answer", "lost at", "The page shows the state of"]).await;
+    page.wait_for("the grey page", "return document.querySelector('.is-lost')").await;
     assert_eq!(page.chromium.run("return document.querySelectorAll('.change').length").await, before);
-    page.says(&["The connection to meshkeep is lost"]).await;
+    page.wait_for_text(&["The connection to meshkeep is lost"]).await;
     for theme in THEMES {
-        page.looks(theme, WIDTHS[0]).await;
-        page.picture(&format!("lost-{theme}")).await;
+        page.set_appearance(theme, WIDTHS[0]).await;
+        page.save_screenshot(&format!("lost-{theme}")).await;
     }
     scene.remotes[0].change(|cluster| cluster.add_endpoints(2)).await;
     scene.start_meshkeep().await;
     proxy.retarget(port_of(scene.meshkeep().url()));
     proxy.restore().await;
-    page.says(&["following", "meshkeep is back", "2/2 live"]).await;
-    page.becomes("the changes during the interruption", &format!("return document.querySelectorAll('.change').length >= {before} + 2"))
+    page.wait_for_text(&["following", "meshkeep is back", "2/2 live"]).await;
+    page.wait_for("the changes during the interruption", &format!("return document.querySelectorAll('.change').length >= {before} + 2"))
         .await;
     let replayed = "return performance.getEntriesByType('resource').some((entry) => entry.name.includes('/v1/events') && entry.name.includes('after='))";
     assert_eq!(page.chromium.run(replayed).await, json!(true));
-    assert_eq!(page.complaints(&CONNECTION_ERRORS).await, Vec::<String>::new());
+    assert_eq!(page.console_errors(&CONNECTION_ERRORS).await, Vec::<String>::new());
 }
 
 /// Behind a proxy, a connection may stay open without any data. Missing bookmarks would reveal this
@@ -248,14 +248,14 @@ async fn the_page_detects_a_silent_connection() {
     let meshkeep = home.start().await;
     let proxy = Proxy::to(port_of(meshkeep.url())).await;
     let page = Page::open(&format!("http://127.0.0.1:{}", proxy.port())).await;
-    page.says(&["No cluster is configured", "following"]).await;
+    page.wait_for_text(&["No cluster is configured", "following"]).await;
     let started = Instant::now();
     proxy.allow_bytes(0);
-    page.says(&["meshkeep does not answer"]).await;
+    page.wait_for_text(&["meshkeep does not answer"]).await;
     assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
     proxy.allow_bytes(u64::MAX);
-    page.says(&["following", "meshkeep is back"]).await;
-    assert_eq!(page.complaints(&CONNECTION_ERRORS).await, Vec::<String>::new());
+    page.wait_for_text(&["following", "meshkeep is back"]).await;
+    assert_eq!(page.console_errors(&CONNECTION_ERRORS).await, Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -266,26 +266,26 @@ async fn the_page_asks_for_the_token_and_keeps_it_only_in_memory() {
     home = home.with_flags(&[&format!("--token-file={}", token.display())]);
     let meshkeep = home.start().await;
     let page = Page::open(meshkeep.url()).await;
-    page.says(&["meshkeep requires a token"]).await;
-    page.is_readable("sign-in").await;
-    page.picture("sign-in").await;
-    page.becomes("the cursor in the box", "return document.activeElement?.name === 'token'").await;
-    page.types("open").await;
+    page.wait_for_text(&["meshkeep requires a token"]).await;
+    page.assert_readable("sign-in").await;
+    page.save_screenshot("sign-in").await;
+    page.wait_for("the cursor in the box", "return document.activeElement?.name === 'token'").await;
+    page.type_text("open").await;
     page.press(&["Enter"]).await;
-    page.says(&["meshkeep requires a token", "meshkeep does not accept that token"]).await;
+    page.wait_for_text(&["meshkeep requires a token", "meshkeep does not accept that token"]).await;
     let is_empty_and_focused = "const box = document.activeElement; return box?.name === 'token' && box.value === ''";
-    page.becomes("an empty box again, with the cursor in it", is_empty_and_focused).await;
-    page.types("sesame").await;
+    page.wait_for("an empty box again, with the cursor in it", is_empty_and_focused).await;
+    page.type_text("sesame").await;
     page.press(&["Enter"]).await;
-    page.says(&["No cluster is configured", "following"]).await;
+    page.wait_for_text(&["No cluster is configured", "following"]).await;
     // the views that open their own streams and lists send the token too
-    page.go("#/changes").await;
-    page.says(&["No changes since the page was opened"]).await;
+    page.go_to("#/changes").await;
+    page.wait_for_text(&["No changes since the page was opened"]).await;
     let is_stored = "return JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie, location.href, document.body.outerHTML]).includes('sesame')";
     assert_eq!(page.chromium.run(is_stored).await, json!(false));
     page.reload().await;
-    page.says(&["meshkeep requires a token"]).await;
-    assert_eq!(page.complaints(&["401"]).await, Vec::<String>::new());
+    page.wait_for_text(&["meshkeep requires a token"]).await;
+    assert_eq!(page.console_errors(&["401"]).await, Vec::<String>::new());
 }
 
 /// A simulated mesh (`tests/page/fake.mjs`) with the page of a real meshkeep.
@@ -318,8 +318,8 @@ async fn a_page_with_255_busy_clusters_stays_readable_and_fast() {
     let meshkeep = home.start().await;
     let simulated = SimulatedMesh::start(meshkeep.url());
     let page = Page::open(&simulated.url).await;
-    page.becomes("all rows", &format!("return document.querySelectorAll('tbody tr').length === {CLUSTERS}")).await;
-    page.becomes("all squares", &format!("return document.querySelectorAll('.square').length === {CLUSTERS}")).await;
+    page.wait_for("all rows", &format!("return document.querySelectorAll('tbody tr').length === {CLUSTERS}")).await;
+    page.wait_for("all squares", &format!("return document.querySelectorAll('.square').length === {CLUSTERS}")).await;
     // sorted by severity: never read, lost, connecting, live
     let ages = page.chromium.run("return [...document.querySelectorAll('tbody .age')].map((cell) => cell.textContent)").await;
     assert_eq!((&ages[0], &ages[6]), (&json!("never read"), &json!("never read")));
@@ -327,26 +327,26 @@ async fn a_page_with_255_busy_clusters_stays_readable_and_fast() {
     assert_eq!(height, json!(20), "20 pixels a row");
     for theme in THEMES {
         for width in WIDTHS {
-            page.looks(theme, width).await;
+            page.set_appearance(theme, width).await;
             for (name, hash) in [("mesh", "#/mesh"), ("row", "#/mesh/osaka"), ("explain", "#/explain/10.2.1.9"), ("problems", "#/problems")]
             {
-                page.go(hash).await;
-                page.becomes(name, "return document.querySelector('main table, main .ladder, main .problems')").await;
-                page.is_readable(&format!("{name} of {CLUSTERS}, {theme}, {width}")).await;
-                page.picture(&format!("many-{name}-{theme}-{width}")).await;
+                page.go_to(hash).await;
+                page.wait_for(name, "return document.querySelector('main table, main .ladder, main .problems')").await;
+                page.assert_readable(&format!("{name} of {CLUSTERS}, {theme}, {width}")).await;
+                page.save_screenshot(&format!("many-{name}-{theme}-{width}")).await;
             }
         }
     }
-    page.looks("light", WIDTHS[0]).await;
+    page.set_appearance("light", WIDTHS[0]).await;
     // at most ten redraws a second at any rate of changes, and a readable number of lines
-    page.go("#/changes").await;
-    page.becomes("lines", "return document.querySelectorAll('.change').length === 100").await;
+    page.go_to("#/changes").await;
+    page.wait_for("lines", "return document.querySelectorAll('.change').length === 100").await;
     let count_redraws = "const before = window.meshkeepPage.drawn, started = performance.now(); \
         const done = arguments[arguments.length - 1]; \
         setTimeout(() => done([(window.meshkeepPage.drawn - before) / (performance.now() - started) * 1000]), 2000)";
     let redraws_per_second = page.chromium.ask("execute/async", &json!({"script": count_redraws, "args": []})).await;
     let redraws_per_second = redraws_per_second[0].as_f64().unwrap();
     assert!((0.5..=10.5).contains(&redraws_per_second), "{redraws_per_second} redraws a second");
-    page.picture("many-changes").await;
-    assert_eq!(page.complaints(&[]).await, Vec::<String>::new());
+    page.save_screenshot("many-changes").await;
+    assert_eq!(page.console_errors(&[]).await, Vec::<String>::new());
 }

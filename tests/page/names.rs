@@ -10,7 +10,7 @@ use crate::harness::mesh::{Form, MeshCluster, SMALL, publish, put_leased};
 use crate::harness::meshkeep::{Home, Meshkeep};
 
 /// Number of services: more than the page reads for completion (`NAMES_MAX` in
-/// `src/page/assets/meant.js`).
+/// `src/page/assets/search_query.js`).
 const SERVICES: usize = 10_100;
 
 /// Name of the last service, which is after the first 10,000 names.
@@ -40,35 +40,35 @@ async fn mesh() -> (Etcd, Home, Meshkeep) {
 async fn the_page_finds_names_beyond_the_first_ten_thousand() {
     let (_etcd, _home, meshkeep) = mesh().await;
     let page = Page::open(meshkeep.url()).await;
-    page.says(&["c01", "1/1 live"]).await;
+    page.wait_for_text(&["c01", "1/1 live"]).await;
     let row = format!("zoo/{LAST}");
     // while typing
     page.press(&["/"]).await;
-    page.types(LAST).await;
-    page.becomes("the suggestion", &format!("return document.querySelector('#found')?.innerText.includes({})", json!(row))).await;
+    page.type_text(LAST).await;
+    page.wait_for("the suggestion", &format!("return document.querySelector('#found')?.innerText.includes({})", json!(row))).await;
     page.press(&["Escape"]).await;
     page.press(&["/"]).await;
-    page.types("svc-nobody").await;
-    page.says(&["there is no pod, shared service, node or cluster with this name"]).await;
+    page.type_text("svc-nobody").await;
+    page.wait_for_text(&["there is no pod, shared service, node or cluster with this name"]).await;
     page.press(&["Escape"]).await;
     // in the find view
     for path in [LAST.to_owned(), row.replace('/', "%2F")] {
-        page.go(&format!("#/find/{path}")).await;
+        page.go_to(&format!("#/find/{path}")).await;
         let link = format!("return [...document.querySelectorAll('.find a')].some((one) => one.textContent === {})", json!(row));
-        page.becomes("the link", &link).await;
+        page.wait_for("the link", &link).await;
     }
-    page.go("#/find/svc-nobody").await;
-    page.says(&["No pod, shared service, node or cluster of this mesh has this name", "the first 10,000"]).await;
-    page.go("#/find/svc-*").await;
-    page.says(&["names must be exact"]).await;
+    page.go_to("#/find/svc-nobody").await;
+    page.wait_for_text(&["No pod, shared service, node or cluster of this mesh has this name", "the first 10,000"]).await;
+    page.go_to("#/find/svc-*").await;
+    page.wait_for_text(&["names must be exact"]).await;
     // the filter searches only the services that the page has read, and says so
-    page.go("#/services").await;
-    page.becomes("the list", "return document.querySelectorAll('.items li').length === 500").await;
+    page.go_to("#/services").await;
+    page.wait_for("the list", "return document.querySelectorAll('.items li').length === 500").await;
     page.chromium.run("document.querySelector('.filter').focus()").await;
-    page.types(LAST).await;
-    page.says(&["500 of 10,1", "services searched", &row]).await;
-    page.is_readable("the filter").await;
-    page.types("x").await;
-    page.says(&["none of these 500 matches, and no service has exactly this name"]).await;
-    assert_eq!(page.complaints(&["400"]).await, Vec::<String>::new());
+    page.type_text(LAST).await;
+    page.wait_for_text(&["500 of 10,1", "services searched", &row]).await;
+    page.assert_readable("the filter").await;
+    page.type_text("x").await;
+    page.wait_for_text(&["none of these 500 matches, and no service has exactly this name"]).await;
+    assert_eq!(page.console_errors(&["400"]).await, Vec::<String>::new());
 }

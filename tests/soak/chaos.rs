@@ -117,7 +117,7 @@ impl Sidecar {
     /// Waits until a key is served, or is no longer served if `wanted` is false.
     async fn wait_until_served(&self, key: &str, wanted: bool) {
         let path = format!("/v1/entries/{key}");
-        let ask = || async { ((self.meshkeep().ask(&path).await.0 == 200) == wanted).then_some(()) };
+        let ask = || async { ((self.meshkeep().send_get(&path).await.0 == 200) == wanted).then_some(()) };
         eventually(&format!("{key} to be served: {wanted}"), ask).await;
     }
 
@@ -272,7 +272,7 @@ pub(super) async fn act(action: Action, sources: &mut Sources, sidecar: &mut Sid
         Action::RemoveCluster => remove_cluster(sources, sidecar, random, burst).await,
         Action::ThousandAtOnce => {
             sources.churn(burst / 2).await;
-            sources.thousand().await;
+            sources.change_a_thousand_keys().await;
         }
         Action::TrimTombstones => trim_tombstones(sources, sidecar).await,
     }
@@ -308,7 +308,7 @@ async fn remove_cluster(sources: &mut Sources, sidecar: &mut Sidecar, random: &m
     sidecar.home.remove_cluster(name);
     sources.churn(burst / 2).await;
     let path = format!("/v1/clusters/{name}");
-    eventually("the cluster to be removed", || async { (sidecar.meshkeep().ask(&path).await.0 == 404).then_some(()) }).await;
+    eventually("the cluster to be removed", || async { (sidecar.meshkeep().send_get(&path).await.0 == 404).then_some(()) }).await;
     sidecar.home.write_cluster(name, file);
     sources.churn(burst / 2).await;
 }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::compare::read_list;
 use super::decode::{ChangesAnswer, Lines, SseBlock};
-use super::spec::{CheckerSpec, ConnectionPattern, Form};
+use super::spec::{CheckerSpec, ConnectionPattern, Encoding};
 use super::state::{Lost, Position, ReceivedObject, State};
 use crate::harness::meshkeep::http;
 
@@ -46,7 +46,7 @@ pub(super) struct Target {
 
 /// State that the driver and a checker share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct CheckerShared {
     state: Mutex<State>,
     /// Signal to disconnect and resume now.
     pub(super) nudge: Notify,
@@ -56,7 +56,7 @@ pub(super) struct Shared {
 #[derive(Debug, Clone)]
 pub(super) struct Watched {
     pub(super) spec: CheckerSpec,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<CheckerShared>,
 }
 
 /// Signals to all checkers.
@@ -79,12 +79,12 @@ enum ConnectionEnd {
 
 struct Checker {
     spec: CheckerSpec,
-    shared: Arc<Shared>,
+    shared: Arc<CheckerShared>,
     signals: Signals,
     random: StdRng,
 }
 
-impl Shared {
+impl CheckerShared {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -92,7 +92,7 @@ impl Shared {
 
 impl Watched {
     pub(super) fn start(spec: CheckerSpec, signals: Signals, seed: u64, tasks: &mut JoinSet<()>) -> Self {
-        let shared = Arc::new(Shared { state: Mutex::new(State::new(spec)), nudge: Notify::new() });
+        let shared = Arc::new(CheckerShared { state: Mutex::new(State::new(spec)), nudge: Notify::new() });
         let checker = Checker { spec, shared: Arc::clone(&shared), signals, random: StdRng::seed_from_u64(seed) };
         tasks.spawn(checker.run());
         Self { spec, shared }
@@ -104,8 +104,8 @@ impl Checker {
         loop {
             let Some(target) = self.next_server().await else { return };
             let end = match self.spec.form {
-                Form::Changes => self.poll(&target).await,
-                Form::Sse | Form::NdJson | Form::Patch => self.stream(&target).await,
+                Encoding::Changes => self.poll(&target).await,
+                Encoding::Sse | Encoding::NdJson | Encoding::Patch => self.stream(&target).await,
             };
             let absence = match (end, self.spec.pattern) {
                 (Some(ConnectionEnd::Left), ConnectionPattern::Sleeper) => ABSENCE_MS,
@@ -194,10 +194,10 @@ impl Checker {
 
     async fn open(&mut self, url: &str) -> Option<reqwest::Response> {
         let resume_after = self.shared.state().resume_after.clone();
-        let patch = if self.spec.form == Form::Patch { "&patch=true" } else { "" };
+        let patch = if self.spec.form == Encoding::Patch { "&patch=true" } else { "" };
         let mut url = format!("{url}/v1/events?snapshot=true{}{patch}", self.spec.filter);
         let in_header = self.spec.pattern == ConnectionPattern::Browser || self.random.random_bool(0.5);
-        let accept = if self.spec.form == Form::NdJson { "application/x-ndjson" } else { "text/event-stream" };
+        let accept = if self.spec.form == Encoding::NdJson { "application/x-ndjson" } else { "text/event-stream" };
         if let (Some(position), false) = (&resume_after, in_header) {
             url += &format!("&after={position}");
         }
@@ -211,7 +211,7 @@ impl Checker {
             // the store is loading
             503 => None,
             status => {
-                self.shared.state().broken(&format!("{url} is answered with {status}"));
+                self.shared.state().record_violation(&format!("{url} is answered with {status}"));
                 None
             }
         }
@@ -219,7 +219,7 @@ impl Checker {
 
     fn feed(&self, chunk: &[u8], lines: &mut Lines, block: &mut SseBlock) {
         let mut state = self.shared.state();
-        if self.spec.form == Form::NdJson {
+        if self.spec.form == Encoding::NdJson {
             lines.feed(chunk, |line| state.data(line));
         } else {
             lines.feed(chunk, |line| block.line(line, |name, id, data| state.sse(name, id, data)));
@@ -237,7 +237,7 @@ impl Checker {
             position.get_or_insert(list.position);
             for item in list.items {
                 let value: Value = serde_json::from_str(item.get()).ok()?;
-                objects.push((kind.key(&value), ReceivedObject { kind: *kind, text: kind.compared(item.get()) }));
+                objects.push((kind.key(&value), ReceivedObject { kind: *kind, text: kind.comparable_part(item.get()) }));
             }
         }
         self.shared.state().load(objects, &position?);
@@ -266,7 +266,7 @@ impl Checker {
                 answer = ask(&url) => match answer {
                     Ok(text) => self.apply_answer(&text?),
                     Err(status) => {
-                        self.shared.state().broken(&format!("{url} is answered with {status}"));
+                        self.shared.state().record_violation(&format!("{url} is answered with {status}"));
                         return None;
                     }
                 },
@@ -283,14 +283,14 @@ impl Checker {
         let mut state = self.shared.state();
         let answer: ChangesAnswer = match serde_json::from_str(text) {
             Ok(answer) => answer,
-            Err(e) => return state.broken(&format!("an answer that cannot be read ({e}): {text}")),
+            Err(e) => return state.record_violation(&format!("an answer that cannot be read ({e}): {text}")),
         };
         for event in &answer.events {
             state.data(event.get().as_bytes());
         }
         let last_is_synced = answer.events.last().is_some_and(|event| event.get().contains(r#""type":"synced""#));
         if last_is_synced == answer.more {
-            state.broken(&format!("an answer with more={} ends with {:?}", answer.more, answer.events.last()));
+            state.record_violation(&format!("an answer with more={} ends with {:?}", answer.more, answer.events.last()));
         }
         state.resume_after = Some(answer.next_position);
     }

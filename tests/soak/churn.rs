@@ -136,7 +136,7 @@ impl Sources {
 
     /// Returns the state that should be served.
     pub(super) fn truth(&self) -> Truth {
-        Truth::of(self.sources.iter().flat_map(|source| &source.remote.clusters))
+        Truth::from_clusters(self.sources.iter().flat_map(|source| &source.remote.clusters))
     }
 
     /// Returns the number of etcds.
@@ -174,7 +174,7 @@ impl Sources {
         }
     }
 
-    pub(super) async fn thousand(&mut self) {
+    pub(super) async fn change_a_thousand_keys(&mut self) {
         let source = self.random.random_range(0..self.sources.len());
         self.transaction(source, 1_000).await;
     }

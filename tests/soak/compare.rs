@@ -83,7 +83,7 @@ impl Snapshot {
             if list.position != position_text {
                 return None;
             }
-            objects.insert(kind, list.items.iter().map(|item| kind.compared(item.get()).into_string()).collect());
+            objects.insert(kind, list.items.iter().map(|item| kind.comparable_part(item.get()).into_string()).collect());
         }
         Some(Self { url: url.to_owned(), position: Position::parse(&position_text)?, position_text, objects })
     }
@@ -118,7 +118,7 @@ impl Snapshot {
         for kind in watched.spec.kinds {
             let path = format!("{}?limit=10000{}", kind.path(), watched.spec.list_filter());
             let list = read_list(&self.url, &path).await.ok_or_else(|| format!("{path} is not answered"))?;
-            let items: Vec<Box<str>> = list.items.iter().map(|item| kind.compared(item.get())).collect();
+            let items: Vec<Box<str>> = list.items.iter().map(|item| kind.comparable_part(item.get())).collect();
             let items = items.iter().map(|item| &**item).collect();
             if list.position == self.position_text
                 && let Some(difference) = difference(self.expected(watched, *kind), items)

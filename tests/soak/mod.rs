@@ -26,7 +26,7 @@ use self::chaos::{ACTIONS, Action, Sidecar, act};
 use self::checker::{Signals, Target, Watched};
 use self::churn::Sources;
 use self::compare::{CatchUpMethod, Snapshot};
-use self::spec::{Form, checkers};
+use self::spec::{Encoding, checkers};
 use self::state::Tally;
 use crate::harness::etcd::etcd_binaries;
 use crate::harness::scene::settles;
@@ -187,10 +187,10 @@ impl Soak {
              {} comparisons of one kind at {} quiet moments; nothing missing, left over or out of order",
             self.started.elapsed().as_secs(),
             self.watched.len(),
-            forms(Form::Sse),
-            forms(Form::NdJson),
-            forms(Form::Patch),
-            forms(Form::Changes),
+            forms(Encoding::Sse),
+            forms(Encoding::NdJson),
+            forms(Encoding::Patch),
+            forms(Encoding::Changes),
             self.watched.iter().filter(|watched| watched.spec.is_filtered()).count(),
             self.sources.written,
             live + replayed,
@@ -203,13 +203,13 @@ impl Soak {
 }
 
 /// Returns the form, or server-sent events if this meshkeep does not support it.
-fn supported(form: Form, document: &serde_json::Value) -> Form {
+fn supported(form: Encoding, document: &serde_json::Value) -> Encoding {
     let paths = &document["paths"];
     let parameters = paths["/v1/events"]["get"]["parameters"].as_array();
     let has_patch = parameters.is_some_and(|parameters| parameters.iter().any(|parameter| parameter["name"] == "patch"));
     match form {
-        Form::Changes if paths["/v1/changes"].is_null() => Form::Sse,
-        Form::Patch if !has_patch => Form::Sse,
+        Encoding::Changes if paths["/v1/changes"].is_null() => Encoding::Sse,
+        Encoding::Patch if !has_patch => Encoding::Sse,
         form => form,
     }
 }

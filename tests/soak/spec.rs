@@ -7,7 +7,7 @@ use crate::harness::truth::reduce;
 
 /// Encoding in which a checker reads the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum Encoding {
     /// Server-sent events.
     Sse,
     /// One JSON object per line.
@@ -39,7 +39,7 @@ pub(super) enum ConnectionPattern {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CheckerSpec {
     pub(super) name: &'static str,
-    pub(super) form: Form,
+    pub(super) form: Encoding,
     pub(super) pattern: ConnectionPattern,
     /// Query parameters other than the position's, each with a leading `&`.
     pub(super) filter: &'static str,
@@ -96,7 +96,7 @@ impl Kind {
 
     /// Returns the part that lists and the stream must agree on: the whole object, or name and
     /// phase of a cluster (docs/use/api/streams.md).
-    pub(super) fn compared(self, text: &str) -> Box<str> {
+    pub(super) fn comparable_part(self, text: &str) -> Box<str> {
         if self != Cluster {
             return text.into();
         }
@@ -125,7 +125,7 @@ impl CheckerSpec {
     }
 }
 
-const fn everything(name: &'static str, form: Form, pattern: ConnectionPattern) -> CheckerSpec {
+const fn everything(name: &'static str, form: Encoding, pattern: ConnectionPattern) -> CheckerSpec {
     CheckerSpec { name, form, pattern, filter: "", kinds: &KINDS, passes: |_| true }
 }
 
@@ -139,29 +139,35 @@ pub(super) fn checkers() -> Vec<CheckerSpec> {
 
 fn unfiltered() -> Vec<CheckerSpec> {
     vec![
-        everything("steady", Form::Sse, ConnectionPattern::Steady),
-        everything("steady-ndjson", Form::NdJson, ConnectionPattern::Steady),
-        everything("steady-patch", Form::Patch, ConnectionPattern::Steady),
-        everything("changes", Form::Changes, ConnectionPattern::Restless),
-        everything("restless-1", Form::Sse, ConnectionPattern::Restless),
-        everything("restless-2", Form::Sse, ConnectionPattern::Restless),
-        everything("restless-ndjson", Form::NdJson, ConnectionPattern::Restless),
-        everything("restless-patch", Form::Patch, ConnectionPattern::Restless),
-        everything("sleeper", Form::Sse, ConnectionPattern::Sleeper),
-        everything("staller", Form::Sse, ConnectionPattern::Staller),
-        everything("from-lists", Form::Sse, ConnectionPattern::FromLists),
-        everything("browser", Form::Sse, ConnectionPattern::Browser),
+        everything("steady", Encoding::Sse, ConnectionPattern::Steady),
+        everything("steady-ndjson", Encoding::NdJson, ConnectionPattern::Steady),
+        everything("steady-patch", Encoding::Patch, ConnectionPattern::Steady),
+        everything("changes", Encoding::Changes, ConnectionPattern::Restless),
+        everything("restless-1", Encoding::Sse, ConnectionPattern::Restless),
+        everything("restless-2", Encoding::Sse, ConnectionPattern::Restless),
+        everything("restless-ndjson", Encoding::NdJson, ConnectionPattern::Restless),
+        everything("restless-patch", Encoding::Patch, ConnectionPattern::Restless),
+        everything("sleeper", Encoding::Sse, ConnectionPattern::Sleeper),
+        everything("staller", Encoding::Sse, ConnectionPattern::Staller),
+        everything("from-lists", Encoding::Sse, ConnectionPattern::FromLists),
+        everything("browser", Encoding::Sse, ConnectionPattern::Browser),
         CheckerSpec {
             filter: "&kind=service&kind=node",
             kinds: &[Node, Service],
-            ..everything("kinds", Form::Sse, ConnectionPattern::Restless)
+            ..everything("kinds", Encoding::Sse, ConnectionPattern::Restless)
         },
     ]
 }
 
 fn filtered() -> Vec<CheckerSpec> {
-    let spec =
-        |name, filter, kinds, passes| CheckerSpec { name, form: Form::Sse, pattern: ConnectionPattern::Restless, filter, kinds, passes };
+    let spec = |name, filter, kinds, passes| CheckerSpec {
+        name,
+        form: Encoding::Sse,
+        pattern: ConnectionPattern::Restless,
+        filter,
+        kinds,
+        passes,
+    };
     vec![
         spec("labels-services", "&kind=service&labelSelector=flavour%3Df1", &[Service], |o| flavour(o) == Some("f1")),
         CheckerSpec {
@@ -171,14 +177,14 @@ fn filtered() -> Vec<CheckerSpec> {
             })
         },
         CheckerSpec {
-            form: Form::NdJson,
+            form: Encoding::NdJson,
             ..spec("labels-identities", "&kind=identity&labelSelector=flavour%21%3Df0", &[Identity], |o| flavour(o) != Some("f0"))
         },
         CheckerSpec {
             pattern: ConnectionPattern::Browser,
             ..spec("label", "&kind=identity&label=k8s:flavour%3Df3", &[Identity], |o| flavour(o) == Some("f3"))
         },
-        CheckerSpec { form: Form::Patch, ..spec("shared", "&kind=service&shared=true", &[Service], |o| o["shared"] == true) },
+        CheckerSpec { form: Encoding::Patch, ..spec("shared", "&kind=service&shared=true", &[Service], |o| o["shared"] == true) },
         spec("not-shared", "&shared=false", &[Service], |o| o["shared"] != true),
         CheckerSpec { pattern: ConnectionPattern::Steady, ..spec("identity", "&identity=65793", &[Ipcache], |o| o["identity"] == 65793) },
         CheckerSpec {
@@ -194,7 +200,7 @@ fn filtered() -> Vec<CheckerSpec> {
             ..spec("namespace", "&namespace=ns-1", &[Service, Ipcache], |o| text(o, "namespace") == "ns-1")
         },
         CheckerSpec {
-            form: Form::Changes,
+            form: Encoding::Changes,
             ..spec("changes-namespace", "&namespace=ns-2", &[Service, Ipcache], |o| text(o, "namespace") == "ns-2")
         },
         spec("pod", "&pod=pod-2", &[Ipcache], |o| text(o, "podName") == "pod-2"),

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::RESUMES_AFTER_KILL;
 use super::decode::Event;
-use super::spec::{CheckerSpec, ConnectionPattern, Form, KINDS, Kind};
+use super::spec::{CheckerSpec, ConnectionPattern, Encoding, KINDS, Kind};
 
 /// Maximum number of violations that a checker records. The first one matters most.
 const VIOLATIONS_MAX: usize = 5;
@@ -163,7 +163,7 @@ impl State {
         self.move_to(position, 0);
     }
 
-    pub(super) fn broken(&mut self, rule: &str) {
+    pub(super) fn record_violation(&mut self, rule: &str) {
         if self.violations.len() < VIOLATIONS_MAX {
             self.violations.push(format!("checker {}, {:?} at {:?}: {rule}", self.spec.name, self.phase, self.position));
         }
@@ -173,10 +173,14 @@ impl State {
     pub(super) fn sse(&mut self, name: &[u8], id: Option<&[u8]>, data: &[u8]) {
         let Some(event) = self.parse_event(data) else { return };
         if event.name.as_bytes() != name {
-            self.broken(&format!("`type` is not the event's name {}: {}", String::from_utf8_lossy(name), String::from_utf8_lossy(data)));
+            self.record_violation(&format!(
+                "`type` is not the event's name {}: {}",
+                String::from_utf8_lossy(name),
+                String::from_utf8_lossy(data)
+            ));
         }
         if event.position().map(str::as_bytes) != id {
-            self.broken(&format!("the id {id:?} is not the position of {}", String::from_utf8_lossy(data)));
+            self.record_violation(&format!("the id {id:?} is not the position of {}", String::from_utf8_lossy(data)));
         }
         self.apply(&event);
     }
@@ -192,7 +196,7 @@ impl State {
         match serde_json::from_slice(data) {
             Ok(event) => Some(event),
             Err(e) => {
-                self.broken(&format!("an event that cannot be read ({e}): {}", String::from_utf8_lossy(data)));
+                self.record_violation(&format!("an event that cannot be read ({e}): {}", String::from_utf8_lossy(data)));
                 None
             }
         }
@@ -221,7 +225,7 @@ impl State {
             "bookmark" => {
                 self.tally.bookmarks += 1;
                 if self.phase != Phase::Synced {
-                    self.broken("a bookmark before synced");
+                    self.record_violation("a bookmark before synced");
                 }
                 self.apply_position(event);
             }
@@ -230,7 +234,7 @@ impl State {
                 // the store is loading, or a planned shutdown cut a snapshot short: the stream
                 // ends, and the next one waits
                 if !["loading", "stopping"].iter().any(|code| problem.contains(code)) {
-                    self.broken(&format!("an error event: {problem}"));
+                    self.record_violation(&format!("an error event: {problem}"));
                 }
             }
             // an event type of a later version: only its position matters
@@ -242,14 +246,14 @@ impl State {
     fn resumed(&mut self) {
         self.phase = Phase::Replay;
         let Some(sent) = self.resume_after.as_deref().and_then(Position::parse) else {
-            self.broken("a snapshot that does not begin with a reset");
+            self.record_violation("a snapshot that does not begin with a reset");
             return;
         };
         if self.partial {
-            self.broken("the server accepted a position that was answered with a reset before");
+            self.record_violation("the server accepted a position that was answered with a reset before");
         }
         if self.lost.get(&sent.epoch).is_some_and(|bound| sent.seen > *bound) {
-            self.broken(&format!("the server accepted the position {sent:?}, which its store does not have: {:?}", self.lost));
+            self.record_violation(&format!("the server accepted the position {sent:?}, which its store does not have: {:?}", self.lost));
         }
         self.tally.resumes += 1;
     }
@@ -266,7 +270,7 @@ impl State {
         let sent = self.resume_after.as_deref().and_then(Position::parse);
         let is_lost_epoch = sent.is_none_or(|sent| self.lost.contains_key(&sent.epoch));
         if !allowed.contains(&reason) || (RESUMES_AFTER_KILL && !is_lost_epoch && ["foreignEpoch", "rolledBack"].contains(&reason)) {
-            self.broken(&format!("reset with the reason {reason:?} after {:?}", self.resume_after));
+            self.record_violation(&format!("reset with the reason {reason:?} after {:?}", self.resume_after));
         }
         self.forget();
         if self.spec.pattern != ConnectionPattern::Browser {
@@ -289,7 +293,7 @@ impl State {
             Phase::Snapshot => {
                 self.tally.snapshot += 1;
                 if event.position().is_some() {
-                    self.broken(&format!("a position inside a snapshot: {event:?}"));
+                    self.record_violation(&format!("a position inside a snapshot: {event:?}"));
                 }
             }
             Phase::Replay => self.tally.replayed += 1,
@@ -298,7 +302,7 @@ impl State {
         match event.position() {
             Some(text) => self.move_to(text, 1),
             // a long replay may be in key order, without positions
-            None if self.phase == Phase::Synced => self.broken(&format!("no position: {event:?}")),
+            None if self.phase == Phase::Synced => self.record_violation(&format!("no position: {event:?}")),
             None => {}
         }
     }
@@ -306,19 +310,19 @@ impl State {
     fn apply_position(&mut self, event: &Event<'_>) {
         match event.position() {
             Some(text) => self.move_to(text, 0),
-            None => self.broken(&format!("no position: {event:?}")),
+            None => self.record_violation(&format!("no position: {event:?}")),
         }
     }
 
     /// Moves to a position that must be at least `step` above the highest one of its epoch.
     fn move_to(&mut self, text: &str, step: u64) {
         let Some(position) = Position::parse(text) else {
-            self.broken(&format!("the position {text:?} cannot be read"));
+            self.record_violation(&format!("the position {text:?} cannot be read"));
             return;
         };
         let highest = self.highest.get(&position.epoch).copied();
         if highest.is_some_and(|highest| position.sequence < highest + step) {
-            self.broken(&format!("the position {text} after {highest:?}"));
+            self.record_violation(&format!("the position {text} after {highest:?}"));
         }
         if highest.is_none() {
             self.highest.insert(position.epoch.clone(), position.sequence);
@@ -335,10 +339,10 @@ impl State {
     fn synced(&mut self, event: &Event<'_>) {
         let mode = if self.phase == Phase::Snapshot { "snapshot" } else { "replay" };
         if event.mode != Some(mode) {
-            self.broken(&format!("synced with the mode {:?} instead of {mode}", event.mode));
+            self.record_violation(&format!("synced with the mode {:?} instead of {mode}", event.mode));
         }
         if self.phase == Phase::Snapshot && event.count != Some(self.since_reset) {
-            self.broken(&format!("synced counts {:?} events of a snapshot of {}", event.count, self.since_reset));
+            self.record_violation(&format!("synced counts {:?} events of a snapshot of {}", event.count, self.since_reset));
         }
         self.apply_position(event);
         self.phase = Phase::Synced;
@@ -348,16 +352,16 @@ impl State {
     fn upsert(&mut self, event: &Event<'_>) {
         let kind = KINDS.into_iter().find(|kind| Some(kind.name()) == event.kind && kind.event() == event.name);
         let (Some(kind), Some(key), Some(object)) = (kind, &event.key, event.object) else {
-            self.broken(&format!("an upsert without kind, key or object: {event:?}"));
+            self.record_violation(&format!("an upsert without kind, key or object: {event:?}"));
             return;
         };
         if self.since_reset.is_multiple_of(FILTER_TESTED_EVERY) {
             let value: Value = serde_json::from_str(object.get()).unwrap_or_default();
             if !self.spec.kinds.contains(&kind) || !(self.spec.passes)(&value) {
-                self.broken(&format!("an object that does not match the filter {}: {value}", self.spec.filter));
+                self.record_violation(&format!("an object that does not match the filter {}: {value}", self.spec.filter));
             }
         }
-        let text = kind.compared(object.get());
+        let text = kind.comparable_part(object.get());
         let idle = self.phase == Phase::Synced && self.held.get(key.as_ref()).is_some_and(|before| before.text == text);
         self.tally.idle += u64::from(idle);
         self.held.insert(key.to_string(), ReceivedObject { kind, text });
@@ -365,17 +369,17 @@ impl State {
 
     fn patch(&mut self, event: &Event<'_>) {
         self.tally.patches += 1;
-        if self.spec.form != Form::Patch || self.phase != Phase::Synced {
-            self.broken(&format!("a patch that was not requested, or not live: {event:?}"));
+        if self.spec.form != Encoding::Patch || self.phase != Phase::Synced {
+            self.record_violation(&format!("a patch that was not requested, or not live: {event:?}"));
         }
         let object = event.key.as_ref().and_then(|key| self.held.get_mut(key.as_ref()));
         let (Some(object), Some(backends)) = (object, event.backends) else {
-            self.broken(&format!("a patch of an object that was not sent, or without backends: {event:?}"));
+            self.record_violation(&format!("a patch of an object that was not sent, or without backends: {event:?}"));
             return;
         };
         match patched(&object.text, backends.get()) {
             Some(text) => object.text = text,
-            None => self.broken(&format!("a patch that cannot be applied: {event:?}")),
+            None => self.record_violation(&format!("a patch that cannot be applied: {event:?}")),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::client::{Following, installed, kill_process_group};
+use super::client::{StreamFollower, install_tools, kill_process_group};
 use crate::harness::eventually;
 use crate::harness::meshkeep::http;
 
@@ -35,7 +35,7 @@ pub(crate) struct Chromium {
 impl Chromium {
     /// Starts the browser and opens a page.
     pub(crate) async fn open(page: &str) -> Self {
-        installed();
+        install_tools();
         let directory = tempfile::Builder::new().prefix("meshkeep-chromium-").tempdir().unwrap();
         let output = fs::File::create(directory.path().join("driver.log")).unwrap();
         let mut command = Command::new("chromedriver");
@@ -77,7 +77,7 @@ impl Chromium {
     }
 }
 
-impl Following for Chromium {
+impl StreamFollower for Chromium {
     async fn latest(&self) -> Option<Value> {
         let latest = self.run("return window.latest").await;
         latest.as_str().map(|text| serde_json::from_str(text).unwrap())

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// A client of the stream whose state can be read.
-pub(crate) trait Following {
+pub(crate) trait StreamFollower {
     /// Returns the newest complete state; `None` before the first.
     async fn latest(&self) -> Option<Value>;
 }
@@ -48,7 +48,7 @@ impl Client {
     }
 }
 
-impl Following for Client {
+impl StreamFollower for Client {
     async fn latest(&self) -> Option<Value> {
         self.last_line_of("output")
     }
@@ -76,7 +76,7 @@ pub(crate) fn source(path: &str) -> PathBuf {
 }
 
 /// Installs missing tools. Returns the directory of the npm package and the Go client.
-pub(crate) fn installed() -> &'static Path {
+pub(crate) fn install_tools() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| script("scripts/stream-clients-setup"))
 }

@@ -6,7 +6,7 @@ use reqwest::Response;
 use serde_json::Value;
 
 use super::nginx::Nginx;
-use super::{port_of, settled};
+use super::{port_of, start_settled};
 use crate::harness::mesh::SMALL;
 use crate::harness::meshkeep::http;
 use crate::harness::stream::Follower;
@@ -45,7 +45,7 @@ fn header<'a>(response: &'a Response, name: &str) -> Option<&'a str> {
 
 #[tokio::test]
 async fn streams_follow_the_rules_that_clients_depend_on() {
-    let mut scene = settled(SMALL).await;
+    let mut scene = start_settled(SMALL).await;
     let url = format!("{}/v1/events?snapshot=true", scene.meshkeep().url());
     let mut stream = ask(&url, "text/event-stream").await;
     let mut lines = ask(&url, "application/x-ndjson").await;
@@ -104,31 +104,34 @@ fn parse_block(block: &str) -> Value {
 
 #[tokio::test]
 async fn an_empty_last_event_id_starts_with_a_snapshot() {
-    let scene = settled(SMALL).await;
+    let scene = start_settled(SMALL).await;
     let url = format!("{}/v1/events?snapshot=true", scene.meshkeep().url());
-    let follower = Follower::of(http().get(&url).header("last-event-id", "").send().await.unwrap());
+    let follower = Follower::from_response(http().get(&url).header("last-event-id", "").send().await.unwrap());
     follower.synced_after(0).await;
-    let followed = follower.now();
+    let followed = follower.state();
     assert_eq!((followed.events[0].name.as_str(), followed.events[0].data["reason"].as_str()), ("reset", Some("initial")));
 }
 
 #[tokio::test]
 async fn events_pass_nginx_without_delay() {
-    let mut scene = settled(SMALL).await;
-    let nginx = Nginx::before(port_of(scene.meshkeep().url())).await;
+    let mut scene = start_settled(SMALL).await;
+    let nginx = Nginx::in_front_of(port_of(scene.meshkeep().url())).await;
     let url = format!("http://127.0.0.1:{}/v1/events?snapshot=true", nginx.port());
     let started = Instant::now();
     let response = ask(&url, "text/event-stream").await;
     assert!(started.elapsed() < PROXY_DELAY_MAX, "the head must arrive at once: {:?}", started.elapsed());
     assert_eq!(header(&response, "content-encoding"), None, "not compressed by nginx either");
-    let through = Follower::of(response);
+    let through = Follower::from_response(response);
     through.synced_after(0).await;
     for service in scene.remotes[0].clusters[0].keys_of("services/v1").into_iter().take(3) {
-        let (seen, seen_through) = (scene.seen(), through.now().events.len());
+        let (seen, seen_through) = (scene.event_count(), through.state().events.len());
         scene.remotes[0].change(|cluster| cluster.delete(&service)).await;
-        scene.follower().wait("the delete", |followed| followed.named("delete", seen).next().map(|_| ())).await;
+        scene.follower().wait("the delete", |followed| followed.events_named("delete", seen).next().map(|_| ())).await;
         let direct = Instant::now();
-        eventually("the delete through nginx", || std::future::ready(through.now().named("delete", seen_through).next().map(|_| ()))).await;
+        eventually("the delete through nginx", || {
+            std::future::ready(through.state().events_named("delete", seen_through).next().map(|_| ()))
+        })
+        .await;
         assert!(direct.elapsed() < PROXY_DELAY_MAX, "nginx delayed an event by {:?}", direct.elapsed());
     }
 }

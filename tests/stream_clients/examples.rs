@@ -9,7 +9,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::client::{Client, generated_clients, python};
-use super::{COMPARE_INTERVAL, port_of, settled, url};
+use super::{COMPARE_INTERVAL, port_of, start_settled, url};
 use crate::harness::PATIENCE;
 use crate::harness::mesh::SMALL;
 use crate::harness::meshkeep::Meshkeep;
@@ -155,7 +155,7 @@ async fn restart_behind_proxy(proxy: &mut Proxy, scene: &mut Scene) {
 
 #[tokio::test]
 async fn every_example_survives_a_kill_and_the_loss_of_all_data() {
-    let mut scene = settled(SMALL).await;
+    let mut scene = start_settled(SMALL).await;
     let mut proxy = Proxy::to(port_of(scene.meshkeep().url())).await;
     let examples = start_all(&url(&proxy));
     let directory = tempfile::tempdir().unwrap();

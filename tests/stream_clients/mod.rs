@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use self::chromium::Chromium;
-use self::client::{Client, Following, installed, python, source};
+use self::client::{Client, StreamFollower, install_tools, python, source};
 use self::nginx::Nginx;
 use crate::harness::certificates::Authority;
 use crate::harness::etcd::etcd_binaries;
@@ -41,7 +41,7 @@ const LABEL_CHARACTERS: usize = 20_000;
 /// Interval between reads of a client's state.
 const COMPARE_INTERVAL: Duration = Duration::from_millis(100);
 
-async fn settled(shape: Shape) -> Scene {
+async fn start_settled(shape: Shape) -> Scene {
     let scene = Scene::start(&etcd_binaries()[0], 1, 0, shape).await;
     scene.settles("the first loading").await;
     scene
@@ -81,7 +81,7 @@ fn objects(state: &Value) -> Objects {
 }
 
 /// Waits until a client has the true state, and returns its whole state.
-async fn wait_for_true_state(client: &impl Following, scene: &Scene, after: &str) -> Value {
+async fn wait_for_true_state(client: &impl StreamFollower, scene: &Scene, after: &str) -> Value {
     let truth = scene.truth().expected().objects;
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -108,7 +108,7 @@ fn insert_big_service(cluster: &mut MeshCluster) -> String {
 /// Interrupts a client's connection through a proxy of [`limited_proxy`] twice: inside its first
 /// snapshot, and later inside an event. The client must reach the true state each time, and the
 /// second time without a reset.
-async fn interrupt_twice(scene: &mut Scene, client: &impl Following, proxy: &mut Proxy) -> Value {
+async fn interrupt_twice(scene: &mut Scene, client: &impl StreamFollower, proxy: &mut Proxy) -> Value {
     eventually("the snapshot to stop half-way", || std::future::ready(proxy.is_budget_spent().then_some(()))).await;
     proxy.cut().await;
     assert_eq!(client.latest().await, None, "an incomplete snapshot is no state");
@@ -145,8 +145,8 @@ async fn interrupt_twice(scene: &mut Scene, client: &impl Following, proxy: &mut
 /// Interrupts the stream of a client that connects to a sidecar through a proxy. In the end, the
 /// lists must have the same state.
 async fn check_client(command: impl FnOnce(&str, &std::path::Path) -> Command) -> Client {
-    installed();
-    let mut scene = settled(SMALL).await;
+    install_tools();
+    let mut scene = start_settled(SMALL).await;
     let mut proxy = limited_proxy(port_of(scene.meshkeep().url()), PART_OF_SNAPSHOT_BYTES).await;
     let client = Client::start(|directory| command(&url(&proxy), directory));
     interrupt_twice(&mut scene, &client, &mut proxy).await;
@@ -199,7 +199,7 @@ async fn pythons_httpx_follows_server_sent_events() {
 #[tokio::test]
 async fn gos_standard_library_follows_server_sent_events() {
     check_client(|base, _| {
-        let mut command = Command::new(installed().join("go-follow"));
+        let mut command = Command::new(install_tools().join("go-follow"));
         command.arg(base);
         command
     })
@@ -210,7 +210,7 @@ async fn gos_standard_library_follows_server_sent_events() {
 async fn the_npm_package_eventsource_reconnects_by_itself() {
     let client = check_client(|base, _| {
         let mut command = Command::new("node");
-        command.arg(source("eventsource/node.js")).arg(base).arg(installed());
+        command.arg(source("eventsource/node.js")).arg(base).arg(install_tools());
         command
     })
     .await;
@@ -222,7 +222,7 @@ async fn go_and_curl_use_http2_over_tls() {
     let directory = tempfile::tempdir().unwrap();
     let authority = Authority::new(directory.path(), "ca");
     let pair = authority.server("server", &["localhost", "127.0.0.1"]);
-    let mut scene = settled(FULL).await;
+    let mut scene = start_settled(FULL).await;
     let (certificate, key) = (format!("--tls-cert={}", pair.certificate.display()), format!("--tls-key={}", pair.key.display()));
     scene.home = scene.home.with_flags(&[&certificate, &key]);
     // restart with TLS, and without the harness's own follower, which does not trust this
@@ -234,7 +234,7 @@ async fn go_and_curl_use_http2_over_tls() {
     let base = format!("https://localhost:{}", proxy.port());
     let ca = authority.certificate().to_str().unwrap();
     let go = Client::start(|_| {
-        let mut command = Command::new(installed().join("go-follow"));
+        let mut command = Command::new(install_tools().join("go-follow"));
         command.arg(&base).arg(ca);
         command
     });
@@ -248,9 +248,9 @@ async fn go_and_curl_use_http2_over_tls() {
 
 #[tokio::test]
 async fn curl_follows_through_nginx_when_its_upstream_is_cut() {
-    let mut scene = settled(SMALL).await;
+    let mut scene = start_settled(SMALL).await;
     let mut proxy = limited_proxy(port_of(scene.meshkeep().url()), PART_OF_SNAPSHOT_BYTES).await;
-    let nginx = Nginx::before(proxy.port()).await;
+    let nginx = Nginx::in_front_of(proxy.port()).await;
     let client = Client::start(|_| follow_sse(&format!("http://127.0.0.1:{}", nginx.port()), &[]));
     interrupt_twice(&mut scene, &client, &mut proxy).await;
     scene.settles("all interruptions").await;
@@ -258,9 +258,9 @@ async fn curl_follows_through_nginx_when_its_upstream_is_cut() {
 
 #[tokio::test]
 async fn chromiums_eventsource_behind_nginx_survives_a_restart() {
-    let mut scene = settled(SMALL).await;
+    let mut scene = start_settled(SMALL).await;
     let mut upstream_proxy = Proxy::to(port_of(scene.meshkeep().url())).await;
-    let nginx = Nginx::before(upstream_proxy.port()).await;
+    let nginx = Nginx::in_front_of(upstream_proxy.port()).await;
     let mut client_proxy = Proxy::to(nginx.port()).await;
     let chromium = Chromium::open(&format!("{}/page.html", url(&client_proxy))).await;
     client_proxy.allow_bytes(PART_OF_SNAPSHOT_BYTES);

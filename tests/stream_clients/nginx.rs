@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
-use super::client::{installed, kill_process_group, source};
+use super::client::{install_tools, kill_process_group, source};
 use crate::harness::PATIENCE;
 use crate::harness::etcd::unused_port;
 
@@ -31,8 +31,8 @@ pub(super) struct Nginx {
 impl Nginx {
     /// Starts nginx as a reverse proxy of a local port: `/v1/` has a `proxy_pass` and no other
     /// setting. It also serves the test page.
-    pub(super) async fn before(upstream: u16) -> Self {
-        installed();
+    pub(super) async fn in_front_of(upstream: u16) -> Self {
+        install_tools();
         for _ in 0..START_ATTEMPTS_MAX {
             let port = unused_port();
             let directory = tempfile::Builder::new().prefix("meshkeep-nginx-").tempdir().unwrap();

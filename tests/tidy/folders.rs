@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::circles::{module_of, paths, resolved};
 use super::expect_none;
+use super::import_cycles::{module_of, paths, resolved};
 use super::source::{SourceFile, read_sources};
 
 /// Maximum number of source files in one folder.

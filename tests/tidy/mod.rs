@@ -1,10 +1,10 @@
 //! Style rules as tests: imports between rooms, sizes, unused files and banned texts. [`ROOMS`]
 //! equals the table of rooms in ARCHITECTURE.md.
 
-mod circles;
 mod deploy;
 mod documents;
 mod folders;
+mod import_cycles;
 mod kinds;
 mod language;
 mod map;

@@ -70,7 +70,7 @@ struct ConnectionState {
     /// `Txn`.
     transactions: AtomicBool,
     has_user: bool,
-    pace: RateLimiter,
+    rate_limiter: RateLimiter,
     in_flight: Semaphore,
     /// Time of the last token renewal for a watch.
     token_renewed: Mutex<Option<Instant>>,
@@ -101,7 +101,7 @@ impl Connection {
         let limit = options.request_timeout;
         let (client, has_user) = timeout(limit, Box::pin(log_in(channel, config, options)))
             .await
-            .unwrap_or_else(|_| Err(KvstoreError::Timeout { what: "logging in".into(), limit }))?;
+            .unwrap_or_else(|_| Err(KvstoreError::Timeout { operation: "logging in".into(), limit }))?;
         let mut connection = ConnectionState {
             kv: client.kv_client().max_decoding_message_size(options.message_bytes_max),
             watch: client.watch_client().max_decoding_message_size(options.message_bytes_max),
@@ -113,7 +113,7 @@ impl Connection {
             range_stream: AtomicBool::new(options.range_stream),
             transactions: AtomicBool::new(true),
             has_user,
-            pace: RateLimiter::new(options.requests_per_second_max, options.bootstrap_requests_per_second_max),
+            rate_limiter: RateLimiter::new(options.requests_per_second_max, options.bootstrap_requests_per_second_max),
             in_flight: Semaphore::new(options.requests_in_flight_max.max(1)),
             token_renewed: Mutex::new(None),
         };
@@ -135,8 +135,8 @@ impl Connection {
     }
 
     /// Ends the bootstrap phase: from now on, lists and watches use the normal rate limit.
-    pub fn caught_up(&self) {
-        self.shared.pace.caught_up();
+    pub fn end_bootstrap(&self) {
+        self.shared.rate_limiter.end_bootstrap();
     }
 
     /// Reads one key at a revision, or at the newest revision if `at_revision` is `None`. Also
@@ -185,9 +185,9 @@ impl Connection {
     async fn get_in_transaction(&self, keys: &[Vec<u8>]) -> Result<(Vec<Option<KeyValue>>, Revision), KvstoreError> {
         let operations: Vec<TxnOp> = keys.iter().map(|key| TxnOp::get(key.clone(), None)).collect();
         let mut kv = self.shared.kv.clone();
-        let what = || format!("reading {} keys together", keys.len());
+        let operation = || format!("reading {} keys together", keys.len());
         let call = Box::pin(kv.txn(Txn::new().and_then(operations)));
-        let (reply, revision) = self.shared.read(what, call, |reply| reply.0.header.as_ref()).await?;
+        let (reply, revision) = self.shared.call(operation, call, |reply| reply.0.header.as_ref()).await?;
         let mut values = Vec::with_capacity(keys.len());
         for response in reply.0.responses {
             let Some(PbTxnOpResponse::ResponseRange(range)) = response.response else {
@@ -212,9 +212,9 @@ impl Connection {
     /// Requests the remaining time to live of a lease.
     pub(crate) async fn time_to_live(&self, lease: LeaseId) -> Result<LeaseTimeToLiveResponse, KvstoreError> {
         let mut leases = self.shared.client.lease_client();
-        let what = || format!("reading the time to live of lease {:x}", lease.0);
+        let operation = || format!("reading the time to live of lease {:x}", lease.0);
         let call = Box::pin(leases.time_to_live(lease.0, None));
-        Ok(self.shared.read(what, call, |reply| reply.0.header.as_ref()).await?.0)
+        Ok(self.shared.call(operation, call, |reply| reply.0.header.as_ref()).await?.0)
     }
 
     /// Returns the first key of the range `[from, end)`, or `None` if the range is empty.
@@ -275,13 +275,13 @@ impl Connection {
         key: &[u8],
         pinned: Revision,
     ) -> Result<PbRangeResponse, KvstoreError> {
-        let what = || format!("reading {}", printable(key));
-        let part = self.shared.unary(what, Box::pin(stream.message())).await?;
+        let operation = || format!("reading {}", printable(key));
+        let part = self.shared.unary(operation, Box::pin(stream.message())).await?;
         let part = part.ok_or_else(|| KvstoreError::Malformed { reason: "a list that ended before its last part".into() })?.0;
         if part.header.is_some() {
             let (_, revision) = check_header(Some(self.shared.etcd_cluster_id), part.header.as_ref())?;
             if revision < pinned {
-                return Err(KvstoreError::WentBack { what: what(), from: pinned, to: revision });
+                return Err(KvstoreError::WentBack { operation: operation(), from: pinned, to: revision });
             }
         }
         Ok(part)
@@ -292,8 +292,8 @@ impl Connection {
     }
 
     /// Waits until the rate limit permits another list or watch.
-    pub(crate) async fn pace(&self) {
-        self.shared.pace.acquire().await;
+    pub(crate) async fn wait_for_rate_limit(&self) {
+        self.shared.rate_limiter.acquire().await;
     }
 
     /// Requests a watch, on the shared stream if it accepts another one.
@@ -337,8 +337,8 @@ impl ConnectionState {
 
     async fn range(&self, key: &[u8], options: GetOptions) -> Result<(PbRangeResponse, Revision), KvstoreError> {
         let mut kv = self.kv.clone();
-        let what = || format!("reading {}", printable(key));
-        let (reply, revision) = self.read(what, Box::pin(kv.get(key, Some(options))), |reply| reply.0.header.as_ref()).await?;
+        let operation = || format!("reading {}", printable(key));
+        let (reply, revision) = self.call(operation, Box::pin(kv.get(key, Some(options))), |reply| reply.0.header.as_ref()).await?;
         check_keys(&reply.0.kvs, revision)?;
         Ok((reply.0, revision))
     }
@@ -346,30 +346,30 @@ impl ConnectionState {
     /// Runs a call whose reply has a header, and checks the header's cluster id and revision. Also
     /// returns the revision. Replies to concurrent calls may arrive in any order, but a call that
     /// starts after another call's reply must not get an older revision.
-    async fn read<T>(
+    async fn call<T>(
         &self,
-        what: impl Fn() -> String,
+        operation: impl Fn() -> String,
         call: Pin<Box<impl Future<Output = Result<T, etcd_client::Error>>>>,
         header: impl Fn(&T) -> Option<&PbResponseHeader>,
     ) -> Result<(T, Revision), KvstoreError> {
         let _permit = self.permit().await;
-        self.call_without_permit(what, call, header).await
+        self.call_without_permit(operation, call, header).await
     }
 
     /// Like [`Self::read`], but without waiting for a permit. For leases and locks, whose calls
     /// must not wait behind other calls.
     async fn call_without_permit<T>(
         &self,
-        what: impl Fn() -> String,
+        operation: impl Fn() -> String,
         call: Pin<Box<impl Future<Output = Result<T, etcd_client::Error>>>>,
         header: impl Fn(&T) -> Option<&PbResponseHeader>,
     ) -> Result<(T, Revision), KvstoreError> {
         let newest_before = Revision(self.newest_revision.load(Ordering::SeqCst));
-        let reply = self.timed(&what, call).await?;
+        let reply = self.timed(&operation, call).await?;
         let expected = Some(self.etcd_cluster_id).filter(|id| id.0 != 0);
         let (_, revision) = check_header(expected, header(&reply))?;
         if revision < newest_before {
-            return Err(KvstoreError::WentBack { what: what(), from: newest_before, to: revision });
+            return Err(KvstoreError::WentBack { operation: operation(), from: newest_before, to: revision });
         }
         self.newest_revision.fetch_max(revision.0, Ordering::SeqCst);
         Ok((reply, revision))
@@ -380,23 +380,23 @@ impl ConnectionState {
     /// (`just bench sync churn`: 12 MB for 255 clusters).
     async fn unary<T>(
         &self,
-        what: impl FnOnce() -> String,
+        operation: impl FnOnce() -> String,
         call: Pin<Box<impl Future<Output = Result<T, etcd_client::Error>>>>,
     ) -> Result<T, KvstoreError> {
         let _permit = self.permit().await;
-        self.timed(what, call).await
+        self.timed(operation, call).await
     }
 
     async fn timed<T>(
         &self,
-        what: impl FnOnce() -> String,
+        operation: impl FnOnce() -> String,
         call: Pin<Box<impl Future<Output = Result<T, etcd_client::Error>>>>,
     ) -> Result<T, KvstoreError> {
         let limit = self.options.request_timeout;
         match timeout(limit, call).await {
             Ok(Ok(reply)) => Ok(reply),
-            Ok(Err(error)) => Err(KvstoreError::from_call(what(), self.options.message_bytes_max, &error)),
-            Err(_) => Err(KvstoreError::Timeout { what: what(), limit }),
+            Ok(Err(error)) => Err(KvstoreError::from_call(operation(), self.options.message_bytes_max, &error)),
+            Err(_) => Err(KvstoreError::Timeout { operation: operation(), limit }),
         }
     }
 }

@@ -65,10 +65,10 @@ pub enum KvstoreError {
         refusal: TlsRefusal,
     },
     /// An operation took too long.
-    #[error("{what} took longer than {limit:?}")]
+    #[error("{operation} took longer than {limit:?}")]
     Timeout {
         /// Operation that took too long.
-        what: String,
+        operation: String,
         /// Time limit that was exceeded.
         limit: Duration,
     },
@@ -79,10 +79,10 @@ pub enum KvstoreError {
         message: String,
     },
     /// The user has no permission for the request.
-    #[error("{what}: permission denied by etcd")]
+    #[error("{operation}: permission denied by etcd")]
     PermissionDenied {
         /// Description of the request.
-        what: String,
+        operation: String,
     },
     /// A reply came from a different etcd than the first reply.
     #[error("etcd cluster id changed from {expected} to {found}")]
@@ -96,18 +96,18 @@ pub enum KvstoreError {
     #[error("reply without header")]
     MissingHeader,
     /// The requested revision was compacted.
-    #[error("{what}: the revision is compacted{}", compacted_up_to(*compact_revision))]
+    #[error("{operation}: the revision is compacted{}", compacted_up_to(*compact_revision))]
     Compacted {
         /// Description of the request.
-        what: String,
+        operation: String,
         /// Oldest revision that still exists, if etcd reports it.
         compact_revision: Option<Revision>,
     },
     /// The requested revision is in the future, so this etcd has a different history.
-    #[error("{what}: the revision is in the future")]
+    #[error("{operation}: the revision is in the future")]
     FutureRevision {
         /// Description of the request.
-        what: String,
+        operation: String,
     },
     /// More keys than the server counted or than Cilium ever writes. Reading them might never end.
     #[error("etcd sent an invalid answer: {reason}")]
@@ -116,74 +116,76 @@ pub enum KvstoreError {
         reason: String,
     },
     /// A reply has an older revision than an earlier reply.
-    #[error("{what}: etcd went back from revision {from} to {to}: it was restored from a snapshot, or several etcds share one address")]
+    #[error(
+        "{operation}: etcd went back from revision {from} to {to}: it was restored from a snapshot, or several etcds share one address"
+    )]
     WentBack {
         /// Description of the request.
-        what: String,
+        operation: String,
         /// Revision of the earlier reply.
         from: Revision,
         /// Revision of this reply.
         to: Revision,
     },
     /// A single reply is over the limit and cannot be split.
-    #[error("{what}: more than {bytes_max} bytes in one message")]
+    #[error("{operation}: more than {bytes_max} bytes in one message")]
     TooLarge {
         /// Description of the request.
-        what: String,
+        operation: String,
         /// Limit in bytes.
         bytes_max: usize,
     },
     /// Changes of one revision are over the limit. A list can read the same keys in pages.
-    #[error("{what}: more than {bytes_max} bytes of changes in one revision")]
+    #[error("{operation}: more than {bytes_max} bytes of changes in one revision")]
     BatchTooLarge {
         /// Description of the watch.
-        what: String,
+        operation: String,
         /// Limit in bytes.
         bytes_max: usize,
     },
     /// The server ended the watch.
-    #[error("{what}: cancelled by etcd: {reason}")]
+    #[error("{operation}: cancelled by etcd: {reason}")]
     WatchCancelled {
         /// Description of the watch.
-        what: String,
+        operation: String,
         /// Reason that etcd gave.
         reason: String,
     },
     /// The watch stream ended without a reason.
-    #[error("{what}: the stream ended")]
+    #[error("{operation}: the stream ended")]
     WatchEnded {
         /// Description of the watch.
-        what: String,
+        operation: String,
     },
     /// etcd or the connection to it failed.
-    #[error("{what}: {message} ({code:?})")]
+    #[error("{operation}: {message} ({code:?})")]
     Rpc {
         /// Description of the request.
-        what: String,
+        operation: String,
         /// gRPC status code.
         code: Code,
         /// Message of the status, and of its causes.
         message: String,
     },
     /// The lock of an operation is no longer held.
-    #[error("{what}: transaction did not succeed: lock lease expired")]
+    #[error("{operation}: transaction did not succeed: lock lease expired")]
     LockLost {
         /// Description of the operation and its lock.
-        what: String,
+        operation: String,
     },
     /// There was no connection for the whole time limit of a call.
-    #[error("{what}: not connected to etcd{}", because(cause.as_ref()))]
+    #[error("{operation}: not connected to etcd{}", because(cause.as_ref()))]
     NotConnected {
         /// Description of the operation.
-        what: String,
+        operation: String,
         /// Error of the last attempt to connect.
         cause: Option<String>,
     },
     /// The session was closed.
-    #[error("{what}: the session with etcd is closed")]
+    #[error("{operation}: the session with etcd is closed")]
     Closed {
         /// Description of the operation.
-        what: String,
+        operation: String,
     },
     /// A reply that a correct etcd never sends.
     #[error("etcd sent an invalid answer: {reason}")]
@@ -276,18 +278,18 @@ impl KvstoreError {
 
     /// Converts an error of the client crate. The messages are etcd's
     /// (`api/v3rpc/rpctypes/error.go`) and tonic's.
-    pub(crate) fn from_call(what: String, bytes_max: usize, error: &etcd_client::Error) -> Self {
+    pub(crate) fn from_call(operation: String, bytes_max: usize, error: &etcd_client::Error) -> Self {
         let etcd_client::Error::GRpcStatus(status) = error else {
-            return Self::Rpc { what, code: Code::Unknown, message: error.to_string() };
+            return Self::Rpc { operation, code: Code::Unknown, message: error.to_string() };
         };
         let message = status.message();
         match status.code() {
-            Code::OutOfRange if message.contains("has been compacted") => Self::Compacted { what, compact_revision: None },
-            Code::OutOfRange if message.contains("future revision") => Self::FutureRevision { what },
-            Code::OutOfRange if message.contains("message length too large") => Self::TooLarge { what, bytes_max },
-            Code::ResourceExhausted if message.contains("larger than max") => Self::TooLarge { what, bytes_max },
-            Code::PermissionDenied => Self::PermissionDenied { what },
-            code => Self::Rpc { what, code, message: with_causes(message, status) },
+            Code::OutOfRange if message.contains("has been compacted") => Self::Compacted { operation, compact_revision: None },
+            Code::OutOfRange if message.contains("future revision") => Self::FutureRevision { operation },
+            Code::OutOfRange if message.contains("message length too large") => Self::TooLarge { operation, bytes_max },
+            Code::ResourceExhausted if message.contains("larger than max") => Self::TooLarge { operation, bytes_max },
+            Code::PermissionDenied => Self::PermissionDenied { operation },
+            code => Self::Rpc { operation, code, message: with_causes(message, status) },
         }
     }
 }

@@ -23,7 +23,7 @@
 //! # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let server = etcd::Etcd::start()?;
 //! # let url = server.url();
-//! use cilium_kvstore::{EtcdConfig, Life, Session, SessionOptions};
+//! use cilium_kvstore::{EtcdConfig, KeyLifetime, Session, SessionOptions};
 //! use tokio_util::sync::CancellationToken;
 //!
 //! let config = EtcdConfig::new(url);
@@ -32,8 +32,8 @@
 //!
 //! // the key expires 15 minutes after this process has ended
 //! let key = b"cilium/state/nodes/v1/paris/worker-1";
-//! session.update(key, b"{}", Life::Leased).await?;
-//! assert!(!session.create_only(key, b"other", Life::Leased).await?);
+//! session.update(key, b"{}", KeyLifetime::Leased).await?;
+//! assert!(!session.create_only(key, b"other", KeyLifetime::Leased).await?);
 //! assert_eq!(session.list_prefix(b"cilium/state/nodes/v1/").await?.len(), 1);
 //! session.close().await;
 //! # Ok(()) }
@@ -48,12 +48,12 @@
 //! # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let server = etcd::Etcd::start()?;
 //! # let url = server.url();
-//! use cilium_kvstore::{EtcdConfig, Life, Session, SessionOptions};
+//! use cilium_kvstore::{EtcdConfig, KeyLifetime, Session, SessionOptions};
 //! # use tokio_util::sync::CancellationToken;
 //! # let session = Session::start(EtcdConfig::new(url), SessionOptions::default(), CancellationToken::new());
 //!
 //! let lock = session.lock_path(b"cilium/state/example").await?;
-//! session.update_if_locked(b"cilium/state/example", b"1", Life::Permanent, &lock).await?;
+//! session.update_if_locked(b"cilium/state/example", b"1", KeyLifetime::Permanent, &lock).await?;
 //! lock.unlock().await?;
 //! # Ok(()) }
 //! ```
@@ -67,11 +67,11 @@
 //! # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let server = etcd::Etcd::start()?;
 //! # let url = server.url();
-//! use cilium_kvstore::{EtcdConfig, EventKind, Life, Session, SessionOptions};
+//! use cilium_kvstore::{EtcdConfig, EventKind, KeyLifetime, Session, SessionOptions};
 //! # use tokio_util::sync::CancellationToken;
 //! # let session = Session::start(EtcdConfig::new(url), SessionOptions::default(), CancellationToken::new());
 //!
-//! session.update(b"cilium/state/ip/v1/default/10.0.0.1", b"{}", Life::Permanent).await?;
+//! session.update(b"cilium/state/ip/v1/default/10.0.0.1", b"{}", KeyLifetime::Permanent).await?;
 //! let mut watcher = session.list_and_watch(b"cilium/state/ip/v1/", 64);
 //! let kinds = [watcher.next().await, watcher.next().await].map(|event| event.map(|event| event.kind));
 //! assert_eq!(kinds, [Some(EventKind::Create), Some(EventKind::ListDone)]);
@@ -135,7 +135,7 @@ pub use error::{Disposition, KvstoreError};
 pub use files::read_bounded;
 pub use ids::{EtcdClusterId, LeaseId, Revision};
 pub use session::{
-    ClusterSize, Condition, DeleteEvent, DeleteWatcher, EndpointStatus, EventKind, KeyValueEvent, KvLocker, Life, LockKey, LostKeys,
+    ClusterSize, Condition, DeleteEvent, DeleteWatcher, EndpointStatus, EventKind, KeyLifetime, KeyValueEvent, KvLocker, LockKey, LostKeys,
     Session, SessionOptions, SessionStatus, Watcher, Write, status_check_interval,
 };
 pub use tls::{CertificateFacts, CertificateFile, TlsRefusal};

@@ -90,7 +90,7 @@ pub(super) fn metrics(plan: &ClusterPlan, report: &FollowReport) -> String {
     gauge("workloads", "Announced workloads.", &per_cluster(plan.workloads.len()));
     gauge("held_files", "Files with a change that is held back.", &per_cluster(report.held.len()));
     gauge("held_workloads", "Workloads that a change to the file would withdraw; the change is held back.", &held);
-    gauge("file_errors", "Errors in the files; while there are any, no change is applied.", &per_cluster(report.faults.len()));
+    gauge("file_errors", "Errors in the files; while there are any, no change is applied.", &per_cluster(report.errors.len()));
     text
 }
 

@@ -21,8 +21,8 @@ pub(super) use metrics::write_metrics;
 pub use rules::{ChangeRules, MaxWithdrawal};
 use rules::{Decision, FollowedFile, HeldChange, decide, first_wait, next_decision};
 
-use super::fault::{FileError, ParsedFile};
-use super::files::{check_count, check_files, read};
+use super::error::{FileError, ParsedFile};
+use super::files::{check_count, check_files, read_file};
 use super::plan::ClusterPlan;
 use crate::file_watch::DirectoryWatch;
 use crate::model::redacted_path;
@@ -53,7 +53,7 @@ impl From<JoinError> for FollowError {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct FollowReport {
     pub(super) held: Vec<HeldChange>,
-    pub(super) faults: Vec<FileError>,
+    pub(super) errors: Vec<FileError>,
 }
 
 /// The followed files, and the plan that was published from them.
@@ -96,7 +96,7 @@ impl FileFollower {
                 continue;
             }
             let all_paths = paths.to_vec();
-            let contents: Vec<_> = spawn_blocking(move || all_paths.iter().map(|path| read(path).map(Arc::new)).collect()).await?;
+            let contents: Vec<_> = spawn_blocking(move || all_paths.iter().map(|path| read_file(path).map(Arc::new)).collect()).await?;
             if !immediately && seen.iter().map(|(state, _)| state).ne(&self::file_states(paths).await?) {
                 continue;
             }
@@ -169,8 +169,9 @@ impl FileFollower {
         if due.is_empty() {
             return Ok(false);
         }
-        let read_all =
-            move || due.into_iter().map(|(index, path, state)| (index, content(&path, &state), FileState::read(&path))).collect::<Vec<_>>();
+        let read_all = move || {
+            due.into_iter().map(|(index, path, state)| (index, read_content(&path, &state), FileState::read(&path))).collect::<Vec<_>>()
+        };
         for (index, content, state) in spawn_blocking(read_all).await? {
             let file = &mut self.files[index];
             // a file that changed while it was read is not stable
@@ -198,16 +199,16 @@ impl FileFollower {
         let mut report = self.reports.borrow().clone();
         match checked {
             Some(Ok(plan)) => {
-                report.faults.clear();
+                report.errors.clear();
                 if self.publish(plan) {
                     let applied = self.files.iter_mut().zip(&decisions).filter(|(_, decision)| **decision == Decision::Apply);
                     applied.for_each(|(file, _)| file.apply());
                 }
             }
-            Some(Err(faults)) => report.faults = faults,
+            Some(Err(errors)) => report.errors = errors,
             // an unread change may contain errors too
             None if self.files.iter().any(FollowedFile::is_unread) => {}
-            None => report.faults.clear(),
+            None => report.errors.clear(),
         }
         let held = |decision: &Decision| match decision {
             Decision::Hold(change) => Some(change.clone()),
@@ -226,7 +227,7 @@ impl FileFollower {
     /// Publishes a plan unless it names another cluster. Returns whether it was accepted.
     fn publish(&self, plan: ClusterPlan) -> bool {
         let before = Arc::clone(&self.plans.borrow());
-        if plan.cluster != before.cluster || plan.id != before.id || plan.max != before.max {
+        if plan.cluster != before.cluster || plan.id != before.id || plan.max_connected_clusters != before.max_connected_clusters {
             tracing::error!(
                 announced = %before.cluster, id = %before.id, found = %plan.cluster, found_id = %plan.id,
                 "the files have another cluster ({}, id {}): cluster {} (id {}) stays announced; retire it first",
@@ -244,10 +245,10 @@ impl FileFollower {
 
 /// Logs errors and held changes that are new since `before`, and those that ended.
 fn log_changes(before: &FollowReport, now: &FollowReport, max: MaxWithdrawal) {
-    for fault in now.faults.iter().filter(|fault| !before.faults.contains(fault)) {
-        tracing::error!(%fault, "a file has an error: no change is applied until it is corrected");
+    for error in now.errors.iter().filter(|error| !before.errors.contains(error)) {
+        tracing::error!(%error, "a file has an error: no change is applied until it is corrected");
     }
-    if now.faults.is_empty() && !before.faults.is_empty() {
+    if now.errors.is_empty() && !before.errors.is_empty() {
         tracing::info!("the files have no errors any more");
     }
     for change in now.held.iter().filter(|change| !before.held.contains(change)) {
@@ -273,11 +274,11 @@ fn first_seen(state: FileState, stable: Duration, now: Instant, wall: SystemTime
 }
 
 /// Returns the content of a path with this state. A deleted file has empty content. Blocks.
-fn content(path: &Path, state: &FileState) -> Result<Arc<ParsedFile>, FileError> {
+fn read_content(path: &Path, state: &FileState) -> Result<Arc<ParsedFile>, FileError> {
     match state {
         FileState::Missing => Ok(Arc::new(ParsedFile::missing(path.to_owned()))),
         FileState::Unreadable(error) => Err(FileError { path: path.to_owned(), line: None, reason: format!("cannot be read: {error}") }),
-        FileState::Present(_) => read(path).map(Arc::new),
+        FileState::Present(_) => read_file(path).map(Arc::new),
     }
 }
 

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::fault::{FileError, ParsedFile};
+use super::super::error::{FileError, ParsedFile};
 use super::file_state::FileState;
 use crate::model::redacted_path;
 

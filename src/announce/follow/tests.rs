@@ -10,8 +10,8 @@ use tempfile::TempDir;
 use super::file_state::{FileState, FileVersion};
 use super::metrics::metrics;
 use super::rules::{ChangeRules, Decision, FollowedFile, HeldChange, HoldReason, WithdrawnWorkloads, decide, first_wait, next_decision};
-use super::{FollowReport, content};
-use crate::announce::fault::{FileError, ParsedFile};
+use super::{FollowReport, read_content};
+use crate::announce::error::{FileError, ParsedFile};
 use crate::announce::files::check_files;
 
 const RULES: ChangeRules = ChangeRules { stable: seconds(3), hold: seconds(60), max_withdrawal: share(50) };
@@ -101,14 +101,14 @@ fn a_deleted_file_withdraws_all_and_an_unreadable_file_nothing() {
     let begin = Instant::now();
     let mut files = [followed("a", &[1], begin)];
     files[0].observe(FileState::Missing, begin);
-    files[0].set_content(content(Path::new("a"), &FileState::Missing));
+    files[0].set_content(read_content(Path::new("a"), &FileState::Missing));
     let decisions = decide(&files, &RULES, begin + seconds(3), false);
     assert_eq!(decisions, [held("a", 1, 1, true, begin + seconds(60))]);
     assert_eq!(next_decision(&files, &decisions, &RULES, begin + seconds(3)), Some(begin + seconds(60)));
     files[0].observe(FileState::Unreadable("Permission denied".into()), begin);
-    files[0].set_content(content(Path::new("a"), files[0].state()));
-    let fault = check_files([files[0].content(&Decision::Apply)]).unwrap_err();
-    assert_eq!(fault[0].to_string(), "a: cannot be read: Permission denied");
+    files[0].set_content(read_content(Path::new("a"), files[0].state()));
+    let error = check_files([files[0].content(&Decision::Apply)]).unwrap_err();
+    assert_eq!(error[0].to_string(), "a: cannot be read: Permission denied");
     // entries other than workloads count as well
     let service = "services:\n- {namespace: a, name: b, ports: [{port: 1}], backends: {ips: [10.0.0.1]}}\n";
     let services = ParsedFile { path: "a".into(), text: service.into(), yaml: serde_yaml_ng::from_str(service).unwrap() };
@@ -224,7 +224,7 @@ fn metrics_name_the_files_with_held_changes() {
         changes.clone().map(|change| change.to_string()),
         ["/a \"b\".yaml: would withdraw 40 of 50 workloads", "c.yaml: keeps changing"]
     );
-    let report = FollowReport { held: changes.to_vec(), faults: Vec::new() };
+    let report = FollowReport { held: changes.to_vec(), errors: Vec::new() };
     let expected = r#"# HELP meshkeep_announce_workloads Announced workloads.
 # TYPE meshkeep_announce_workloads gauge
 meshkeep_announce_workloads{cluster="vms"} 1

@@ -6,15 +6,15 @@ use crate::dto::objects::IpcacheEntry;
 use crate::handle::LookupMatch;
 
 impl LookupAnswer {
-    pub(crate) fn new(ip: std::net::IpAddr, found: &[LookupMatch], meta: ItemMeta) -> Self {
-        let mut entries = found.iter().filter_map(IpcacheEntry::from_match);
+    pub(crate) fn new(ip: std::net::IpAddr, matches: &[LookupMatch], meta: ItemMeta) -> Self {
+        let mut entries = matches.iter().filter_map(IpcacheEntry::from_match);
         Self { ip: ip.to_string(), found: entries.next(), others: entries.collect(), meta }
     }
 }
 
 impl LookupItem {
-    pub(crate) fn new(ip: &str, found: &[LookupMatch], meta: Option<SourceAge>) -> Self {
-        let mut entries = found.iter().filter_map(IpcacheEntry::from_match);
+    pub(crate) fn new(ip: &str, matches: &[LookupMatch], meta: Option<SourceAge>) -> Self {
+        let mut entries = matches.iter().filter_map(IpcacheEntry::from_match);
         Self { ip: ip.to_owned(), found: Some(entries.next()), others: entries.collect(), meta, error: None }
     }
 

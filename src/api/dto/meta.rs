@@ -13,14 +13,14 @@ use crate::dto::values::closed::{MetaDetail, Origin, UnknownAge};
 use crate::handle::{Reading, SourceMeta};
 use crate::model::{ClusterName, Position, Record};
 
-/// Age from which on a summary names a source (docs/use/api/age-and-caching.md). A live source is
-/// heard of at least once a minute: its heartbeat is written that often, and it answers progress
-/// requests in between.
+/// Age from which on a summary names a source (docs/use/api/age-and-caching.md). meshkeep hears
+/// from a live source at least once a minute: the source's heartbeat is written once a minute, and
+/// the source answers progress requests in between.
 const OLD_SOURCE_AGE: Duration = Duration::from_secs(60);
 
 /// Maximum number of sources in a summary (docs/use/api/age-and-caching.md). 20 of about 200 B are
 /// no larger than a small answer.
-const SOURCES_NAMED_MAX: usize = 20;
+const LISTED_SOURCES_MAX: usize = 20;
 
 /// Conditions of a request on the age of its answer, and the level of detail of `meta`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -88,8 +88,8 @@ impl MetaOptions {
 
     /// Refuses an answer whose oldest source is older than allowed.
     ///
-    /// An unknown age is too old, and so is a kind that was never read, however recently its
-    /// cluster was heard of.
+    /// An unknown age counts as too old. So does a kind that was never read, even if its cluster
+    /// was contacted recently.
     pub(crate) fn check(self, sources: &[SourceMeta]) -> Result<(), Problem> {
         let Some(max_age) = self.max_age else { return Ok(()) };
         let counted = sources.iter().filter(|source| !(self.ignores_never_read && source.origin == Origin::NeverRead));
@@ -129,7 +129,7 @@ impl Sources {
                 || source.origin != Origin::Live
                 || source.age.is_none_or(|age| age > OLD_SOURCE_AGE)
         };
-        let named_max = if meta_options.detail == Some(MetaDetail::Full) { usize::MAX } else { SOURCES_NAMED_MAX };
+        let named_max = if meta_options.detail == Some(MetaDetail::Full) { usize::MAX } else { LISTED_SOURCES_MAX };
         let remarkable = sources.iter().filter(is_remarkable).count();
         let mut is_live: BTreeMap<&ClusterName, bool> = BTreeMap::new();
         for source in sources {
@@ -196,5 +196,5 @@ impl ItemMeta {
 }
 
 fn combined_origin(sources: &[SourceMeta]) -> Option<values::Origin> {
-    Origin::of_all(sources.iter().map(|source| source.origin)).map(Into::into)
+    Origin::combine(sources.iter().map(|source| source.origin)).map(Into::into)
 }

@@ -23,7 +23,8 @@ impl From<&Record> for Entry {
 }
 
 impl Rejected {
-    /// Converts a rejected value that is not an entry. The last good cluster config stays in use.
+    /// Converts a rejected value that is not stored as an entry. If it is a cluster config and the
+    /// cluster has an earlier good config (`has_config`), that config stays in use.
     pub(crate) fn from_source(cluster: &ClusterName, refused: &RefusedKey, has_config: bool) -> Self {
         Self {
             key: String::from_utf8_lossy(&refused.source_key).into_owned(),

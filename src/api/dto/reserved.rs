@@ -31,7 +31,8 @@ const NAMESPACE_NAME_LABEL: &str = "k8s:io.cilium.k8s.namespace.labels.kubernete
 struct WellKnownIdentity {
     name: &'static str,
     service_account: &'static str,
-    /// Namespace; `None` for the namespace of Cilium, which only Cilium's own configuration has.
+    /// Namespace of the component. `None` for the namespace of Cilium, whose name is only in
+    /// Cilium's own configuration.
     namespace: Option<&'static str>,
     labels: &'static [(&'static str, &'static str)],
 }
@@ -100,9 +101,10 @@ pub(crate) fn name(id: u32) -> Option<&'static str> {
     reserved.or_else(|| well_known(id).map(|(component, _)| component.name))
 }
 
-/// Returns the labels of a reserved or well-known identity for which no cluster announces others.
+/// Returns the built-in labels of a reserved or well-known identity. Labels that a cluster
+/// announces take precedence over them.
 ///
-/// A well-known identity also has the label of `cluster`, if that is given.
+/// If `cluster` is given, a well-known identity also has the label of that cluster.
 pub(crate) fn labels(id: u32, cluster: Option<&ClusterName>) -> Option<LabelSet> {
     if let Some((component, names_namespace)) = well_known(id) {
         return Some(component.labels_in(names_namespace, cluster));
@@ -114,7 +116,8 @@ pub(crate) fn labels(id: u32, cluster: Option<&ClusterName>) -> Option<LabelSet>
     Some(labels)
 }
 
-/// Returns a well-known component, and whether the number is that of its second variant.
+/// Returns a well-known component, and whether the number belongs to its variant with
+/// [`NAMESPACE_NAME_LABEL`].
 fn well_known(id: u32) -> Option<(&'static WellKnownIdentity, bool)> {
     let index = usize::try_from(id.checked_sub(WELL_KNOWN_FIRST)?).ok()?;
     (index < 2 * WELL_KNOWN_COUNT).then(|| (&WELL_KNOWN[index % WELL_KNOWN_COUNT], index >= WELL_KNOWN_COUNT))
@@ -136,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_ciliums_names() {
+    fn identities_have_the_names_of_cilium() {
         let names = [
             (0, Some("unknown")),
             (1, Some("host")),
@@ -173,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_ciliums_labels() {
+    fn identities_have_the_labels_of_cilium() {
         let paris = ClusterName::parse("paris").unwrap();
         let dns = "k8s:io.cilium.k8s.policy.serviceaccount=coredns k8s:io.kubernetes.pod.namespace=kube-system k8s:k8s-app=kube-dns";
         let cases = [

@@ -61,7 +61,7 @@ impl StatusCounts {
 impl StoreStatus {
     fn new(handle: &Handle) -> Self {
         let (state, error) = store_state(handle);
-        let report = handle.store();
+        let report = handle.store_report();
         let (set_aside_path, set_aside_reason) = report.set_aside.clone().unzip();
         let (restored_entries, damaged_records) = (report.restored_count, report.damaged_count);
         Self { state: state.into(), error, losses: report.losses, restored_entries, damaged_records, set_aside_path, set_aside_reason }
@@ -75,7 +75,7 @@ pub(crate) fn store_state(handle: &Handle) -> (StoreState, Option<String>) {
         PersistState::Failing { error } => (StoreState::Failing, Some(error)),
         PersistState::Stopped { error } => (StoreState::Stopped, Some(error)),
         PersistState::Healthy if !handle.is_loaded() => (StoreState::Loading, None),
-        PersistState::Healthy if !handle.store().losses.is_empty() => (StoreState::Lost, None),
+        PersistState::Healthy if !handle.store_report().losses.is_empty() => (StoreState::Lost, None),
         PersistState::Healthy => (StoreState::Healthy, None),
     }
 }
@@ -106,7 +106,7 @@ impl From<&ClusterReading> for Cluster {
         let config = status.and_then(|status| status.config.as_ref()).or(cluster.record.config.as_ref());
         let age = cluster.resources.first().map(SourceFacts::from).unwrap_or_default();
         let unknown = || status.into_iter().flat_map(|status| &status.unknown_prefixes);
-        let origin = Origin::of_all(cluster.resources.iter().map(|resource| resource.source.origin));
+        let origin = Origin::combine(cluster.resources.iter().map(|resource| resource.source.origin));
         Self {
             name: cluster.name.to_string(),
             local: cluster.is_local.then_some(true),

@@ -1,8 +1,8 @@
 //! Scan of the newest snapshot for a stream that is behind.
 //!
-//! A stream that lacks little scans at once, any other waits for its slice among the other
-//! [scans](crate::admission). A stream that is closed while it waits does not scan. If it is closed
-//! during a scan, that scan is its last.
+//! A stream that lacks only a few changes scans at once. Any other stream waits for its slice among
+//! the other [scans](crate::admission). A stream that is closed while it waits does not scan. If it
+//! is closed during a scan, that scan is its last.
 
 use std::fmt;
 use std::future::Future;
@@ -30,7 +30,7 @@ pub(super) struct CatchUp {
 pub(super) enum CatchUpOutcome {
     /// Encoded events, and the membership in a group if the stream is now current.
     Encoded(EncodedScan, Option<GroupMember>),
-    /// There is no more memory for encoded events.
+    /// The memory for encoded events is full.
     NoMemory,
     /// The store is no longer loaded.
     NotLoaded,
@@ -39,7 +39,7 @@ pub(super) enum CatchUpOutcome {
 /// A scan that is queued or runs.
 pub(super) struct PendingScan {
     scan: Pin<Box<dyn Future<Output = (CatchUpOutcome, Box<CatchUp>)> + Send>>,
-    /// Wakes the stream when the process stops, because the stream then has to send its end.
+    /// Wakes the stream when the process stops, because the stream then has to send its last event.
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
@@ -61,8 +61,8 @@ impl CatchUp {
         CatchUpOutcome::Encoded(encoded, member)
     }
 
-    /// Scans once in a slice of the client, with the newest snapshot and the free memory of that
-    /// moment.
+    /// Queues one scan for a slice of the client. The scan uses the newest snapshot and the free
+    /// memory at the time when it starts.
     pub(super) fn schedule_scan(self: Box<Self>, streams: &StreamContext, backlog: &ClientBacklog) -> PendingScan {
         let (streams, backlog) = (streams.clone(), backlog.clone());
         let stop = Box::pin(streams.stop.clone().cancelled_owned());

@@ -1,11 +1,12 @@
 //! Router of changes to groups of readers, with a common tick.
 //!
 //! Readers with the same filter and format are in one group. One task routes changes while there
-//! are groups. It finds the groups of a change by [`FilterTerm`], so
-//! that a change costs nothing for filters that it cannot match, and wakes their readers. The pause
-//! after a tick depends on the cost of the tick: writes are coalesced under load, and nothing waits
-//! when there is little to do. While readers are still busy with the last tick, new changes are
-//! merged by key (`conflation`). `group` has the bytes and `event_stream` the sockets.
+//! are groups. It finds the groups of a change by [`FilterTerm`], so that a change costs nothing
+//! for filters that it cannot match, and wakes the readers of these groups. The pause after a tick
+//! depends on the cost of the tick: writes are coalesced under load, and changes are sent without
+//! delay when there are few. While readers are still busy with the last tick, new changes are
+//! merged by key (`conflation`). `group` has the encoded bytes, and `event_stream` writes them to
+//! the sockets.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -40,9 +41,9 @@ const TICK_MIN_OF_SEVERAL: Duration = Duration::from_millis(5);
 
 /// Longest tick, reached with 5,000 readers.
 ///
-/// With 1,000 readers, a tick of 50 ms costs a quarter of one of 10 ms at the same median delay.
-/// With 5,000, 250 ms deliver as many events as 50 ms for two thirds of the CPU time
-/// (docs/develop/http.md §5.2).
+/// With 1,000 readers, a tick of 50 ms costs a quarter of the CPU time of a tick of 10 ms at the
+/// same median delay. With 5,000 readers, a tick of 250 ms delivers as many events as a tick of 50
+/// ms for two thirds of the CPU time (docs/develop/http.md §5.2).
 const TICK_MAX: Duration = Duration::from_millis(250);
 
 /// Interval over which busy readers are counted: a tenth of the tick of 1,000 readers.
@@ -63,9 +64,9 @@ impl Default for ConflationPolicy {
     /// Returns the limits of production.
     ///
     /// 1,000 deliveries cost 10 ms, and their tick is 50 ms. 25 chunks of 64 KiB, about 100 µs each
-    /// on a busy machine, use half of one core. With a tolerable number of readers, all of them
-    /// have their bytes long before the tick is over. After 2 s a reader gets each key once for
-    /// that time.
+    /// on a busy machine, use half of one core. Below that load, all readers have their bytes long
+    /// before the tick is over. A tick that waits for busy readers ends after 2 s, and a reader
+    /// then gets the newest change of each key.
     fn default() -> Self {
         Self { deliveries_min: 1_000, busy_deliveries_min: 25, delay_max: Duration::from_secs(2) }
     }
@@ -96,11 +97,11 @@ struct RouterState {
     routes: Mutex<RoutingTable>,
 }
 
-/// The existing groups, by key and by facet.
+/// The existing groups, by key and by filter term.
 #[derive(Debug, Default)]
 struct RoutingTable {
     groups: HashMap<GroupKey, Arc<StreamGroup>>,
-    by_facet: HashMap<FilterTerm, Vec<Arc<StreamGroup>>>,
+    groups_by_term: HashMap<FilterTerm, Vec<Arc<StreamGroup>>>,
     is_ticking: bool,
 }
 
@@ -142,14 +143,15 @@ impl ChangeRouter {
         membership.map(|membership| GroupMember { router: self.clone(), group, membership })
     }
 
-    /// Starts the ticking task. The previous one, if any, has announced its end.
+    /// Starts the ticking task. The previous task, if any, has set `is_ticking` to false and is
+    /// about to end.
     fn start_ticking(&self) {
         let mut ticker = self.ticker.lock().unwrap_or_else(PoisonError::into_inner);
         while ticker.try_join_next().is_some() {}
         ticker.spawn(Arc::clone(&self.state).run());
     }
 
-    /// Returns by how many changes the slowest reader of any group is behind `head`.
+    /// Returns the number of changes by which the slowest reader of any group is behind `head`.
     pub(crate) fn lag(&self, head: Sequence) -> u64 {
         self.state.routes().groups.values().map(|group| group.lag(head)).max().unwrap_or_default()
     }
@@ -167,8 +169,8 @@ impl ChangeRouter {
         self.state.groups_state.encoded.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of changes that no reader got, because readers were busy until a newer
-    /// one of the same key replaced them.
+    /// Returns the number of changes that were not sent, because a newer change of the same key
+    /// replaced them while readers were busy.
     pub(crate) fn merged_count(&self) -> u64 {
         self.state.groups_state.merged.load(Ordering::Relaxed)
     }
@@ -205,7 +207,7 @@ impl RouterState {
                 swept = Instant::now();
             }
             let mode = if deliveries < self.policy.deliveries_min { RoutingMode::AllChanges } else { self.wait_for_busy_readers().await };
-            // before the snapshot is taken, so that later changes cause another tick
+            // marked as seen before the snapshot is taken, so that later changes cause another tick
             signal.borrow_and_update();
             let Some(woken) = self.route_new_changes(mode) else { return RoutingEnd::NoGroups };
             let delivered_before = std::mem::replace(&mut delivered, self.groups_state.delivered_count());
@@ -217,11 +219,11 @@ impl RouterState {
         }
     }
 
-    /// Waits while readers are busy with the chunks of earlier ticks, because more would only
-    /// queue.
+    /// Waits while readers are busy with the chunks of earlier ticks, because more chunks would
+    /// only queue.
     ///
-    /// Changes during the wait are conflated. Readers that read nothing do not count as
-    /// busy, so no tick waits for them.
+    /// Changes during the wait are conflated. Readers that read nothing do not count as busy, so no
+    /// tick waits for them.
     async fn wait_for_busy_readers(&self) -> RoutingMode {
         let (began, mut mode) = (Instant::now(), RoutingMode::AllChanges);
         while began.elapsed() < self.policy.delay_max && self.unrouted_count() < DELAYED_COUNT_MAX {
@@ -308,7 +310,7 @@ enum RoutingMode {
     NewestPerKey,
 }
 
-/// Reason why the task ended.
+/// Reason why the routing task ended.
 #[derive(Debug, PartialEq, Eq)]
 enum RoutingEnd {
     NoGroups,
@@ -318,18 +320,18 @@ enum RoutingEnd {
 impl RoutingTable {
     fn add(&mut self, group: &Arc<StreamGroup>) {
         self.groups.insert(group.key.clone(), Arc::clone(group));
-        for facet in group.key.filter.terms() {
-            self.by_facet.entry(facet).or_default().push(Arc::clone(group));
+        for term in group.key.filter.terms() {
+            self.groups_by_term.entry(term).or_default().push(Arc::clone(group));
         }
     }
 
     fn remove(&mut self, group: &Arc<StreamGroup>) {
         self.groups.remove(&group.key);
-        for facet in group.key.filter.terms() {
-            if let Some(groups) = self.by_facet.get_mut(&facet) {
+        for term in group.key.filter.terms() {
+            if let Some(groups) = self.groups_by_term.get_mut(&term) {
                 groups.retain(|other| !Arc::ptr_eq(other, group));
                 if groups.is_empty() {
-                    self.by_facet.remove(&facet);
+                    self.groups_by_term.remove(&term);
                 }
             }
         }
@@ -346,7 +348,7 @@ impl RoutingTable {
             self.groups.values().for_each(&mut push);
             return;
         }
-        filter_terms_of(announcement, |facet| self.by_facet.get(facet).into_iter().flatten().for_each(&mut push));
+        filter_terms_of(announcement, |term| self.groups_by_term.get(term).into_iter().flatten().for_each(&mut push));
     }
 }
 
@@ -366,8 +368,8 @@ impl GroupMember {
         self.membership.position
     }
 
-    /// Returns the reader's next bytes. After [`GroupRead::Nothing`], the task is woken when there
-    /// is more.
+    /// Returns the reader's next bytes. After [`GroupRead::Pending`], the task is woken when there
+    /// are more.
     pub(super) fn read(&mut self, waker: &std::task::Waker) -> GroupRead {
         let handle = &self.router.state.handle;
         self.group.read(&mut self.membership, waker, || handle.try_reading())

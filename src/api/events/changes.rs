@@ -1,9 +1,9 @@
-//! Long polling of the change stream: its events in single answers, for clients that cannot read a
-//! stream.
+//! Long polling of the change stream (`/v1/changes`): events in single answers, for clients that
+//! cannot read a stream.
 //!
-//! Each answer has its own [`Subscription`]. It begins where the last one ended, and ends when
-//! there are events or the wait is over. `nextPosition` has all state of the client: a position, or
-//! a [`ResumePoint`] inside a snapshot.
+//! Each answer has its own [`Subscription`]. It begins where the previous answer ended, and ends
+//! when there are events or the wait is over. `nextPosition` has all the state that the client must
+//! send back: a position, or a [`ResumePoint`] inside a snapshot.
 
 use std::time::Duration;
 
@@ -45,8 +45,8 @@ const WAIT_SECONDS_MAX: u32 = 60;
 /// at most 1.5 MiB, etcd's limit for a value.
 const ANSWER_BYTES_MAX: usize = PAGE_BYTES_MAX;
 
-/// Prefix of an encoded [`ResumePoint`]. It distinguishes a place from a position.
-const PLACE_PREFIX: &str = "c1.";
+/// Prefix of an encoded [`ResumePoint`]. It distinguishes a resume point from a position.
+const RESUME_POINT_PREFIX: &str = "c1.";
 
 /// Encoded result of one part of a scan.
 #[derive(Debug, Default)]
@@ -109,7 +109,8 @@ pub(crate) async fn list_changes(
     let values = &query.values;
     let parts = values.common()?;
     let (filter, limit, wait) = (values.filter()?, checked_limit(values.limit)?, wait(values.wait_seconds)?);
-    let place = parts.after.and_then(decode_place).map(|(fingerprint, place)| same_filters(&fingerprint, place, &query)).transpose()?;
+    let place =
+        parts.after.and_then(decode_resume_point).map(|(fingerprint, place)| same_filters(&fingerprint, place, &query)).transpose()?;
     let after = parts.after.filter(|_| place.is_none()).map(position).transpose()?;
     let start = start(after, parts.snapshot);
     let client = client.map_or(Client::Local, |Extension(client)| client);
@@ -138,7 +139,7 @@ impl LongPoll {
     /// Waits for events and returns the bytes of the answer.
     async fn run(mut self, mut response: ChangesResponse, fingerprint: &str) -> Result<Bytes, Problem> {
         loop {
-            // before the snapshot is taken, so that later changes wake this task
+            // marked as seen before the snapshot is taken, so that later changes wake this task
             self.signal.borrow_and_update();
             let reading = self.streams.handle.reading().await?;
             response = self.scan(response, &reading).await?;
@@ -242,7 +243,7 @@ impl ChangesResponse {
             append(&mut self.events, &WatchEvent::of(&synced, reading, &ClusterIdCache::new(reading)))?;
         }
         let next_position = match self.subscription.resume_point(reading) {
-            Some(place) => encode_place(&place, fingerprint),
+            Some(place) => encode_resume_point(&place, fingerprint),
             None => self.subscription.position(reading).to_string(),
         };
         // the events are encoded already: a comma replaces the opening brace of the other members
@@ -301,21 +302,21 @@ fn same_filters(fingerprint: &str, place: ResumePoint, query: &Parameters<Change
     if fingerprint == query.fingerprint { Ok(place) } else { Err(Problem::bad_parameter("after", other)) }
 }
 
-/// Encodes a place as text, with the fingerprint of its filters.
-fn encode_place(place: &ResumePoint, fingerprint: &str) -> String {
+/// Encodes a resume point as text, with the fingerprint of its filters.
+fn encode_resume_point(place: &ResumePoint, fingerprint: &str) -> String {
     let ResumePoint { sent, seen, mode, stage, count } = place;
     let (stage, key) = match stage {
         CatchUpStage::Scan(None) => ("begin", String::new()),
         CatchUpStage::Scan(Some(key)) => ("scan", PAGE_STARTS.shorten(&key.to_string())),
         CatchUpStage::Replay => ("replay", String::new()),
     };
-    format!("{PLACE_PREFIX}{}", URL_SAFE_NO_PAD.encode(format!("{fingerprint}\n{sent}\n{seen}\n{count}\n{mode}\n{stage}\n{key}")))
+    format!("{RESUME_POINT_PREFIX}{}", URL_SAFE_NO_PAD.encode(format!("{fingerprint}\n{sent}\n{seen}\n{count}\n{mode}\n{stage}\n{key}")))
 }
 
-/// Decodes the fingerprint and the place. `None` if the text is not a place; it is then a malformed
-/// position.
-fn decode_place(text: &str) -> Option<(String, ResumePoint)> {
-    let text = String::from_utf8(URL_SAFE_NO_PAD.decode(text.strip_prefix(PLACE_PREFIX)?).ok()?).ok()?;
+/// Decodes the fingerprint and the resume point. Returns `None` if the text is not a resume point;
+/// the caller then parses it as a position.
+fn decode_resume_point(text: &str) -> Option<(String, ResumePoint)> {
+    let text = String::from_utf8(URL_SAFE_NO_PAD.decode(text.strip_prefix(RESUME_POINT_PREFIX)?).ok()?).ok()?;
     let mut parts = text.splitn(7, '\n');
     let mut part = || parts.next();
     let (fingerprint, sent, seen, count) = (part()?, part()?.parse().ok()?, part()?.parse().ok()?, part()?.parse().ok()?);

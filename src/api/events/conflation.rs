@@ -1,9 +1,10 @@
-//! Conflation: of the changes that arrive while readers are busy, only the newest one of each key
+//! Conflation: while readers are busy, changes are merged, and only the newest change of each key
 //! is sent.
 //!
 //! A reader has the exact state of the mirror only before and after such a range of changes.
-//! Therefore no reader joins a group inside a range, and there is no bookmark inside one. A
-//! position inside it contains the end of the range, as inside a replay ([`ReaderPosition`]).
+//! Therefore no reader joins a group inside a range, and no bookmark is sent inside a range. A
+//! position inside a range also contains the end of the range, as a position inside a replay does
+//! ([`ReaderPosition`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -46,8 +47,8 @@ impl RoutedChange {
     }
 }
 
-/// Returns the newest change of each key after a position, in order. Its old value is that before
-/// the first change of the key.
+/// Returns the newest change of each key after a position, in order. The old value of each is the
+/// value before the first change of its key.
 pub(super) fn conflate<'a>(after: Sequence, announcements: impl Iterator<Item = &'a Arc<Announcement>>) -> Vec<RoutedChange> {
     let mut newest: Vec<Option<Arc<Announcement>>> = Vec::new();
     let mut indices: HashMap<&EntryKey, usize> = HashMap::new();
@@ -107,8 +108,8 @@ mod tests {
         assert_eq!(found, expected);
     }
 
-    /// Applies conflated changes as a reader of identity 1 does. After each range the reader has
-    /// the same state as without conflation.
+    /// Applies conflated changes like a reader with the filter `identity=1`. After each range the
+    /// reader has the same state as without conflation.
     #[test]
     fn conflated_changes_lead_to_the_same_state() {
         let filter = Filter { identity: Some(1), ..Filter::default() };

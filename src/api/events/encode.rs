@@ -26,10 +26,10 @@ const POSITION_LENGTH_MAX: usize = 56;
 /// maximum, has 66. Longer names make longer keys.
 const KEY_LENGTH: usize = 66;
 
-/// Time in milliseconds that a browser waits before it reconnects.
+/// Field with the time that a browser waits before it reconnects, in milliseconds.
 ///
-/// It is part of the first event's block: httpx-sse turns a separate block into an event without
-/// data, and fails.
+/// The field is part of the first event's block, because httpx-sse turns a separate block into an
+/// event without data, and fails.
 const RETRY: &str = "retry: 2000\n";
 
 /// Format of a stream.
@@ -122,8 +122,8 @@ impl WatchEvent {
         Self { position: Some(position.to_string()), clusters: Some(clusters), ..Self::new(event_type) }
     }
 
-    /// Returns the id that a browser sends back as `Last-Event-ID`. `None` without a position,
-    /// because an empty id would clear the last one.
+    /// Returns the id that a browser sends back as `Last-Event-ID`. Returns `None` if the event has
+    /// no position, because an empty id would clear the previous id.
     fn id(&self) -> Option<&str> {
         self.position.as_deref().or_else(|| self.meta.as_ref()?.position.as_deref())
     }

@@ -1,8 +1,9 @@
-//! One open stream: produces what it lacks whenever the socket accepts more.
+//! One open stream. It encodes the events that its client lacks whenever the socket accepts more
+//! bytes.
 //!
-//! A reader that is behind has its own [`Subscription`] and scans snapshots
-//! ([`super::catch_up`]). A current one is only a member of a group and shares its bytes with all
-//! readers of the same filter.
+//! A stream that is behind has its own [`Subscription`] and scans snapshots ([`super::catch_up`]).
+//! A current stream is only a member of a group and shares encoded bytes with all streams of the
+//! same filter.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -52,7 +53,7 @@ pub(super) struct EventStream {
     /// Timer of the next bookmark. It is reused, so that a busy stream does not create a timer per
     /// event.
     bookmark: Pin<Box<Sleep>>,
-    /// Timer of the next check for free memory. Set while there is none.
+    /// Timer of the next check for free memory. Set while no memory is free.
     memory_check: Option<Pin<Box<Sleep>>>,
     /// Time of the last scan. Set while not all of its events were read.
     last_scan: Option<Instant>,
@@ -64,8 +65,8 @@ pub(super) struct EventStream {
 #[derive(Debug, Default)]
 struct SendQueue {
     chunks: VecDeque<Bytes>,
-    /// Bytes of the chunk that was passed to the connection last. It asks for more once its socket
-    /// has accepted most of them; 0 for a shared chunk.
+    /// Bytes of the chunk that was last passed to the connection; 0 for a shared chunk. The
+    /// connection asks for the next chunk once its socket has accepted most of these bytes.
     handed_bytes: usize,
 }
 
@@ -85,8 +86,7 @@ enum StreamSource {
 enum StreamStep {
     /// There is something to send, or the next step can follow at once.
     More,
-    /// The next step follows after other tasks: a long scan without matches must not block the
-    /// thread.
+    /// Other tasks run before the next step: a long scan without matches must not block the thread.
     Yield,
     /// There is nothing to send. The task will be woken.
     Idle,
@@ -97,7 +97,8 @@ impl SendQueue {
         self.chunks.extend(chunks.into_iter().inspect(|chunk| meter.add_waiting(chunk.len())));
     }
 
-    /// Returns the next chunk for the connection. A shared chunk needs no memory of its own there.
+    /// Returns the next chunk for the connection. A shared chunk counts as sent at once, because
+    /// the connection needs no memory of its own for it.
     fn pop(&mut self, shared: bool, meter: &mut StreamMeter) -> Option<Bytes> {
         let chunk = self.chunks.pop_front()?;
         if shared {
@@ -113,7 +114,7 @@ impl SendQueue {
         meter.discard_waiting(self.chunks.drain(..).map(|chunk| chunk.len()).sum());
     }
 
-    /// Counts the last chunk as sent, because the connection asks for more.
+    /// Counts the last chunk as sent. Called when the connection asks for more.
     fn mark_handed_sent(&mut self, meter: &mut StreamMeter) {
         meter.mark_sent(mem::take(&mut self.handed_bytes));
     }
@@ -134,26 +135,26 @@ impl EventStream {
     }
 
     fn step(&mut self, context: &mut Context<'_>) -> StreamStep {
-        let due = self.bookmark.as_mut().poll(context).is_ready();
+        let bookmark_due = self.bookmark.as_mut().poll(context).is_ready();
         if self.streams.change_router.is_ended() {
             return self.finish();
         }
         match &mut self.source {
             StreamSource::Ended => StreamStep::Idle,
-            StreamSource::CatchingUp(_) => self.scan(due, context),
+            StreamSource::CatchingUp(_) => self.scan(bookmark_due, context),
             StreamSource::Scanning(scan) => match scan.poll(context) {
-                Poll::Ready((outcome, catch_up)) => self.handle_outcome(due, outcome, catch_up),
+                Poll::Ready((outcome, catch_up)) => self.handle_outcome(bookmark_due, outcome, catch_up),
                 Poll::Pending => StreamStep::Idle,
             },
             StreamSource::InGroup(member) => match member.read(context.waker()) {
                 GroupRead::Bytes(bytes) => {
                     self.queue.extend([bytes], &mut self.meter);
-                    if due { self.bookmark() } else { StreamStep::More }
+                    if bookmark_due { self.bookmark() } else { StreamStep::More }
                 }
-                GroupRead::Pending if due => self.bookmark(),
+                GroupRead::Pending if bookmark_due => self.bookmark(),
                 GroupRead::Pending => StreamStep::Idle,
                 GroupRead::Lagged => {
-                    let mut behind = Subscription::behind(member.key().filter.clone(), member.position());
+                    let mut behind = Subscription::catching_up_from(member.key().filter.clone(), member.position());
                     if member.key().patch {
                         behind = behind.with_patches();
                     }
@@ -166,9 +167,9 @@ impl EventStream {
         }
     }
 
-    /// Scans the newest snapshot once: at once if the stream lacks little, otherwise in a slice of
-    /// its client.
-    fn scan(&mut self, due: bool, context: &mut Context<'_>) -> StreamStep {
+    /// Scans the newest snapshot once: immediately if the stream lacks only a few changes,
+    /// otherwise in a slice of its client.
+    fn scan(&mut self, bookmark_due: bool, context: &mut Context<'_>) -> StreamStep {
         let Some(bounds) = self.poll_scan_bounds(context) else { return StreamStep::Idle };
         let StreamSource::CatchingUp(mut catch_up) = mem::replace(&mut self.source, StreamSource::Ended) else { return StreamStep::More };
         let (streams, backlog) = (&self.streams, self.meter.backlog());
@@ -176,43 +177,44 @@ impl EventStream {
             Some(reading) if catch_up.subscription.lacks_at_most(SHORT, &reading) => {
                 let bounds = BatchLimits { bytes: SHORT.bytes.min(bounds.bytes), ..bounds };
                 let outcome = catch_up.scan(streams, backlog, bounds, &reading);
-                self.handle_outcome(due, outcome, catch_up)
+                self.handle_outcome(bookmark_due, outcome, catch_up)
             }
             Some(_) => {
                 self.source = StreamSource::Scanning(catch_up.schedule_scan(streams, backlog));
                 StreamStep::More
             }
-            None => self.handle_outcome(due, CatchUpOutcome::NotLoaded, catch_up),
+            None => self.handle_outcome(bookmark_due, CatchUpOutcome::NotLoaded, catch_up),
         }
     }
 
-    /// Handles the result of a scan. Joins the group if the stream is now a member.
-    fn handle_outcome(&mut self, due: bool, outcome: CatchUpOutcome, catch_up: Box<CatchUp>) -> StreamStep {
+    /// Handles the result of a scan. If the scan made the stream current, the stream continues as a
+    /// member of its group.
+    fn handle_outcome(&mut self, bookmark_due: bool, outcome: CatchUpOutcome, catch_up: Box<CatchUp>) -> StreamStep {
         self.meter.set_position(Some(catch_up.subscription.sent()));
         self.source = StreamSource::CatchingUp(catch_up);
         match outcome {
-            CatchUpOutcome::Encoded(encoded, member) => self.send_scan(due, encoded, member),
+            CatchUpOutcome::Encoded(encoded, member) => self.send_scan(bookmark_due, encoded, member),
             CatchUpOutcome::NoMemory => StreamStep::More,
             CatchUpOutcome::NotLoaded => self.fail(),
         }
     }
 
-    fn send_scan(&mut self, due: bool, encoded: EncodedScan, member: Option<GroupMember>) -> StreamStep {
+    fn send_scan(&mut self, bookmark_due: bool, encoded: EncodedScan, member: Option<GroupMember>) -> StreamStep {
         self.queue.chunks.extend(self.meter.receive(encoded));
         self.last_scan = Some(Instant::now());
         if let Some(member) = member {
             self.meter.set_position(None);
             self.source = StreamSource::InGroup(member);
         }
-        match (due, self.queue.is_empty()) {
+        match (bookmark_due, self.queue.is_empty()) {
             (true, _) => self.bookmark(),
             (false, true) => StreamStep::Yield,
             (false, false) => StreamStep::More,
         }
     }
 
-    /// Returns the limits of a scan. Returns `None` without free memory; the task is then woken for
-    /// the next check.
+    /// Returns the limits of a scan, or `None` if no memory is free. The task is then woken for the
+    /// next check.
     fn poll_scan_bounds(&mut self, context: &mut Context<'_>) -> Option<BatchLimits> {
         loop {
             if let Some(bounds) = self.meter.backlog().scan_bounds() {
@@ -227,8 +229,8 @@ impl EventStream {
         }
     }
 
-    /// Ends the stream if it occupies memory for too long that others, or other streams of its
-    /// client, need.
+    /// Ends the stream if its client has not read the events of the last scan for too long while no
+    /// memory is free for other streams.
     fn check_read_rate(&mut self) {
         let is_late = self.last_scan.is_some_and(|time| time.elapsed() > READ_TIME_MAX);
         if is_late && self.meter.backlog().scan_bounds().is_none() {
@@ -241,7 +243,8 @@ impl EventStream {
         }
     }
 
-    /// Adds a bookmark, unless a gap is open: there is none before `synced`.
+    /// Adds a bookmark, unless the stream is still catching up: no bookmark is sent before
+    /// `synced`.
     fn bookmark(&mut self) -> StreamStep {
         let Some(reading) = self.streams.handle.try_reading() else { return self.fail() };
         let position = match &self.source {
@@ -259,8 +262,8 @@ impl EventStream {
         StreamStep::More
     }
 
-    /// Ends the stream on shutdown with a last bookmark, or with an `error` event if a gap is open
-    /// or a scan runs. It never ends silently.
+    /// Ends the stream on shutdown with a last bookmark, or with an `error` event if the stream is
+    /// still catching up. It never ends silently.
     fn finish(&mut self) -> StreamStep {
         self.bookmark();
         if self.queue.is_empty() {

@@ -1,12 +1,12 @@
 //! Readers with the same filter and format. Live events are encoded once for all of them.
 //!
-//! A group has the routed changes that are not encoded yet, and the encoded chunks that some reader
-//! still lacks. The first reader that needs more encodes the next chunk under a short lock; the
-//! others get the same bytes. A reader is only a position. A chunk is dropped once every reader of
-//! that time has it.
+//! A group stores the routed changes that are not encoded yet, and the encoded chunks that some
+//! reader has not received. The first reader that needs more encodes the next chunk under a short
+//! lock; the others get the same bytes. A reader is only a position. A chunk is dropped once every
+//! reader that was in the group when the chunk was encoded has received it.
 //!
-//! There is no task and no queue per reader, and no reader waits for another. One that falls too
-//! far behind gets [`GroupRead::Lost`] and replays from the index.
+//! There is no task and no queue per reader, and no reader waits for another. A reader that falls
+//! too far behind gets [`GroupRead::Lagged`] and replays changes from a snapshot.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -35,7 +35,7 @@ const JOIN_PENDING_MAX: usize = 512;
 /// last 45 s for one group.
 const RETAINED_BYTES_MAX: usize = 64 << 20;
 
-/// Properties that readers must have in common to share bytes.
+/// Properties that readers must have in common to share encoded bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct GroupKey {
     /// Filter in canonical form.
@@ -56,7 +56,7 @@ pub(super) struct GroupsState {
     delivered: AtomicU64,
     /// Number of encoded events. Each is encoded once for all readers of a group.
     pub(super) encoded: AtomicU64,
-    /// Number of changes that were left out because a newer one of their key was sent.
+    /// Number of changes that were not sent because a newer change of their key was sent.
     pub(super) merged: AtomicU64,
     /// High-water mark of the changes that wait in one group.
     pub(super) pending_mark: AtomicUsize,
@@ -74,7 +74,7 @@ pub(super) struct StreamGroup {
     buffer: Mutex<GroupBuffer>,
 }
 
-/// Some encoded events.
+/// Encoded events that are sent together.
 #[derive(Debug)]
 struct EncodedChunk {
     /// Sequence before the first event, or before the conflated range that it is part of.
@@ -97,13 +97,13 @@ struct GroupBuffer {
     pending: VecDeque<RoutedChange>,
     /// Sequence of the newest routed change.
     ///
-    /// A change with several of the filter's facets is routed once per facet, and a reader may have
-    /// encoded it in between.
+    /// A change that matches several terms of the filter is routed once per term, and a reader may
+    /// have encoded it in between.
     newest: Sequence,
     /// Sequence below which a reader may lack changes that were dropped.
     floor: Sequence,
-    /// Set after the pending changes were dropped because no reader read for too long. Changes are
-    /// not retained until a reader joins.
+    /// Set after the pending changes were dropped because no reader read them in time. New changes
+    /// are not stored until a reader joins.
     is_dormant: bool,
     reader_count: usize,
     /// Waker of each waiting reader, by the reader's slot.
@@ -118,11 +118,11 @@ pub(super) enum GroupRead {
     Bytes(Bytes),
     /// There are no more bytes yet. The waker is registered.
     Pending,
-    /// The reader is too far behind and must replay.
+    /// The reader is too far behind and has to replay changes from a snapshot.
     Lagged,
 }
 
-/// Membership of one reader in a group. Dropping its [`super::change_router::Member`] ends it.
+/// Membership of one reader in a group. Dropping the [`super::change_router::GroupMember`] ends it.
 #[derive(Debug)]
 pub(super) struct GroupMembership {
     pub(super) position: Sequence,
@@ -188,7 +188,8 @@ impl StreamGroup {
         first
     }
 
-    /// Drops everything up to `head`, because changes were lost. Every reader has to replay.
+    /// Drops everything up to `head`, because the feed no longer has all changes. Every reader has
+    /// to replay.
     pub(super) fn discard_all(&self, head: Sequence) {
         self.buffer().discard_all(head, &self.groups_state);
     }
@@ -196,8 +197,8 @@ impl StreamGroup {
     /// Drops the pending changes if the oldest of them is before `oldest`, the start of the feed's
     /// ring. Returns true if so; the readers must then be woken.
     ///
-    /// All pending changes of all groups are therefore in the ring too, and its limit in bytes
-    /// bounds them.
+    /// The ring therefore contains all pending changes of all groups, and its limit in bytes bounds
+    /// their memory.
     pub(super) fn discard_if_behind(&self, oldest: Sequence) -> bool {
         let mut buffer = self.buffer();
         let is_behind = buffer.pending.front().is_some_and(|first| first.start() < oldest);
@@ -207,7 +208,7 @@ impl StreamGroup {
         is_behind
     }
 
-    /// Returns by how many changes the slowest reader is behind `head`.
+    /// Returns the number of changes by which the slowest reader is behind `head`.
     pub(super) fn lag(&self, head: Sequence) -> u64 {
         let buffer = self.buffer();
         let pending = buffer.pending.front().filter(|_| buffer.reader_count > 0).map(|first| first.start().0);
@@ -264,11 +265,11 @@ impl StreamGroup {
         buffer.reader_count == 0
     }
 
-    /// Returns the reader's next bytes. `newest` returns the newest snapshot; it is called only if
-    /// something has to be encoded.
+    /// Returns the reader's next bytes. `newest` supplies the newest snapshot; it is called only if
+    /// changes have to be encoded.
     pub(super) fn read(&self, membership: &mut GroupMembership, waker: &Waker, newest: impl FnOnce() -> Option<Reading>) -> GroupRead {
-        // before the lock: a change routed up to here that is not pending then does not match the
-        // filter
+        // read before the lock is taken: a change up to `routed` that is not pending under the lock
+        // does not match the filter
         let routed = self.groups_state.routed();
         let mut buffer = self.buffer();
         let mut reading = None;
@@ -284,8 +285,8 @@ impl StreamGroup {
                 self.groups_state.delivered.fetch_add(1, Ordering::Relaxed);
                 let bytes = chunk.bytes.clone();
                 buffer.drop_delivered(&self.groups_state);
-                // this reader has its bytes; if memory is short, slower ones have to replay,
-                // however few chunks the group has
+                // this reader has the chunk; if memory is short, the chunk is dropped and slower
+                // readers have to replay, even if the group has few chunks
                 while self.groups_state.retained.load(Ordering::Relaxed) > RETAINED_BYTES_MAX
                     && buffer.chunks.front().is_some_and(|one| one.to <= membership.position)
                 {
@@ -330,7 +331,7 @@ impl StreamGroup {
         }
         if let Some((from, to)) = encoded {
             let is_complete = conflated.is_none() || buffer.pending.front().is_none_or(|next| next.range != conflated);
-            // one chunk: the encoder closes it at the length that ends the loop
+            // there is exactly one chunk: the encoder closes it at the length that ends the loop
             let bytes = encoder.finish().pop().unwrap_or_default();
             let retained = self.groups_state.retained.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
             self.groups_state.retained_mark.fetch_max(retained, Ordering::Relaxed);
@@ -367,7 +368,7 @@ impl GroupBuffer {
         while !self.chunks.is_empty() {
             self.drop_oldest(groups_state);
         }
-        // with its capacity: this happens to groups whose readers read nothing
+        // a new queue also frees the capacity; this happens to groups whose readers read nothing
         self.pending = VecDeque::new();
         self.floor = self.floor.max(sequence);
         self.is_dormant = true;
@@ -375,7 +376,7 @@ impl GroupBuffer {
 
     fn register_waker(&mut self, slot: usize, waker: &Waker) {
         match &mut self.wakers[slot] {
-            Some(kept) => kept.clone_from(waker),
+            Some(registered) => registered.clone_from(waker),
             empty => *empty = Some(waker.clone()),
         }
     }

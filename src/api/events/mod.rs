@@ -1,10 +1,10 @@
 //! The change stream over HTTP: server-sent events, or the same objects as NDJSON.
 //!
 //! [`crate::handle::Subscription`] decides what a reader lacks until the reader is current. From
-//! then on its [`group`] encodes each event once for all readers with the same filter.
-//! [`change_router`] has the groups and the tick, [`event_stream`] is one stream, [`catch_up`]
-//! scans snapshots, [`encode`] writes the events, and [`conflation`] merges changes for busy
-//! readers.
+//! then on, a [`group`] encodes each event once for all readers with the same filter.
+//! [`change_router`] routes changes to the groups in ticks, [`event_stream`] is one stream,
+//! [`catch_up`] scans snapshots, [`encode`] writes the events, and [`conflation`] merges changes
+//! for busy readers.
 //!
 //! There is no queue per reader: the socket pulls the body, so a slow reader slows only itself.
 
@@ -41,11 +41,12 @@ use event_stream::EventStream;
 use group::GroupKey;
 pub(crate) use stream_metrics::StreamMetrics;
 
-/// Bounds of a scan that runs at once, not as one of the long [scans](crate::admission).
+/// Bounds of a short scan: it runs immediately and does not wait for a slice among the long
+/// [scans](crate::admission).
 ///
-/// It takes less than a millisecond at about 4 µs per change. A change of an ipcache entry has
-/// about 0.6 KB with its old value, so the bytes are enough for 100 of them, or for one service
-/// with 400 backends.
+/// A short scan takes less than a millisecond at about 4 µs per change. A change of an ipcache
+/// entry has about 0.6 KB with its old value, so the bytes are enough for 100 of them, or for one
+/// service with 400 backends.
 const SHORT: BatchLimits = BatchLimits { changes: 128, bytes: 64 << 10 };
 
 /// State shared by all streams. Cheap to clone.
@@ -122,8 +123,8 @@ pub(crate) async fn watch_events(
     Ok(response)
 }
 
-/// Returns the `Last-Event-ID` header. One that is not text cannot be a position and becomes `?`,
-/// which is malformed.
+/// Returns the `Last-Event-ID` header. A header that is not text becomes `?`, which is a malformed
+/// position.
 fn last_event_id(headers: &HeaderMap) -> Option<&str> {
     headers.get("last-event-id").map(|value| value.to_str().unwrap_or("?")).filter(|id| !id.is_empty())
 }
@@ -153,7 +154,7 @@ fn expired(_: ResetReason) -> Problem {
 
 fn check_stream_age(meta_options: MetaOptions, filter: &Filter, reading: &Reading) -> Result<(), Problem> {
     let is_selected = |kind: &Kind| filter.kinds.is_empty() || filter.kinds.contains(kind);
-    // nodes have entries in the ipcache
+    // the ipcache also contains entries derived from nodes
     let kinds = Kind::ALL.into_iter().filter(|kind| is_selected(kind) || (*kind == Kind::Node && is_selected(&Kind::Ip)));
     let clusters = reading.cluster_names().into_iter().filter(|name| filter.clusters.is_empty() || filter.clusters.contains(name));
     let pairs = clusters.flat_map(|cluster| kinds.clone().map(move |kind| (cluster.clone(), kind)));

@@ -14,8 +14,8 @@ use crate::admission::Client;
 use crate::handle::{BatchLimits, ResetReason, SCANNED_KEYS_MAX, StreamEvent};
 use crate::model::Sequence;
 
-/// Maximum bytes that wait for streams without a group, all together, at which scans may still be
-/// long.
+/// Scans may be long while at most this number of bytes waits for all streams without a group
+/// together.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// Maximum bytes of a long scan, without its last event: about 9,000 events of the benchmarks,
@@ -29,7 +29,7 @@ const SCAN_BYTES_MAX: usize = 4 << 20;
 /// usual events.
 const SHORT_SCAN_BYTES_MAX: usize = 128 << 10;
 
-/// Number of waiting bytes from which on no stream that catches up scans.
+/// Streams that catch up do not scan while at least this number of bytes waits.
 ///
 /// Scans resume when sockets accept bytes or stalled ones are closed
 /// ([`crate::server::write_timeout`]). Without this limit, large events would need more memory: 15
@@ -205,7 +205,7 @@ impl StreamMeter {
         &self.backlog
     }
 
-    /// Passes the encoded events of a scan to the stream.
+    /// Moves the encoded events of a scan to the stream.
     pub(super) fn receive(&mut self, mut scan: EncodedScan) -> Vec<Bytes> {
         let chunks = std::mem::take(&mut scan.chunks);
         self.waiting += length(&chunks);
@@ -235,7 +235,8 @@ impl ClientBacklog {
     /// Returns the limits of a scan; `None` if there is no free memory.
     ///
     /// A client can have as many bytes as are free, as with other answers (`admission/budget.rs`):
-    /// a single client gets half of all, two get a third each, and a new client always finds some.
+    /// a single client gets half of the memory, two clients get a third each, and some memory is
+    /// always left for a new client.
     pub(super) fn scan_bounds(&self) -> Option<BatchLimits> {
         let waiting = self.metrics.shared.waiting.load(Ordering::Relaxed);
         let (free, own) = (WAITING_BYTES_STOP.saturating_sub(waiting), self.client_bytes.load(Ordering::Relaxed));
@@ -243,7 +244,7 @@ impl ClientBacklog {
         (own < free).then_some(BatchLimits { changes: SCANNED_KEYS_MAX, bytes })
     }
 
-    /// Charges the encoded events of a scan, which wait from now on.
+    /// Charges the encoded events of a scan to the client. They count as waiting from now on.
     pub(super) fn charge(&self, chunks: Vec<Bytes>) -> EncodedScan {
         self.add(length(&chunks));
         EncodedScan { backlog: self.clone(), chunks }
@@ -280,7 +281,7 @@ impl Drop for ClientBacklog {
     fn drop(&mut self) {
         let mut by_client = self.metrics.by_client();
         drop(std::mem::take(&mut self.client_bytes));
-        // a stream that is opened next gets its counter from the map
+        // a new stream clones the counter from the map under this lock, so a count of 1 is final
         if by_client.get(&self.client).is_some_and(|client_bytes| Arc::strong_count(client_bytes) == 1) {
             by_client.remove(&self.client);
         }
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_client_gets_half_of_the_memory_and_a_new_client_finds_some() {
+    fn a_single_client_gets_half_of_the_memory_and_leaves_some_free() {
         let metrics = StreamMetrics::default();
         let mut streams = Vec::new();
         // each client has many streams and reads nothing

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-/// `schemas` by name; `parameters` by name or by path and name.
+/// JSON object with `schemas` by name, and `parameters` by name or by path and name.
 const EXAMPLES: &str = include_str!("examples.json");
 
 /// Adds the examples. A test requires one for each schema and parameter.

@@ -32,7 +32,7 @@ const IF_NONE_MATCH: &str = "The `ETag` of an earlier answer. If nothing has cha
 /// Example of a list as NDJSON.
 const LINES_EXAMPLE: &str = "{\"name\":\"worker-1\",\"cluster\":\"paris\"}\n{\"meta\":{\"position\":\"v1.00000000deadbeef.42\"}}\n";
 
-/// Writes wildcards as plain parameters, and completes every operation below `/v1`.
+/// Converts wildcards in paths to plain parameters, and completes every operation below `/v1`.
 pub(super) fn complete(paths: &mut Value) {
     let Value::Object(routes) = paths else { return };
     for (path, mut item) in std::mem::take(routes) {
@@ -50,7 +50,7 @@ fn complete_operation(path: &str, operation: &mut Value) {
         return;
     }
     for parameter in operation.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten() {
-        not_empty(&mut parameter["schema"]);
+        forbid_empty(&mut parameter["schema"]);
     }
     let has_body = operation.get("requestBody").is_some();
     if !has_body && is_tagged(path) {
@@ -81,7 +81,7 @@ fn complete_operation(path: &str, operation: &mut Value) {
     }
     for (status, response) in responses.iter_mut().filter(|(status, _)| status.as_str() >= "400") {
         response["content"] = json!({ "application/json": problem, "application/problem+json": problem });
-        if let Some((_, name, description)) = ERROR_HEADERS.iter().find(|(of, ..)| of == status) {
+        if let Some((_, name, description)) = ERROR_HEADERS.iter().find(|(error_status, ..)| error_status == status) {
             let schema = if *name == "Retry-After" { json!({ "type": "integer", "format": "int64" }) } else { json!({ "type": "string" }) };
             response["headers"] = json!({ *name: { "description": description, "schema": schema } });
         }
@@ -95,17 +95,17 @@ fn add_tag(operation: &mut Value) {
         answer["headers"]["ETag"] = tag["ETag"].clone();
     }
     operation["responses"]["304"] = json!({ "description": "Nothing has changed since the answer with this `ETag`.", "headers": tag });
-    let asked = json!({
+    let if_none_match = json!({
         "name": "If-None-Match", "in": "header", "description": IF_NONE_MATCH, "required": false, "schema": { "type": "string" }
     });
     match operation.get_mut("parameters").and_then(Value::as_array_mut) {
-        Some(parameters) => parameters.push(asked),
-        None => operation["parameters"] = json!([asked]),
+        Some(parameters) => parameters.push(if_none_match),
+        None => operation["parameters"] = json!([if_none_match]),
     }
 }
 
 /// Sets `minLength`: empty parameters are refused.
-fn not_empty(schema: &mut Value) {
+fn forbid_empty(schema: &mut Value) {
     let schema = if schema["type"] == "array" { &mut schema["items"] } else { schema };
     if schema["type"] == "string" {
         schema["minLength"] = json!(1);

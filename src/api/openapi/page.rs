@@ -13,7 +13,7 @@ pub(crate) const STYLE: &str = include_str!("page/style.css");
 /// Script of the filter and the `send` buttons.
 pub(crate) const SCRIPT: &str = include_str!("page/script.js");
 
-/// Methods in the order of the page.
+/// Methods in the order in which the page lists them.
 const METHODS: [&str; 2] = ["get", "post"];
 
 /// Returns the page.
@@ -30,8 +30,8 @@ fn write_page(document: &Value) -> String {
     let info = &document["info"];
     add(&mut out, format_args!("<header><h1>{}</h1>\n<p>{}</p>\n", text(&info["title"]), prose(&info["description"])));
     out.push_str(
-        "<p>As a document for programs: <a href=\"/openapi.json\">OpenAPI 3.1</a>, <a href=\"/openapi-3.0.json\">OpenAPI 3.0</a>. \
-         <a href=\"/problems\">Problems</a>. <a href=\"/\">This meshkeep</a>.</p>\n\
+        "<p>Machine-readable: <a href=\"/openapi.json\">OpenAPI 3.1</a>, <a href=\"/openapi-3.0.json\">OpenAPI 3.0</a>. \
+         <a href=\"/problems\">Problems</a>. <a href=\"/\">Start page</a>.</p>\n\
          <input id=\"filter\" type=\"search\" placeholder=\"filter\" aria-label=\"filter\"></header>\n<main>\n",
     );
     for tag in list(&document["tags"]) {
@@ -54,13 +54,16 @@ fn write_page(document: &Value) -> String {
 }
 
 fn write_operation(out: &mut String, path: &str, method: &str, operation: &Value) {
-    let (id, shown, loud) = (text(&operation["operationId"]), escaped(path), method.to_uppercase());
+    let (id, path_html, upper_method) = (text(&operation["operationId"]), escaped(path), method.to_uppercase());
     let summary = prose(&operation["summary"]);
-    add(out, format_args!("<details id=\"{id}\"><summary><b>{loud}</b> <code>{shown}</code> <span>{summary}</span></summary>\n"));
+    add(
+        out,
+        format_args!("<details id=\"{id}\"><summary><b>{upper_method}</b> <code>{path_html}</code> <span>{summary}</span></summary>\n"),
+    );
     if operation["description"].is_string() {
         add(out, format_args!("<p>{}</p>\n", prose(&operation["description"])));
     }
-    add(out, format_args!("<form data-method=\"{loud}\" data-path=\"{shown}\">\n"));
+    add(out, format_args!("<form data-method=\"{upper_method}\" data-path=\"{path_html}\">\n"));
     let parameters = list(&operation["parameters"]);
     if !parameters.is_empty() {
         out.push_str("<table><tr><th>parameter</th><th>type</th><th>value</th><th></th></tr>\n");
@@ -72,13 +75,13 @@ fn write_operation(out: &mut String, path: &str, method: &str, operation: &Value
     if let Some(schema) = content(&operation["requestBody"]) {
         add(out, format_args!("<p>body: {} <textarea name=\"body\" rows=\"4\"></textarea></p>\n", type_of(schema)));
     }
-    // a stream does not end, so it opens in a page of its own
-    let streams = operation["responses"]["200"]["content"].get("text/event-stream").is_some();
+    // a stream does not end, so it opens in a new tab
+    let is_stream = operation["responses"]["200"]["content"].get("text/event-stream").is_some();
     add(
         out,
         format_args!(
             "<button{}>send</button> <code class=\"curl\"></code>\n<pre hidden></pre>\n</form>\n",
-            if streams { " data-open" } else { "" }
+            if is_stream { " data-open" } else { "" }
         ),
     );
     out.push_str("<table><tr><th>status</th><th>answer</th><th></th></tr>\n");
@@ -90,16 +93,16 @@ fn write_operation(out: &mut String, path: &str, method: &str, operation: &Value
 }
 
 fn write_parameter(out: &mut String, parameter: &Value) {
-    let (name, place) = (text(&parameter["name"]), text(&parameter["in"]));
+    let (name, location) = (text(&parameter["name"]), text(&parameter["in"]));
     let is_required = parameter["required"] == true;
     let example = match &parameter["example"] {
         Value::Array(items) => items.first().map(plain).unwrap_or_default(),
-        one => plain(one),
+        example => plain(example),
     };
     add(
         out,
         format_args!(
-            "<tr><td><code>{name}</code>{}</td><td>{}</td><td><input name=\"{name}\" data-in=\"{place}\" placeholder=\"{example}\"></td><td>{}</td></tr>\n",
+            "<tr><td><code>{name}</code>{}</td><td>{}</td><td><input name=\"{name}\" data-in=\"{location}\" placeholder=\"{example}\"></td><td>{}</td></tr>\n",
             if is_required { " <b>*</b>" } else { "" },
             type_of(&parameter["schema"]),
             prose(&parameter["description"])
@@ -121,8 +124,8 @@ fn write_schema(out: &mut String, name: &str, schema: &Value) {
         out.push_str("<table><tr><th>member</th><th>type</th><th></th></tr>\n");
         for (member, property) in properties {
             let mark = if required.iter().any(|name| name == member) { " <b>*</b>" } else { "" };
-            let (kind, words) = (type_of(property), prose(&property["description"]));
-            add(out, format_args!("<tr><td><code>{}</code>{mark}</td><td>{kind}</td><td>{words}</td></tr>\n", escaped(member)));
+            let (kind, description) = (type_of(property), prose(&property["description"]));
+            add(out, format_args!("<tr><td><code>{}</code>{mark}</td><td>{kind}</td><td>{description}</td></tr>\n", escaped(member)));
         }
         out.push_str("</table>\n");
     }
@@ -140,7 +143,7 @@ fn write_schema(out: &mut String, name: &str, schema: &Value) {
     out.push_str("</details>\n");
 }
 
-/// Type of a schema as HTML, with links to the named schemas.
+/// Returns the type of a schema as HTML, with links to the named schemas.
 fn type_of(schema: &Value) -> String {
     if let Some(name) = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
         let name = escaped(name);
@@ -160,8 +163,8 @@ fn type_of(schema: &Value) -> String {
 }
 
 /// Returns the schema of the first media type of a request or response.
-fn content(of: &Value) -> Option<&Value> {
-    of["content"].as_object()?.values().next().map(|media| &media["schema"])
+fn content(message: &Value) -> Option<&Value> {
+    message["content"].as_object()?.values().next().map(|media| &media["schema"])
 }
 
 fn list(value: &Value) -> &[Value] {
@@ -189,7 +192,7 @@ fn prose(value: &Value) -> String {
     if parts.len().is_multiple_of(2) {
         return escaped;
     }
-    parts.iter().enumerate().map(|(at, part)| if at % 2 == 1 { format!("<code>{part}</code>") } else { (*part).to_owned() }).collect()
+    parts.iter().enumerate().map(|(index, part)| if index % 2 == 1 { format!("<code>{part}</code>") } else { (*part).to_owned() }).collect()
 }
 
 fn escaped(text: &str) -> String {

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-/// Simplifies every schema: no null, 64-bit integers, no `allOf`, nothing that generators do not
-/// support.
+/// Simplifies every schema: removes null and keywords that generators do not support, makes
+/// integers 64-bit, and merges each `allOf` into one object.
 pub(super) fn simplify(value: &mut Value, schemas: &Map<String, Value>) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(|item| simplify(item, schemas)),
@@ -23,8 +23,8 @@ pub(super) fn simplify(value: &mut Value, schemas: &Map<String, Value>) {
                 let first = types.iter().find(|one| **one != "null").cloned().unwrap_or_default();
                 object.insert("type".into(), first);
             }
-            // a choice between one schema and null is that schema, optional; several schemas remain
-            // a choice
+            // a choice between one schema and null becomes that schema, and the member is optional;
+            // a choice between several schemas remains
             let choices = object.get("oneOf").and_then(Value::as_array).into_iter().flatten();
             let choices: Vec<Value> = choices.filter(|choice| choice["type"] != "null").cloned().collect();
             if let [Value::Object(only)] = choices.as_slice() {
@@ -54,7 +54,7 @@ fn flatten(object: &mut Map<String, Value>, parts: &[Value], schemas: &Map<Strin
     object.insert("required".into(), required.into());
 }
 
-/// Removes schemas without references: their members were merged into others.
+/// Removes schemas without references, whose members `flatten` merged into other schemas.
 pub(super) fn prune(document: &mut Value, keep: &[&str]) {
     loop {
         let mut used: BTreeSet<String> = keep.iter().map(|name| (*name).to_owned()).collect();

@@ -1,10 +1,10 @@
 //! A list as NDJSON: all items without pages, one JSON object per line, and `meta` last.
 //!
-//! The lines come from one snapshot. They are made in parts of some hundred KiB, in slices between
-//! those of other requests ([`crate::admission`]), and only when the connection asks for more. A
-//! slow client slows only its own list, and a disconnect ends the list after the current slice. If
-//! the list cannot be completed, the connection is aborted, so that the client notices it; the last
-//! line is then missing too. [`ListBuilder`] makes the lines.
+//! The lines come from one snapshot. They are built in parts of a few hundred KiB. Each part is
+//! built in a slice between the slices of other requests ([`crate::admission`]), and only when the
+//! connection asks for more bytes. A slow client slows only its own list, and a disconnect ends the
+//! list after the current slice. If the list cannot be completed, the connection is aborted, so
+//! that the client notices; the last line is then missing too. [`ListBuilder`] builds the lines.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -31,7 +31,7 @@ pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(600);
 /// A list that is being sent.
 struct NdjsonList {
     scanner: Scanner,
-    /// Rest of the list; `None` after the last line.
+    /// Builder of the remaining lines; `None` after the last line.
     list: Option<ListBuilder>,
     deadline: Instant,
 }

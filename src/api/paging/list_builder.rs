@@ -1,9 +1,9 @@
-//! Lists in progress: items are added in slices until a page is full, or as NDJSON until none is
-//! left ([`super::lines`]).
+//! Lists in progress. A page gets items, slice by slice, until it is full. An NDJSON list
+//! ([`super::lines`]) gets items until none is left.
 //!
-//! A page ends at its limit, at its size in bytes, or when its scan has used its time. Each item is
-//! serialized as soon as it is found, so a page needs only the memory of its bytes. [`RowSource`]
-//! supplies the items.
+//! A page ends at its limit, at its maximum size in bytes, or when its scan has used up its time.
+//! Each item is serialized as soon as it is found, so a page needs only the memory of its bytes.
+//! [`RowSource`] supplies the items.
 
 use std::ops::ControlFlow;
 
@@ -19,7 +19,7 @@ use crate::api::render::accept::MediaType;
 use crate::dto::meta::ListMeta;
 use crate::handle::{DecodedBudgetError, Reading, ScanUsage, WorkSlice};
 
-/// Bytes of NDJSON that are made before they are sent: about 1,200 ipcache entries, a millisecond
+/// Size in bytes at which built NDJSON lines are sent: about 1,200 ipcache entries, a millisecond
 /// of work.
 ///
 /// Starting the next slice takes 30 µs (`admission/executor.rs`), a thirtieth of that. A client
@@ -55,11 +55,11 @@ struct PageTail<'a> {
 /// Result of one slice.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SliceOutcome {
-    /// There are more items. A page that ends here continues from this text.
+    /// There are more items. The next page of a page that ends here begins with this text.
     Paused(String),
     /// No item is left (`None`), or the page is full and the next one begins with this text.
     Ended(Option<String>),
-    /// There is currently no memory to decode the item at this text.
+    /// No memory is currently free to decode the item whose page start is this text.
     NoMemory(String, DecodedBudgetError),
 }
 
@@ -94,7 +94,7 @@ impl PageBuffer {
         }
         let written = if self.media_type == MediaType::Lines { self.push_line(item) } else { self.push_member(item) };
         written.unwrap_or_else(|error| {
-            // no item has a map with keys that are not texts
+            // cannot happen: no item has a map whose keys are not strings
             tracing::error!(%error, "an item of a list cannot be written");
             true
         })
@@ -169,12 +169,12 @@ impl ListBuilder {
             SliceOutcome::Ended(next) => ControlFlow::Break(Ok(next)),
             // the memory may be free once these lines are sent
             SliceOutcome::NoMemory(..) if !self.page.bytes.is_empty() => ControlFlow::Continue(()),
-            SliceOutcome::NoMemory(at, none) => ControlFlow::Break(Err(Problem::no_memory(&at, none))),
+            SliceOutcome::NoMemory(start, error) => ControlFlow::Break(Err(Problem::no_memory(&start, error))),
             SliceOutcome::Paused(_) => ControlFlow::Continue(()),
         }
     }
 
-    /// Returns the lines made so far, and removes them.
+    /// Removes the lines built so far and returns them.
     pub(crate) fn take_lines(&mut self) -> Vec<u8> {
         let mut lines = std::mem::take(&mut self.page.bytes);
         lines.shrink_to_fit();
@@ -185,8 +185,8 @@ impl ListBuilder {
     pub(crate) fn advance(&mut self, limits: ScanLimits, slice: &mut WorkSlice) -> ControlFlow<Result<Option<String>, Problem>> {
         match (self.rows)(&mut self.page, slice) {
             SliceOutcome::Ended(next) => ControlFlow::Break(Ok(next)),
-            SliceOutcome::NoMemory(at, none) if self.page.count == 0 => ControlFlow::Break(Err(Problem::no_memory(&at, none))),
-            SliceOutcome::NoMemory(at, _) => ControlFlow::Break(Ok(Some(at))),
+            SliceOutcome::NoMemory(start, error) if self.page.count == 0 => ControlFlow::Break(Err(Problem::no_memory(&start, error))),
+            SliceOutcome::NoMemory(start, _) => ControlFlow::Break(Ok(Some(start))),
             SliceOutcome::Paused(next) => {
                 self.spent += slice.usage();
                 if limits.page.is_reached(self.spent) { ControlFlow::Break(Ok(Some(next))) } else { ControlFlow::Continue(()) }

@@ -1,5 +1,6 @@
-//! Lists in pages. A page token has the position of the first page, so that a client that follows
-//! `after=` it converges exactly.
+//! Parsing of list requests and page tokens. A token contains the position of the first page. A
+//! client that has read all pages continues with the change stream after this position (`after=`),
+//! and converges to the exact state.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -112,11 +113,12 @@ impl ListRequest {
         Ok(ListMeta::new(self.reader_position().to_string(), &sources, self.meta_options))
     }
 
-    /// Returns the position of the client after this page.
+    /// Returns the position from which a client can continue after this page.
     ///
-    /// A later page may have newer state than the position of the first. If the store then lost
-    /// that state, a replay from the position could not correct it. The position therefore also has
-    /// the newest sequence that the client has seen, as inside a replay.
+    /// A later page may contain state that is newer than the position of the first page. If the
+    /// store then lost that state, a replay from the position could not correct it. The position
+    /// therefore also contains the newest sequence that the client has seen, as a position inside a
+    /// replay does.
     fn reader_position(&self) -> ReaderPosition {
         let head = self.reading.position().sequence;
         ReaderPosition { position: self.position, seen: (head > self.position.sequence).then_some(head) }

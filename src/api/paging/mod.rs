@@ -1,4 +1,4 @@
-//! Lists as answers: pages with tokens, or NDJSON, made by scans.
+//! Answers with lists: pages with tokens, or NDJSON. Scans supply the items.
 
 pub(crate) mod lines;
 pub(crate) mod list_builder;

@@ -20,18 +20,17 @@ struct OneLineFormatter;
 impl Formatter for OneLineFormatter {
     fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
         let mut rest = fragment;
-        while let Some((at, end)) = next_end(rest) {
-            writer.write_all(&rest.as_bytes()[..at])?;
+        while let Some((index, end)) = next_end(rest) {
+            writer.write_all(&rest.as_bytes()[..index])?;
             write!(writer, "\\u{:04x}", u32::from(end))?;
-            rest = &rest[at + end.len_utf8()..];
+            rest = &rest[index + end.len_utf8()..];
         }
         writer.write_all(rest.as_bytes())
     }
 }
 
 fn next_end(text: &str) -> Option<(usize, char)> {
-    // nearly every text is short ASCII, and checking for that is much faster than decoding
-    // characters
+    // nearly every text is short ASCII, and this check is much faster than decoding characters
     if text.bytes().fold(0, |all, byte| all | byte).is_ascii() {
         return None;
     }
@@ -52,7 +51,7 @@ mod tests {
     use crate::api::paging::one_line::append_line;
 
     #[test]
-    fn a_line_has_no_line_end_inside() {
+    fn a_json_line_contains_no_line_ends() {
         let text = "a\u{2028}b\u{2029}\u{85}ü\u{2028}\n\r\u{b}\u{c}\u{1c}\u{1d}\u{1e}\"\\";
         let mut bytes = Vec::new();
         append_line(&mut bytes, &[(text, 1)]).unwrap();

@@ -82,8 +82,8 @@ impl PageStarts {
 
 impl StoredTexts {
     fn remove(&mut self, hash: &str) {
-        if let Some(at) = self.texts.iter().position(|(known, _)| known == hash)
-            && let Some((_, text)) = self.texts.remove(at)
+        if let Some(index) = self.texts.iter().position(|(known, _)| known == hash)
+            && let Some((_, text)) = self.texts.remove(index)
         {
             self.bytes -= text.len();
         }
@@ -114,7 +114,7 @@ mod tests {
         let text = |letter: &str, length: usize| letter.repeat(length);
         let [a, b, c] = ["a", "b", "c"].map(|letter| starts.shorten(&text(letter, 300)));
         assert_eq!((starts.expand(&a), starts.expand(&b).is_some(), starts.expand(&c).is_some()), (None, true, true));
-        // used again, it is the newest
+        // b is used again, so it is now the newest
         starts.shorten(&text("b", 300));
         let d = starts.shorten(&text("d", 600));
         assert_eq!((starts.expand(&c), starts.expand(&b).is_some(), starts.expand(&d).is_some()), (None, true, true));

@@ -1,5 +1,5 @@
-//! Entry points for handlers: a page, or NDJSON ([`super::lines`]), made by
-//! [`super::list_builder`].
+//! Functions with which handlers answer list requests: with a page, or with NDJSON
+//! ([`super::lines`]). [`super::list_builder`] builds both.
 
 use std::ops::ControlFlow;
 
@@ -21,8 +21,8 @@ use crate::api::render::accept::MediaType;
 use crate::handle::{Handle, Reading, ScanEnd};
 use crate::model::{Kind, Record};
 
-/// Answers with a page of a list of the newest snapshot. `begin` supplies the list in the first
-/// slice.
+/// Answers with a page of a list over the newest snapshot. `begin` starts the list and is called in
+/// the first slice.
 pub(crate) async fn respond_with_page<Q, B>(handle: &Handle, scanner: Scanner, query: Parameters<Q>, begin: B) -> Result<Response, Problem>
 where
     Q: ListQuery + Send + 'static,
@@ -32,7 +32,8 @@ where
     respond_with_page_of(handle.reading().await?, None, scanner, query, begin).await
 }
 
-/// Answers with a page of a list of the given snapshot. `complete` is passed on to the page.
+/// Answers with a page of a list over the given snapshot. The page has `complete` as a member if it
+/// is set.
 pub(crate) async fn respond_with_page_of<Q, B>(
     reading: Reading,
     complete: Option<bool>,
@@ -110,7 +111,7 @@ pub(crate) fn into_outcome<K: ToString>(scanned: ScanEnd<K>, start: &mut Option<
     match scanned {
         ScanEnd::Complete => SliceOutcome::Ended(None),
         ScanEnd::PageFull(key) => SliceOutcome::Ended(Some(continue_at(key))),
-        ScanEnd::OverBudget(key, none) => SliceOutcome::NoMemory(continue_at(key), none),
+        ScanEnd::OverBudget(key, error) => SliceOutcome::NoMemory(continue_at(key), error),
         ScanEnd::Paused(key) => SliceOutcome::Paused(continue_at(key)),
     }
 }

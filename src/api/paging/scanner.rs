@@ -1,5 +1,5 @@
-//! Extractor that admits requests to the long scans, and the problem for a refused one
-//! (`admission`).
+//! Extractor that admits a request to the long scans (`admission`), and the problem for a refused
+//! request.
 
 use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
@@ -20,15 +20,15 @@ where
 }
 
 impl From<ScanLimitError> for Problem {
-    fn from(none: ScanLimitError) -> Self {
-        Self::new(ProblemCode::TooBusy, none.to_string())
+    fn from(error: ScanLimitError) -> Self {
+        Self::new(ProblemCode::TooBusy, error.to_string())
     }
 }
 
 /// Waits for the memory of the largest page.
 ///
 /// # Errors
-/// Returns [`Code::TooBusy`] if no memory became free in time.
+/// Returns [`ProblemCode::TooBusy`] if no memory became free in time.
 pub(crate) async fn acquire_page_memory(scanner: &Scanner) -> Result<MemoryPermit, Problem> {
     scanner.acquire_memory(PAGE_BYTES_MAX).await.ok_or_else(|| {
         Problem::new(

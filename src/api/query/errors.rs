@@ -1,6 +1,6 @@
 //! Explanations of wrong query parameters: the given value, the valid ones, and an example.
 //!
-//! It runs only after the parameters could not be parsed. The valid values come from the
+//! This code runs only if the parameters cannot be parsed. The valid values come from the
 //! parameters' struct, by way of its OpenAPI description. Parameters with their own syntax
 //! (addresses, selectors) explain their errors themselves.
 
@@ -30,7 +30,7 @@ impl ParameterInfo {
         let schema = &description["schema"];
         let value = match &schema["type"] {
             Value::Array(types) => types.iter().find_map(Value::as_str).unwrap_or_default().to_owned(),
-            one => one.as_str().unwrap_or_default().to_owned(),
+            name => name.as_str().unwrap_or_default().to_owned(),
         };
         let largest = if schema["format"] == "int64" { u64::MAX } else { u32::MAX.into() };
         Self {
@@ -42,7 +42,7 @@ impl ParameterInfo {
         }
     }
 
-    /// Returns why a value cannot be of the parameter's type; `None` if it can.
+    /// Returns the reason why a value does not have the parameter's type; `None` if it has it.
     fn type_error(&self, value: &str) -> Option<String> {
         let example = example(&self.name);
         match self.value.as_str() {
@@ -59,19 +59,19 @@ impl ParameterInfo {
     }
 }
 
-/// Returns the first problem of parameters that could not be parsed as `T`.
+/// Returns the first error in parameters that could not be parsed as `T`.
 pub(super) fn explain_error<T: IntoParams>(pairs: &[(String, String)]) -> Problem {
     let known: Vec<ParameterInfo> = T::into_params(|| None).iter().map(ParameterInfo::from_openapi).collect();
-    for (place, (name, value)) in pairs.iter().enumerate() {
-        let Some(one) = known.iter().find(|one| one.name == *name) else { return unknown_parameter(name, &known) };
-        if let Some(error) = one.type_error(value) {
+    for (index, (name, value)) in pairs.iter().enumerate() {
+        let Some(parameter) = known.iter().find(|parameter| parameter.name == *name) else { return unknown_parameter(name, &known) };
+        if let Some(error) = parameter.type_error(value) {
             return Problem::bad_parameter(name, error);
         }
-        if !one.is_list && pairs[..place].iter().any(|(earlier, _)| earlier == name) {
+        if !parameter.is_list && pairs[..index].iter().any(|(earlier, _)| earlier == name) {
             return Problem::bad_parameter(name, "is repeated: use it once");
         }
     }
-    let missing = known.iter().find(|one| one.is_required && !pairs.iter().any(|(name, _)| *name == one.name));
+    let missing = known.iter().find(|parameter| parameter.is_required && !pairs.iter().any(|(name, _)| *name == parameter.name));
     match missing {
         Some(ParameterInfo { name, .. }) => Problem::bad_parameter(name, format!("is missing: add it, such as {name}={}", example(name))),
         None => Problem::new(ProblemCode::BadParameter, "the parameters cannot be parsed: /openapi.json lists the parameters of each path"),
@@ -79,11 +79,13 @@ pub(super) fn explain_error<T: IntoParams>(pairs: &[(String, String)]) -> Proble
 }
 
 fn unknown_parameter(name: &str, known: &[ParameterInfo]) -> Problem {
-    let names: Vec<&str> = known.iter().map(|one| one.name.as_str()).collect();
-    let takes = format!("this path has {}", join_names(&names));
+    let names: Vec<&str> = known.iter().map(|parameter| parameter.name.as_str()).collect();
+    let available = format!("this path has {}", join_names(&names));
     match suggest_word(name, names.iter().copied()) {
-        Some(meant) => Problem::bad_parameter(name, format!("is not a parameter of this path, did you mean {meant}? {takes}")),
-        None => Problem::bad_parameter(name, format!("is not a parameter of this path: {takes}")),
+        Some(suggestion) => {
+            Problem::bad_parameter(name, format!("is not a parameter of this path, did you mean {suggestion}? {available}"))
+        }
+        None => Problem::bad_parameter(name, format!("is not a parameter of this path: {available}")),
     }
 }
 

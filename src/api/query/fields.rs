@@ -14,7 +14,7 @@ use crate::api::openapi;
 use crate::api::problem::Problem;
 use crate::model::suggest_word;
 
-/// Member that says why an item has no content.
+/// Member with the reason why an item has no content.
 const TOO_LARGE: &str = "tooLarge";
 
 /// Members that an item can have.
@@ -41,7 +41,7 @@ struct FieldSelection {
 pub(crate) struct Fields(Arc<FieldSelection>);
 
 impl MemberSchema {
-    /// Returns the shape of a schema in the document.
+    /// Converts a schema of the OpenAPI document.
     fn from_schema(schema: &Value, document: &Value) -> Self {
         if let Some(path) = schema["$ref"].as_str() {
             return Self::from_schema(document.pointer(path.trim_start_matches('#')).unwrap_or(&Value::Null), document);
@@ -58,7 +58,7 @@ impl MemberSchema {
         }
     }
 
-    /// Returns the shape of the items of a path's list; `None` if the path has no list.
+    /// Returns the schema of the items of a path's list; `None` if the path has no list.
     fn for_items_of(path: &str) -> Option<&'static Self> {
         static SHAPES: OnceLock<HashMap<String, MemberSchema>> = OnceLock::new();
         let shapes = SHAPES.get_or_init(|| {
@@ -76,10 +76,10 @@ impl MemberSchema {
 }
 
 impl FieldSelection {
-    /// Selects a member by its path of names.
+    /// Selects a member by its path, names separated by dots.
     fn add_path(&mut self, path: &str, shape: &MemberSchema) -> Result<(), Problem> {
         let (name, rest, below) = match shape {
-            // the rest is one key: it may contain dots
+            // the rest of the path is one key, which may contain dots
             MemberSchema::Open => (path, None, &MemberSchema::Plain),
             MemberSchema::Plain => {
                 return Err(Problem::bad_parameter("fields", format!("the field has no member {path:?}")));
@@ -103,12 +103,12 @@ impl FieldSelection {
 
 fn unknown_field(name: &str, members: &BTreeMap<String, MemberSchema>) -> Problem {
     let names: Vec<&str> = members.keys().map(String::as_str).collect();
-    let there_are = join_names(&names);
-    let trouble = match suggest_word(name, names.iter().copied()) {
-        Some(meant) => format!("these items have no field {name:?}, did you mean {meant}? They have {there_are}"),
-        None => format!("these items have no field {name:?}: they have {there_are}"),
+    let available = join_names(&names);
+    let reason = match suggest_word(name, names.iter().copied()) {
+        Some(suggestion) => format!("these items have no field {name:?}, did you mean {suggestion}? They have {available}"),
+        None => format!("these items have no field {name:?}: they have {available}"),
     };
-    Problem::bad_parameter("fields", trouble)
+    Problem::bad_parameter("fields", reason)
 }
 
 impl Fields {
@@ -120,7 +120,7 @@ impl Fields {
         let shape = MemberSchema::for_items_of(path).ok_or_else(|| Problem::internal(format!("{path} has no list in the document")))?;
         let mut selection = FieldSelection::default();
         text.split(',').try_for_each(|path| selection.add_path(path.trim(), shape))?;
-        // an item without its content must not look like an empty one
+        // an item whose content was left out must not look like an empty item
         if matches!(shape, MemberSchema::Members(members) if members.contains_key(TOO_LARGE)) {
             selection.add_path(TOO_LARGE, shape)?;
         }
@@ -145,7 +145,7 @@ impl ItemFilter<'_> {
         self.item.get(self.index).copied().unwrap_or_default()
     }
 
-    /// Appends the value at the current position, as far as it is selected.
+    /// Appends the selected parts of the value at the current position.
     fn copy_value(&mut self, selection: &FieldSelection, output: &mut Vec<u8>) {
         let before = self.index;
         match self.current_byte() {

@@ -1,4 +1,5 @@
-//! Filters of lists and streams. A list has some of them as parameters, and the change stream all.
+//! Filters of lists and streams. A list accepts some of them as parameters, the change stream
+//! accepts all of them.
 
 use std::net::IpAddr;
 
@@ -26,8 +27,8 @@ pub(super) struct Filters {
 }
 
 impl Filters {
-    /// Parses the filters. A list passes its `reading`, which has the addresses of a node's name. A
-    /// stream has none, because it filters each object by itself.
+    /// Parses the filters. A list passes its `reading`, in which the addresses of a node are looked
+    /// up by its name. A stream has no `reading`, because it filters each object separately.
     pub(super) fn parse(self, reading: Option<&Reading>) -> Result<Filter, Problem> {
         Ok(Filter {
             kinds: self.kind.into_iter().map(parse_kind).collect::<Result<_, _>>()?,
@@ -46,7 +47,8 @@ impl Filters {
     }
 }
 
-/// Returns the addresses of a host, given by one of them or, with a `reading`, by its node's name.
+/// Returns the addresses of a host. `node` is one of its addresses or, if there is a `reading`, the
+/// name of its node.
 fn parse_hosts(node: String, reading: Option<&Reading>) -> Result<Vec<(Option<ClusterName>, IpAddr)>, Problem> {
     let node_name = "is not a host address: a stream cannot follow a node's name, use one of its addresses";
     match (node.parse::<IpAddr>(), reading) {
@@ -56,8 +58,8 @@ fn parse_hosts(node: String, reading: Option<&Reading>) -> Result<Vec<(Option<Cl
     }
 }
 
-/// Checks a name that objects are compared with. Refuses a pattern, because it would match no
-/// object.
+/// Checks a name that is compared with the names of objects. Refuses a pattern, because no name
+/// would be equal to it.
 fn parse_exact_name(parameter: &str, text: String) -> Result<String, Problem> {
     check_exact_name(&text).map(|()| text).map_err(|error| Problem::bad_parameter(parameter, error))
 }

@@ -1,8 +1,9 @@
-//! Query parameters. They are parsed strictly, so that a typing error never widens an answer
-//! silently.
+//! Query parameters. They are parsed strictly, so that a typo in a filter never silently returns
+//! more than the client asked for.
 //!
-//! Each route has one struct, which is both what is parsed and what the OpenAPI document describes.
-//! Unknown parameters, empty values and repeated single parameters are refused by name.
+//! Each route has one struct. It defines both the parameters that are parsed and their description
+//! in the OpenAPI document. Unknown parameters, empty values and repeated single parameters are
+//! refused by name.
 
 mod errors;
 pub(crate) mod fields;
@@ -29,8 +30,8 @@ use filters::Filters;
 pub(crate) use filters::{parse_clusters, parse_network};
 pub(crate) use stream::{ChangesQuery, EventsQuery, StreamQuery};
 
-/// Parameters that do not change the content of a list or stream, only its pages, its form or its
-/// start.
+/// Parameters that do not change the content of a list or stream, but only its pages, its format or
+/// its start.
 const NOT_IN_FINGERPRINT: [&str; 10] =
     ["limit", "fields", "maxAge", "neverRead", "meta", "pageToken", "after", "snapshot", "onExpired", "waitSeconds"];
 
@@ -40,7 +41,7 @@ pub(crate) struct Parameters<T> {
     pub(crate) values: T,
     /// Hash of the path and filters: equal for all pages of one list, different for any other list.
     pub(crate) fingerprint: String,
-    /// Negotiated form of the answer.
+    /// Negotiated media type of the answer.
     pub(crate) media_type: MediaType,
     /// Selected members of each item; `None` for all.
     pub(crate) fields: Option<Fields>,

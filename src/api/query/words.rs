@@ -1,4 +1,4 @@
-//! Lists of words for messages.
+//! Joins lists of words for messages.
 
 /// Joins words with commas and a final "and".
 pub(crate) fn join_names(names: &[&str]) -> String {

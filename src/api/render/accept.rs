@@ -113,8 +113,8 @@ fn parse_quality(text: &str) -> u16 {
     thousandths
 }
 
-/// Returns the accepted form of the highest quality. Among equals, it is the one that the request
-/// names first, then the default.
+/// Returns the accepted form of the highest quality. Among forms of equal quality, the form that
+/// the request names first is returned, then the default.
 fn select_media_type(headers: &HeaderMap, offered: &[MediaType]) -> Option<MediaType> {
     let texts = headers.get_all(ACCEPT).iter().map(|value| value.to_str().unwrap_or("?"));
     let ranges: Vec<MediaRange<'_>> =
@@ -128,7 +128,7 @@ fn select_media_type(headers: &HeaderMap, offered: &[MediaType]) -> Option<Media
             .iter()
             .enumerate()
             .filter_map(|(position, range)| Some((range.specificity_for(media_type.as_str())?, position, range.quality)));
-        // the most specific range decides, and among equals the first
+        // the most specific range decides; among equally specific ranges, the first
         let Some((_, position, quality)) = matching.max_by_key(|(exact, position, _)| (*exact, std::cmp::Reverse(*position))) else {
             continue;
         };
@@ -153,9 +153,9 @@ fn not_acceptable(offered: &[MediaType]) -> Problem {
 
 /// Middleware that adds the selected form to the request, or answers 406.
 pub(crate) async fn negotiate(mut request: Request, next: Next) -> Response {
-    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     let path = request.uri().path();
-    let offered = if reads || (*request.method() == Method::POST && path == BATCH_PATH) { media_types_of(path) } else { &[] };
+    let offered = if is_read || (*request.method() == Method::POST && path == BATCH_PATH) { media_types_of(path) } else { &[] };
     if offered.is_empty() {
         return next.run(request).await;
     }

@@ -3,14 +3,15 @@
 //!
 //! If an answer depends only on the mirror's data of some kinds and clusters, its tag is made of a
 //! counter that grows with their changes ([`Reading::content_version`]). The counter is read before
-//! the answer is made: `304` needs no lookup, and an answer that is newer than its tag is at worst
-//! sent once more. Answers about connections, times or findings are tagged by their content, and so
-//! are documents.
+//! the answer is computed. `304` therefore needs no lookup, and an answer that is newer than its
+//! tag is at worst sent once more. Answers about connections, times or findings are tagged by their
+//! content, and so are documents.
 //!
 //! Tags are weak: they do not cover the age of an answer (`ageSeconds`, `position`, revisions of
-//! sources). `304` therefore means that the client's copy is what it would get, not that it is
-//! recent; `maxAge` is checked first. There are no tags for streams, `/metrics` and probes, which
-//! are about the current moment, nor for NDJSON whose tag would depend on its content.
+//! sources). `304` therefore means that the content of the client's copy is current, but not that
+//! the data is recent; `maxAge` is checked first. There are no tags for streams, `/metrics` and
+//! probes, which are about the current moment, nor for NDJSON whose tag would depend on its
+//! content.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -109,7 +110,7 @@ fn set_cache_headers(headers: &mut HeaderMap, tag: Option<&str>) {
     }
 }
 
-/// Middleware that tags answers, and replaces those that the client has by `304`.
+/// Middleware that tags answers, and sends `304` instead of an answer that the client already has.
 pub(crate) async fn tag_response(
     State((handle, scans)): State<(Handle, ScanExecutor)>,
     request: Request,
@@ -121,7 +122,7 @@ pub(crate) async fn tag_response(
     let client = request.extensions().get().copied().unwrap_or(Client::Local);
     let basis = if is_read { TagBasis::for_path(uri.path()) } else { TagBasis::None };
     let query = uri.query().unwrap_or_default();
-    // before the answer is made, which then has at least this state
+    // read before the answer is computed, so the answer is at least as new as this counter
     let reading = handle.try_reading();
     let counter_tag = reading.and_then(|reading| {
         let change_count = basis.change_count(query, &reading)?;
@@ -159,8 +160,8 @@ pub(crate) async fn tag_response(
     Ok(response)
 }
 
-/// Reads the body of an answer that is already in memory. No bytes are copied, and its size is
-/// bounded by the handler that made it.
+/// Collects the body of an answer that is already in memory. No bytes are copied, and the handler
+/// bounds the size of the body.
 async fn collect_body(response: Response) -> Result<(axum::http::response::Parts, Bytes), Problem> {
     let (parts, body) = response.into_parts();
     let bytes = to_bytes(body, usize::MAX).await.map_err(|error| Problem::internal(format!("an answer cannot be read: {error}")))?;

@@ -11,13 +11,13 @@ use super::accept::prefers_page;
 use super::problem_pages;
 use crate::api::problem::{Problem, ProblemCode};
 
-/// Middleware that writes the problem of a response as its body.
+/// Middleware that writes the problem of a response into the body.
 ///
-/// A browser without a token gets a page that explains it, because a browser does not send a
-/// token.
+/// A browser gets 401 with an HTML page about the token, because a browser cannot send a token
+/// itself.
 pub(crate) async fn render(request: Request, next: Next) -> Response {
     let is_head = *request.method() == Method::HEAD;
-    let is_for_person = prefers_page(request.headers());
+    let accepts_html = prefers_page(request.headers());
     let path = request.uri().path().to_owned();
     let mut response = next.run(request).await;
     let Some(problem) = response.extensions_mut().remove::<Problem>() else { return response };
@@ -33,7 +33,7 @@ pub(crate) async fn render(request: Request, next: Next) -> Response {
         parts.headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         parts.headers.insert(VARY, HeaderValue::from_static("Accept"));
     }
-    let body = if code == ProblemCode::Unauthorized && is_for_person {
+    let body = if code == ProblemCode::Unauthorized && accepts_html {
         parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
         parts.headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'"));
         problem_pages::token_page().into_bytes()

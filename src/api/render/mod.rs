@@ -1,4 +1,4 @@
-//! Form of an answer: content negotiation, entity tags, and errors as documents or pages.
+//! Presentation of answers: content negotiation, entity tags, and errors as documents or pages.
 
 pub(crate) mod accept;
 pub(crate) mod conditional;

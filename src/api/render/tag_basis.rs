@@ -1,9 +1,9 @@
-//! Basis of an answer's entity tag, by its path.
+//! Inputs of an answer's entity tag, chosen by the path of the request.
 
 use crate::handle::Reading;
 use crate::model::{ClusterName, Kind};
 
-/// Basis of a tag.
+/// Input from which the tag of an answer is computed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TagBasis<'a> {
     /// These kinds, of the clusters in the query, or of all clusters.
@@ -46,7 +46,7 @@ impl<'a> TagBasis<'a> {
         match self {
             Self::Listed(kinds) => Some(reading.content_version(&named_clusters(query), kinds)),
             Self::Cluster(cluster, kinds) => {
-                // an invalid name is answered without a lookup
+                // an invalid name gets 404, which has no tag, so any counter will do
                 let named: Vec<ClusterName> = ClusterName::parse(cluster).into_iter().collect();
                 Some(reading.content_version(&named, kinds))
             }

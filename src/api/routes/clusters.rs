@@ -94,7 +94,7 @@ pub(crate) async fn get_cluster(
     let sources = sources(&cluster);
     meta_options.check(&sources)?;
     // the cluster as a whole; a revision belongs to one kind only
-    let origin = Origin::of_all(sources.iter().map(|source| source.origin));
+    let origin = Origin::combine(sources.iter().map(|source| source.origin));
     let whole = sources.first().zip(origin).map(|(source, origin)| SourceMeta { revision: None, origin, ..source.clone() });
     let position = reading.position();
     let meta = whole.map_or_else(

@@ -121,11 +121,11 @@ pub(crate) async fn list_rejected(
     .await
 }
 
-/// Prefix of the token of a page that begins with a rejected value that is not an entry.
+/// Prefix of the page start of a rejected value that is not stored as an entry.
 const SOURCE_TOKEN: &str = "source/";
 
-/// Returns the rejected values of the sources that are not entries, by page start, from the page's
-/// start on.
+/// Returns the rejected values that are not stored as entries, by page start. Values before the
+/// start of this page are left out.
 fn rejected_by_sources(listing: &ListRequest) -> BTreeMap<String, Rejected> {
     let start = match listing.start_text() {
         None => "",

@@ -99,10 +99,10 @@ pub(crate) async fn get_endpoint_slice(
     // in a slice, because the source decides how large the object is
     respond_with_object(&scanner, move || {
         let record = reading.record(&key);
-        let _room = record
+        let _memory = record
             .map(|record| reading.reserve_memory_for(&record))
             .transpose()
-            .map_err(|none| Problem::no_memory(&key.to_string(), none))?;
+            .map_err(|error| Problem::no_memory(&key.to_string(), error))?;
         let found = find_object(&reading, &key, meta_options, EndpointSlice::from_record);
         let detail =
             || format!("cluster {cluster} has no endpoint slice {namespace}/{name}: /v1/endpoint-slices lists all endpoint slices");

@@ -68,8 +68,8 @@ fn process(text: &mut MetricsText, state: &ApiState, loaded: bool) {
     text.gauge("meshkeep_loaded", "1 after the whole store was loaded into memory.").sample(&[], u8::from(loaded));
     let scans = &state.scans;
     text.gauge("meshkeep_scans", "Long requests in progress.").sample(&[], scans.admitted_count());
-    text.counter("meshkeep_scan_seconds_total", "Processor time of long requests.").sample(&[], scans.spent().time.as_secs_f64());
-    text.counter("meshkeep_scan_rows_total", "Rows that long requests scanned.").sample(&[], scans.spent().rows);
+    text.counter("meshkeep_scan_seconds_total", "Processor time of long requests.").sample(&[], scans.total_usage().time.as_secs_f64());
+    text.counter("meshkeep_scan_rows_total", "Rows that long requests scanned.").sample(&[], scans.total_usage().rows);
     let help = "Log lines that could not be written, or waited too long.";
     text.counter("meshkeep_log_lines_lost_total", help).sample(&[], handle.lost_lines());
     let mut marks = text.gauge("meshkeep_queue_high_water_mark", "Largest fill level of each queue.");
@@ -128,7 +128,7 @@ fn store(text: &mut MetricsText, handle: &Handle) {
     for one in StoreState::ALL {
         state.sample(&[("state", one.api_name())], u8::from(one == now));
     }
-    let report = handle.store();
+    let report = handle.store_report();
     text.gauge("meshkeep_store_losses", "Number of losses of the store found at the start; /v1/status describes them.")
         .sample(&[], report.losses.len());
     text.gauge("meshkeep_store_restored_entries", "Entries restored at the start.").sample(&[], report.restored_count);

@@ -25,22 +25,23 @@ fn cluster_in_path(name: &str) -> Result<ClusterName, Problem> {
     ClusterName::parse(name).map_err(|error| Problem::new(ProblemCode::NotFound, error.to_string()))
 }
 
-/// Returns the problem for a path that cannot be parsed. All parameters are texts, so an escape is
-/// not UTF-8.
+/// Returns the problem for a path that cannot be parsed. All parameters are strings, so the only
+/// possible cause is an escape that is not UTF-8.
 fn bad_path(_: &axum::extract::rejection::PathRejection) -> Problem {
     Problem::new(ProblemCode::BadRequest, "the path has an escape that is not UTF-8: write %C3%A9 for é, and %2F for a slash in a name")
 }
 
 /// Returns the object of one key and its source.
 ///
-/// Returns `None` without the key, and a problem if the data is older than the request allows.
+/// Returns `None` if the mirror does not have the key, and a problem if the data is older than the
+/// request allows.
 fn find_object<T>(
     reading: &Reading,
     key: &EntryKey,
     meta_options: MetaOptions,
-    of: impl Fn(&Record) -> Option<T>,
+    convert: impl Fn(&Record) -> Option<T>,
 ) -> Option<Result<(T, ItemMeta), Problem>> {
     let record = reading.record(key)?;
-    let found = of(&record)?;
-    Some(ItemMeta::from_record(reading, &record, meta_options).map(|meta| (found, meta)))
+    let object = convert(&record)?;
+    Some(ItemMeta::from_record(reading, &record, meta_options).map(|meta| (object, meta)))
 }

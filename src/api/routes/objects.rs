@@ -149,7 +149,7 @@ pub(crate) async fn get_identity(
         let missing = || {
             Problem::new(
                 ProblemCode::NotFound,
-                format!("no cluster has an identity {id}{}: /v1/identities lists all identities", owner(&reading, id)),
+                format!("no cluster has an identity {id}{}: /v1/identities lists all identities", describe_owner(&reading, id)),
             )
         };
         let meta = ItemMeta::without_source(reading.position(), &[], meta_options);
@@ -175,14 +175,14 @@ pub(crate) async fn list_identity_ips(
 ) -> Result<Response, Problem> {
     let id = identity_in_path(path)?;
     respond_with_page(&state.handle, scanner, query, move |listing, _| {
-        let named = listing.with_filter(Filter { identity: Some(id), ..listing.filter.clone() });
-        Ok((named.meta(&[Kind::Ip, Kind::Node])?, record_rows(&named, Kind::Ip, IpcacheEntry::from_record)?))
+        let filtered = listing.with_filter(Filter { identity: Some(id), ..listing.filter.clone() });
+        Ok((filtered.meta(&[Kind::Ip, Kind::Node])?, record_rows(&filtered, Kind::Ip, IpcacheEntry::from_record)?))
     })
     .await
 }
 
-/// Describes which cluster would have the number of an identity that no cluster announces.
-fn owner(reading: &Reading, id: u32) -> String {
+/// Describes the owner of the range of an identity number that no cluster announces.
+fn describe_owner(reading: &Reading, id: u32) -> String {
     match (IdentityScope::of(id), reading.owner_of_identity(id)) {
         (IdentityScope::Global, Some((owner, Some(cluster)))) => format!(", a number in the range of cluster {cluster} (id {owner})"),
         (IdentityScope::Global, Some((owner, None))) => {

@@ -13,7 +13,7 @@ use crate::page;
 const LINKS: &str = include_str!("index.html");
 
 /// `Cache-Control` of a file whose path changes with its content: browsers load it only once.
-const FOR_GOOD: &str = "public, max-age=31536000, immutable";
+const CACHE_FOREVER: &str = "public, max-age=31536000, immutable";
 
 /// Serves the page, or the list of links.
 pub(crate) async fn index(headers: HeaderMap) -> Response {
@@ -43,6 +43,6 @@ pub(crate) async fn asset(Path(path): Path<String>) -> Result<Response, Problem>
     let Some(asset) = page::asset(&path) else {
         return Err(Problem::new(ProblemCode::NotFound, "the page has no such file in this version: reload the page"));
     };
-    let headers = [(CONTENT_TYPE, asset.media_type()), (CACHE_CONTROL, FOR_GOOD), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    let headers = [(CONTENT_TYPE, asset.media_type()), (CACHE_CONTROL, CACHE_FOREVER), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
     Ok((headers, asset.text).into_response())
 }

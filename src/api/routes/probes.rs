@@ -5,7 +5,7 @@
 //! may read everything get them. An anonymous client always gets only `ok` or `not ok`.
 //!
 //! Unknown parameters are ignored, as in Kubernetes' own probes: a prober may send the same query
-//! to many components, and must not find one of them failing because of it.
+//! to many components, and none of them may fail because of it.
 
 use std::collections::BTreeSet;
 
@@ -152,7 +152,7 @@ fn store_check(handle: &Handle) -> ProbeCheck {
     let (state, error) = store_state(handle);
     let failure = match state {
         StoreState::Healthy | StoreState::Loading => None,
-        StoreState::Lost => Some(format!("the store has lost data: {}", handle.store().losses.join("; "))),
+        StoreState::Lost => Some(format!("the store has lost data: {}", handle.store_report().losses.join("; "))),
         StoreState::Failing | StoreState::Stopped => {
             Some(format!("{state}, new changes are only in memory or in the log: {}", error.unwrap_or_default()))
         }

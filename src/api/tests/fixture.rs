@@ -45,9 +45,9 @@ pub(in crate::api) struct ApiFixture {
     pub(in crate::api) router: Router,
     pub(in crate::api) scans: ScanExecutor,
     commands: CommandSender,
-    keeper: JoinSet<()>,
+    tasks: JoinSet<()>,
     loaded: watch::Sender<Option<SnapshotReceiver>>,
-    board: watch::Sender<ClusterStatuses>,
+    statuses: watch::Sender<ClusterStatuses>,
     pub(in crate::api) directory: watch::Sender<DirectoryState>,
     pub(in crate::api) persistence: watch::Sender<PersistState>,
 }
@@ -92,7 +92,7 @@ impl ApiFixture {
         Self::build(view, own_cluster, paris_status(), EPOCH)
     }
 
-    /// Builds a meshkeep with the usual mesh, whose start has this epoch.
+    /// Builds a meshkeep with the usual mesh and this epoch.
     pub(in crate::api) fn of_start(epoch: Epoch) -> Self {
         Self::build(mesh(), None, paris_status(), epoch)
     }
@@ -109,22 +109,22 @@ impl ApiFixture {
         let feed = Feed::starting_at(view.sequence(), retention);
         let reserved = Sequence(1 << 40);
         let (publisher, subscriber) =
-            snapshot_channel(MirrorSnapshot { view: view.clone(), feed: feed.clone(), epoch, earlier: Arc::default() });
+            snapshot_channel(MirrorSnapshot { view: view.clone(), feed: feed.clone(), epoch, earlier_runs: Arc::default() });
         let (persister, _) = persister(DiscardingStore, watch::channel(PersistState::Healthy).0);
-        let committer = Committer::new(MirrorSnapshot { view, feed, epoch, earlier: Arc::default() }, publisher, persister, reserved);
+        let committer = Committer::new(MirrorSnapshot { view, feed, epoch, earlier_runs: Arc::default() }, publisher, persister, reserved);
         let (commands, receiver) = command_queue();
         std::thread::spawn(move || committer.run(receiver));
-        let door = FindingSender::default();
-        door.connect(commands.downgrade());
+        let finding_sender = FindingSender::default();
+        finding_sender.connect(commands.downgrade());
         let (loaded, loaded_receiver) = watch::channel(Some(subscriber));
         let status = watch::channel(status).1;
-        let (board, board_receiver) = watch::channel(Arc::new(BTreeMap::from([(cluster("paris"), status)])));
+        let (statuses, statuses_receiver) = watch::channel(Arc::new(BTreeMap::from([(cluster("paris"), status)])));
         let (directory, directory_receiver) = watch::channel(DirectoryState { readable: true, ..DirectoryState::default() });
         let (persistence, persistence_receiver) = watch::channel(PersistState::Healthy);
         let handle = Handle::new(ProcessState {
             started: Instant::now(),
             loaded: loaded_receiver,
-            clusters: board_receiver,
+            clusters: statuses_receiver,
             directory: directory_receiver,
             own_cluster,
             max_connected_clusters: MaxConnectedClusters::Clusters255,
@@ -132,12 +132,12 @@ impl ApiFixture {
             store: watch::channel(StoreReport { restored_count: 3, ..StoreReport::default() }).1,
             lost_lines: LostLines::default(),
         })
-        .with_finding_sender(door);
+        .with_finding_sender(finding_sender);
         let stop = CancellationToken::new();
         let state = ApiState::new(handle.clone(), stop.clone());
         let scans = state.scans.clone();
         let router = router(state, Guard::new(AllowedHosts::new(&[], &[]), None));
-        Self { handle, stop, router, scans, commands, keeper: JoinSet::new(), loaded, board, directory, persistence }
+        Self { handle, stop, router, scans, commands, tasks: JoinSet::new(), loaded, statuses, directory, persistence }
     }
 
     /// Conflates changes in every tick: changes within some milliseconds are merged by key.
@@ -166,8 +166,8 @@ impl ApiFixture {
     }
 
     /// Uses slices and pages of this length.
-    pub(in crate::api) fn with_scan_limits(mut self, pace: ScanLimits) -> Self {
-        let state = ApiState::new(self.handle.clone(), self.stop.clone()).with(|shared| shared.scans = ScanExecutor::new(pace));
+    pub(in crate::api) fn with_scan_limits(mut self, limits: ScanLimits) -> Self {
+        let state = ApiState::new(self.handle.clone(), self.stop.clone()).with(|shared| shared.scans = ScanExecutor::new(limits));
         self.scans = state.scans.clone();
         self.router = router(state, Guard::new(AllowedHosts::new(&[], &[]), None));
         self
@@ -185,17 +185,17 @@ impl ApiFixture {
     pub(in crate::api) fn with_publisher(mut self) -> Self {
         let state = ApiState::new(self.handle.clone(), self.stop.clone());
         self.router = router(state.clone(), Guard::new(AllowedHosts::new(&[], &[]), None));
-        self.keeper.spawn(findings::detect_findings(state.findings.clone()));
+        self.tasks.spawn(findings::detect_findings(state.findings.clone()));
         self
     }
 
     /// Sets the status of some clusters.
     pub(in crate::api) fn publish_statuses(&self, reported: impl IntoIterator<Item = (&'static str, ClusterStatus)>) {
         let reported = reported.into_iter().map(|(name, status)| (cluster(name), watch::channel(status).1));
-        self.board.send_replace(Arc::new(reported.collect()));
+        self.statuses.send_replace(Arc::new(reported.collect()));
     }
 
-    /// Unloads the store, as while it loads.
+    /// Makes the store unavailable, as during loading.
     pub(in crate::api) fn unload(&self) {
         self.loaded.send_replace(None);
     }
@@ -205,7 +205,7 @@ impl ApiFixture {
         let mut status = paris_status();
         change(&mut status);
         let status = watch::channel(status).1;
-        self.board.send_replace(Arc::new(BTreeMap::from([(cluster("paris"), status)])));
+        self.statuses.send_replace(Arc::new(BTreeMap::from([(cluster("paris"), status)])));
     }
 
     pub(in crate::api) async fn send(&self, request: Request<Body>) -> TestResponse {
@@ -402,7 +402,7 @@ pub(in crate::api) fn mesh() -> View {
         view.apply(Command::Apply { scope: scope.clone(), changes: vec![change], cursor: Some(cursor) }, now);
         view.apply(Command::Confirm(scope), now);
     }
-    // paris has neither
+    // paris has no entries of these kinds, but both were read completely
     for kind in [Kind::EndpointSlice, Kind::ServiceExport] {
         view.apply(Command::Confirm(Scope { cluster: cluster("paris"), kind }), now);
     }

@@ -101,9 +101,9 @@ pub(in crate::cli) fn run(options: Options, start: &StartSignals) -> CommandResu
     }
 }
 
-/// Waits for the work to end and passes signals on to it. Returns whether the work has ended: a
-/// file that cannot be read to its end, or an etcd that does not answer, must not keep the process
-/// from stopping.
+/// Waits until the work ends, and passes signals on to it. Returns false if the work does not end
+/// in time after a stop signal: a file that cannot be read to its end, or an etcd that does not
+/// answer, must not keep the process from stopping.
 async fn until_done(
     mut work: JoinHandle<Result<(), AnnounceError>>,
     signals: &mut Signals,
@@ -113,7 +113,7 @@ async fn until_done(
     loop {
         tokio::select! {
             ended = &mut work => return Ok(ended?.map(|()| true)?),
-            asked = signals.next() => match asked {
+            request = signals.next() => match request {
                 SignalRequest::End => break,
                 SignalRequest::Reload => apply_now.notify_one(),
             },

@@ -35,7 +35,7 @@ pub(in crate::cli) enum IdentityCommand {
         #[arg(short, long, value_name = "FORMAT", default_value = "text")]
         output: IdentityFormat,
     },
-    /// Show the labels of an identity's number, or the number of labels
+    /// Show the labels of a numeric identity, or the numeric identity of labels
     Get {
         /// A number, or labels as SOURCE:KEY=VALUE
         #[arg(value_name = "ID|LABEL", required = true)]
@@ -199,7 +199,7 @@ pub(in crate::cli) async fn run(command: &IdentityCommand) -> Result<ExitStatus,
     let (task, etcd) = command.check_arguments()?;
     let session = etcd.open().await?;
     let backend = etcd.backend(&session);
-    let verdict = match task {
+    let result = match task {
         IdentityTask::List(output) => list(backend, etcd.timeout, output).await,
         IdentityTask::Get(selector) => get(&backend, selector).await,
         IdentityTask::Allocate(key, range) => allocate(backend, etcd.timeout, &key, range).await,
@@ -208,7 +208,7 @@ pub(in crate::cli) async fn run(command: &IdentityCommand) -> Result<ExitStatus,
     };
     // an allocated identity remains until its lease expires
     session.close().await;
-    verdict
+    result
 }
 
 async fn list(backend: EtcdBackend, limit: Duration, output: IdentityFormat) -> Result<ExitStatus, Failure> {
@@ -238,7 +238,7 @@ async fn list(backend: EtcdBackend, limit: Duration, output: IdentityFormat) -> 
 }
 
 async fn get(backend: &EtcdBackend, selector: IdentitySelector) -> Result<ExitStatus, Failure> {
-    let (found, selector) = match selector {
+    let (text, selector) = match selector {
         IdentitySelector::Number(id) => {
             (backend.get_by_id(id).await.map_err(|error| backend_failure(&error))?.map(|key| key.to_string()), id.to_string())
         }
@@ -246,8 +246,8 @@ async fn get(backend: &EtcdBackend, selector: IdentitySelector) -> Result<ExitSt
             (backend.get(&key).await.map_err(|error| backend_failure(&error))?.map(|id| id.to_string()), key.to_string())
         }
     };
-    match found {
-        Some(found) => print(&format!("{found}\n")).map(|()| ExitStatus::Success),
+    match text {
+        Some(text) => print(&format!("{text}\n")).map(|()| ExitStatus::Success),
         None => Err(Failure::not_found(format!("there is no identity {selector}"))),
     }
 }
@@ -265,7 +265,7 @@ async fn release(backend: &EtcdBackend, key: &AllocatorKey, node: &str) -> Resul
     if backend.delete_reference(key).await.map_err(|error| backend_failure(&error))? {
         return Ok(ExitStatus::Success);
     }
-    Err(Failure::not_found(format!("node {node} does not refer to the identity of {key}: select the node that does with --node")))
+    Err(Failure::not_found(format!("node {node} does not refer to the identity of {key}: set --node to a node that does")))
 }
 
 async fn collect(backend: EtcdBackend, range: IdRange, interval: Duration) -> Result<ExitStatus, Failure> {

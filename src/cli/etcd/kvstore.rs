@@ -17,12 +17,12 @@ use super::target::{TargetOptions, failure};
 use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::terminal::output::{print, print_json};
 use crate::config::parse_duration;
-use cilium_kvstore::{EventKind, KeyValue, Life, Session};
+use cilium_kvstore::{EventKind, KeyLifetime, KeyValue, Session};
 
-/// Capacity of the queue of events to print: those of one page.
+/// Capacity of the queue of events to print: one page of a list.
 const EVENTS_MAX: usize = 256;
 
-/// Interval between checks whether the command under a lock has ended: too short to notice.
+/// Interval between checks whether the command under a lock has ended: too short to be noticed.
 const COMMAND_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Subcommand)]
@@ -150,22 +150,22 @@ async fn get(options: &KvstoreGetOptions) -> Result<ExitStatus, Failure> {
     if options.recursive {
         return list(&session, &options.key, options.output, false).await;
     }
-    let found = session.get(options.key.as_bytes()).await.map_err(|error| failure(&error))?;
-    let found = found.ok_or_else(|| Failure::not_found(format!("there is no key {}", options.key)))?;
+    let pair = session.get(options.key.as_bytes()).await.map_err(|error| failure(&error))?;
+    let pair = pair.ok_or_else(|| Failure::not_found(format!("there is no key {}", options.key)))?;
     match options.output {
-        KvstoreFormat::Text => print(&line(&found))?,
-        KvstoreFormat::Json => print_json(&key_value_json(&found))?,
+        KvstoreFormat::Text => print(&line(&pair))?,
+        KvstoreFormat::Json => print_json(&key_value_json(&pair))?,
     }
     Ok(ExitStatus::Success)
 }
 
 async fn list(session: &Session, prefix: &str, format: KvstoreFormat, keys_only: bool) -> Result<ExitStatus, Failure> {
-    let found = session.list_prefix(prefix.as_bytes()).await.map_err(|error| failure(&error))?;
+    let pairs = session.list_prefix(prefix.as_bytes()).await.map_err(|error| failure(&error))?;
     match format {
-        KvstoreFormat::Text if keys_only => print(&found.iter().map(|found| text(&found.key) + "\n").collect::<String>())?,
-        KvstoreFormat::Text => print(&found.iter().map(line).collect::<String>())?,
-        KvstoreFormat::Json if keys_only => print_json(&json!(found.iter().map(|found| text(&found.key)).collect::<Vec<_>>()))?,
-        KvstoreFormat::Json => print_json(&Value::Array(found.iter().map(key_value_json).collect()))?,
+        KvstoreFormat::Text if keys_only => print(&pairs.iter().map(|pair| text(&pair.key) + "\n").collect::<String>())?,
+        KvstoreFormat::Text => print(&pairs.iter().map(line).collect::<String>())?,
+        KvstoreFormat::Json if keys_only => print_json(&json!(pairs.iter().map(|pair| text(&pair.key)).collect::<Vec<_>>()))?,
+        KvstoreFormat::Json => print_json(&Value::Array(pairs.iter().map(key_value_json).collect()))?,
     }
     Ok(ExitStatus::Success)
 }
@@ -174,8 +174,8 @@ async fn set(options: &KvstoreSetOptions) -> Result<ExitStatus, Failure> {
     let session = options.target.connect(false).await?;
     let (key, value) = (options.key.as_bytes(), options.value.as_bytes());
     if !options.create_only {
-        session.update(key, value, Life::Permanent).await.map_err(|error| failure(&error))?;
-    } else if !session.create_only(key, value, Life::Permanent).await.map_err(|error| failure(&error))? {
+        session.update(key, value, KeyLifetime::Permanent).await.map_err(|error| failure(&error))?;
+    } else if !session.create_only(key, value, KeyLifetime::Permanent).await.map_err(|error| failure(&error))? {
         return Err(Failure::not_found(format!("key {} already exists", options.key)));
     }
     Ok(ExitStatus::Success)
@@ -206,34 +206,36 @@ async fn watch(options: &KvstoreWatchOptions) -> Result<ExitStatus, Failure> {
 }
 
 async fn lock(options: &KvstoreLockOptions) -> Result<ExitStatus, Failure> {
-    // from here on a signal also ends the command under the lock, which must not run without it
+    // from here on a signal also ends the command under the lock, which must not run without the
+    // lock
     let mut signals = StopSignals::new().map_err(|error| Failure::not_found(format!("cannot handle signals: {error}")))?;
     let session = tokio::select! {
         session = options.target.connect(true) => session?,
         () = signals.received() => return Ok(ExitStatus::Failed),
     };
-    let verdict = hold_lock(options, &session, &mut signals).await;
-    // revokes the leases too: the key of a process that gave up waiting would block those behind it
+    let result = hold_lock(options, &session, &mut signals).await;
+    // also revokes the leases: otherwise the key of a process that gave up waiting would block the
+    // processes behind it
     session.close().await;
-    verdict
+    result
 }
 
 async fn hold_lock(options: &KvstoreLockOptions, session: &Session, signals: &mut StopSignals) -> Result<ExitStatus, Failure> {
-    let locking = tokio::select! {
-        locking = tokio::time::timeout(options.timeout, session.lock_path_without_limit(options.path.as_bytes())) => locking,
+    let attempt = tokio::select! {
+        attempt = tokio::time::timeout(options.timeout, session.lock_path_without_limit(options.path.as_bytes())) => attempt,
         () = signals.received() => return Ok(ExitStatus::Failed),
     };
-    let locking = locking.map_err(|_| Failure::not_found(format!("another process has the lock {}", options.path)))?;
-    let lock = locking.map_err(|error| failure(&error))?;
+    let attempt = attempt.map_err(|_| Failure::not_found(format!("another process has the lock {}", options.path)))?;
+    let lock = attempt.map_err(|error| failure(&error))?;
     print(&format!("{}\n", text(&lock.comparator().key)))?;
-    let verdict = tokio::select! {
-        verdict = run_or_wait(&options.command) => verdict,
+    let result = tokio::select! {
+        result = run_or_wait(&options.command) => result,
         () = lock.lost() => return Err(Failure::not_found(format!("the lock on {} was lost", options.path))),
         // an interrupted command did not succeed
         () = signals.received() => Ok(ExitStatus::from_success(options.command.is_empty())),
     };
     lock.unlock().await.map_err(|error| failure(&error))?;
-    verdict
+    result
 }
 
 /// Signals that end the command: SIGINT, SIGTERM and SIGHUP.
@@ -260,10 +262,10 @@ async fn run_or_wait(command: &[String]) -> Result<ExitStatus, Failure> {
     let Some((program, arguments)) = command.split_first() else {
         return wait_for_end_of_input().await;
     };
-    let cannot = |error: io::Error| Failure::usage(format!("cannot run {program}: {error}"));
-    let mut running = ChildGuard(Command::new(program).args(arguments).spawn().map_err(cannot)?);
+    let run_failure = |error: io::Error| Failure::usage(format!("cannot run {program}: {error}"));
+    let mut running = ChildGuard(Command::new(program).args(arguments).spawn().map_err(run_failure)?);
     loop {
-        if let Some(status) = running.0.try_wait().map_err(cannot)? {
+        if let Some(status) = running.0.try_wait().map_err(run_failure)? {
             return Ok(ExitStatus::from_success(status.success()));
         }
         tokio::time::sleep(COMMAND_INTERVAL).await;
@@ -296,23 +298,23 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// Returns `key => value`, as cilium-dbg prints it.
-fn line(found: &KeyValue) -> String {
-    format!("{} => {}\n", text(&found.key), text(&found.value))
+fn line(pair: &KeyValue) -> String {
+    format!("{} => {}\n", text(&pair.key), text(&pair.value))
 }
 
 /// Returns a key with its value and all metadata from etcd, as JSON.
-fn key_value_json(found: &KeyValue) -> Value {
+fn key_value_json(pair: &KeyValue) -> Value {
     let mut object = Map::new();
-    object.insert("key".into(), text(&found.key).into());
-    match str::from_utf8(&found.value) {
+    object.insert("key".into(), text(&pair.key).into());
+    match str::from_utf8(&pair.value) {
         Ok(value) => object.insert("value".into(), value.into()),
-        Err(_) => object.insert("valueBase64".into(), STANDARD.encode(&found.value).into()),
+        Err(_) => object.insert("valueBase64".into(), STANDARD.encode(&pair.value).into()),
     };
-    object.insert("createRevision".into(), found.create_revision.0.into());
-    object.insert("modRevision".into(), found.mod_revision.0.into());
-    object.insert("version".into(), found.version.into());
-    if found.lease.0 != 0 {
-        object.insert("lease".into(), format!("{:x}", found.lease.0).into());
+    object.insert("createRevision".into(), pair.create_revision.0.into());
+    object.insert("modRevision".into(), pair.mod_revision.0.into());
+    object.insert("version".into(), pair.version.into());
+    if pair.lease.0 != 0 {
+        object.insert("lease".into(), format!("{:x}", pair.lease.0).into());
     }
     Value::Object(object)
 }

@@ -23,8 +23,8 @@ const WRITES_PER_SECOND: u32 = 1_000_000;
 /// single member gets no faster above about 64 of them.
 const IN_FLIGHT: u32 = 64;
 
-/// Default number of keys per page. Comparing 512 takes a millisecond or two, and a target of a
-/// million keys has 2,000 pages.
+/// Default number of keys per page. Comparing 512 keys takes a millisecond or two, and a target of
+/// a million keys has 2,000 pages.
 const PAGE_KEYS: u32 = 512;
 
 /// Options of `serve` and of the target.
@@ -62,21 +62,21 @@ pub(in crate::cli) struct ReflectTargetOptions {
     #[arg(long, hide = true, value_name = "TIME", default_value = "3m", value_parser = parse_duration)]
     drain_grace: Duration,
 
-    /// Interval between two comparisons of all keys, one kind of a cluster at a time. They correct
-    /// what another program wrote
+    /// Interval between two comparisons of all keys, one kind of a cluster at a time, which undo
+    /// changes by other programs
     #[arg(long, hide = true, value_name = "TIME", default_value = "1h", value_parser = parse_duration)]
     to_audit_interval: Duration,
 }
 
 impl ReflectTargetOptions {
-    /// Checks that a target is set, and that the keys outlive a kill of the process. This cannot be
-    /// left to clap, because the environment or the config file may also set the target.
+    /// Checks that a target is set, and that its keys outlive a takeover after a kill. clap cannot
+    /// check this, because the environment or the config file may also set the options.
     pub(in crate::cli) fn check(self) -> Result<Self, UsageError> {
         if self.to.is_none() {
             return Err(UsageError::Conflict("--to is missing: it is the client file of the etcd to write into".into()));
         }
-        let outlives = check_takeover(self.to_lease_ttl, self.to_lock_ttl);
-        outlives.map(|()| self).map_err(|reason| UsageError::Conflict(format!("--to-lease-ttl {reason}")))
+        let takeover_check = check_takeover(self.to_lease_ttl, self.to_lock_ttl);
+        takeover_check.map(|()| self).map_err(|reason| UsageError::Conflict(format!("--to-lease-ttl {reason}")))
     }
 
     pub(in crate::cli) fn options(&self) -> Result<ReflectOptions, Failure> {

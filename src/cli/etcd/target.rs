@@ -80,23 +80,23 @@ pub(super) fn parse_lease_ttl(text: &str) -> Result<Duration, String> {
     if LEASE_TTL.contains(&ttl) { Ok(ttl) } else { Err("must be from 25s to 24h".into()) }
 }
 
-/// Refuses a lease TTL in which no other process can take over after a kill: all keys would expire
-/// before it has the lock.
+/// Refuses a lease TTL that is too short for a takeover: after a process is killed, all keys would
+/// expire before the next process has the lock and renews them.
 pub(super) fn check_takeover(lease_ttl: Duration, lock_ttl: Duration) -> Result<(), String> {
     let wait = lock_ttl + LOCK_WAIT_MARGIN;
-    let least = lock_ttl + wait + START_MAX;
-    if lease_ttl >= least {
+    let ttl_min = lock_ttl + wait + START_MAX;
+    if lease_ttl >= ttl_min {
         return Ok(());
     }
     Err(format!(
-        "{lease_ttl:?} is shorter than {least:?}: after a process is killed, its lock exists for {lock_ttl:?}, and the next process waits up to {wait:?} for it and needs up to {START_MAX:?} to start; keys with a shorter lease would expire before it can renew them"
+        "{lease_ttl:?} is shorter than {ttl_min:?}: after a process is killed, its lock exists for {lock_ttl:?}, and the next process waits up to {wait:?} for it and needs up to {START_MAX:?} to start; keys with a shorter lease would expire before it can renew them"
     ))
 }
 
 impl TargetOptions {
-    /// Opens a session and waits until it is connected. With `locks` the session also checks that
-    /// etcd has a quorum, as a member of a cluster does, and revokes its leases when it is closed:
-    /// only locks are attached to them.
+    /// Opens a session and waits until it is connected. With `locks`, the session also checks that
+    /// etcd has a quorum, as agents do, and revokes its leases when it is closed, because only
+    /// locks are attached to them.
     pub(super) async fn connect(&self, locks: bool) -> Result<Session, Failure> {
         let session = Session::start(
             self.etcd()?,
@@ -182,10 +182,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn leases_outlive_the_lock_the_wait_for_it_and_a_start() {
+    fn leases_outlive_a_takeover() {
         let seconds = Duration::from_secs;
-        for (lease, lock, good) in [(60, 25, true), (59, 25, false), (25, 2, true), (13, 2, false)] {
-            assert_eq!(check_takeover(seconds(lease), seconds(lock)).is_ok(), good, "{lease} {lock}");
+        for (lease, lock, is_valid) in [(60, 25, true), (59, 25, false), (25, 2, true), (13, 2, false)] {
+            assert_eq!(check_takeover(seconds(lease), seconds(lock)).is_ok(), is_valid, "{lease} {lock}");
         }
         assert_eq!(
             check_takeover(seconds(30), seconds(25)).unwrap_err(),
@@ -199,8 +199,8 @@ mod tests {
         assert_eq!(TargetOption::parse("etcd.config=/a"), Ok(TargetOption::Config("/a".into())));
         assert_eq!(TargetOption::parse("etcd.qps=5"), Ok(TargetOption::Tune(KvstoreOption::Qps(5))));
         assert!(TargetOption::parse("etcd.qps=0").is_err());
-        for (text, good) in [("25s", true), ("24h", true), ("24s", false), ("25h", false), ("soon", false)] {
-            assert_eq!(parse_lease_ttl(text).is_ok(), good, "{text}");
+        for (text, is_valid) in [("25s", true), ("24h", true), ("24s", false), ("25h", false), ("soon", false)] {
+            assert_eq!(parse_lease_ttl(text).is_ok(), is_valid, "{text}");
         }
     }
 }

@@ -58,9 +58,9 @@ enum ReportFormat {
     Json,
 }
 
-/// Runs the checks and prints the report. Not fine if a step failed.
+/// Runs the checks and prints the report. Returns [`ExitStatus::Failed`] if a step failed.
 pub(in crate::cli) async fn run(options: &Options) -> Result<ExitStatus, Failure> {
-    let asked = DoctorOptions {
+    let doctor_options = DoctorOptions {
         clustermesh_config: options.clustermesh_config.clone(),
         own_cluster: options.cluster_name.clone(),
         allow_no_clusters: options.allow_no_clusters,
@@ -72,7 +72,7 @@ pub(in crate::cli) async fn run(options: &Options) -> Result<ExitStatus, Failure
         step_max: options.timeout,
     };
     let progress = ProgressLine::start("testing the connection to each remote cluster");
-    let report = examine(&asked).await.map_err(Failure::not_found)?;
+    let report = examine(&doctor_options).await.map_err(Failure::not_found)?;
     drop(progress);
     match options.output {
         ReportFormat::Json => print_json(&json!(report))?,
@@ -94,18 +94,19 @@ pub(in crate::cli) fn text(report: &Report) -> String {
         }
     }
     let failed = |checks: &[Check]| checks.iter().any(|check| check.outcome == CheckOutcome::Failed);
-    let sick: Vec<String> = report
+    let failed_clusters: Vec<String> = report
         .clusters
         .iter()
         .filter(|cluster| failed(&cluster.checks) || cluster.endpoints.iter().any(|endpoint| failed(&endpoint.checks)))
         .map(|cluster| one_line(&cluster.cluster))
         .collect();
-    let verdict = match (sick.as_slice(), report.is_fine()) {
+    let verdict = match (failed_clusters.as_slice(), report.is_fine()) {
         ([], true) => coloured("everything works", Colour::Green),
         ([], false) => coloured("a check of this machine failed", Colour::Red),
-        (sick, _) => {
-            coloured(&format!("checks failed for {} of {} clusters: {}", sick.len(), report.clusters.len(), sick.join(", ")), Colour::Red)
-        }
+        (failed_clusters, _) => coloured(
+            &format!("checks failed for {} of {} clusters: {}", failed_clusters.len(), report.clusters.len(), failed_clusters.join(", ")),
+            Colour::Red,
+        ),
     };
     let _ = writeln!(out, "\n{verdict}");
     out

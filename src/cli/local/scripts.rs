@@ -17,13 +17,14 @@ pub(in crate::cli) fn completion(shell: Shell, mut command: Command) -> CommandR
 /// Prints one manual page for all commands, for `man -l -`.
 pub(in crate::cli) fn man(command: Command) -> CommandResult {
     let mut page = Vec::new();
-    let written = clap_mangen::Man::new(command.clone()).render(&mut page).and_then(|()| render_below(&command, "meshkeep", &mut page));
+    let written =
+        clap_mangen::Man::new(command.clone()).render(&mut page).and_then(|()| render_subcommands(&command, "meshkeep", &mut page));
     written?;
     print(&String::from_utf8_lossy(&page)).map(|()| ExitStatus::Success)
 }
 
 /// Renders the subcommands of a command recursively.
-fn render_below(command: &Command, title: &str, page: &mut Vec<u8>) -> io::Result<()> {
+fn render_subcommands(command: &Command, title: &str, page: &mut Vec<u8>) -> io::Result<()> {
     for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
         let title = format!("{title} {}", subcommand.get_name());
         let named = subcommand.clone().bin_name(&title).display_name(&title);
@@ -31,7 +32,7 @@ fn render_below(command: &Command, title: &str, page: &mut Vec<u8>) -> io::Resul
         manual.render_name_section(page)?;
         manual.render_synopsis_section(page)?;
         manual.render_options_section(page)?;
-        render_below(subcommand, &title, page)?;
+        render_subcommands(subcommand, &title, page)?;
     }
     Ok(())
 }

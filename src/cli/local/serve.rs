@@ -12,7 +12,8 @@ use crate::reflect::ReflectOptions;
 use crate::runtime::{Signals, StartSignals};
 use crate::{runtime, telemetry};
 
-/// Serves until a stop signal arrives, or only checks the settings. With a target it also reflects.
+/// Serves until a stop signal arrives, or only checks the settings. With `reflect`, also writes the
+/// mirror into that etcd.
 pub(in crate::cli) fn run(
     settings: Settings,
     effective_settings: Vec<Setting>,
@@ -22,7 +23,8 @@ pub(in crate::cli) fn run(
 ) -> CommandResult {
     let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().or_fail(NO_RUNTIME)?;
     if settings.check_config {
-        // exit code 0 would mean that the settings are valid
+        // a signal must kill this process: with an orderly end, exit code 0 would mean that the
+        // settings are valid
         start.kill_from_now_on();
         return executor.block_on(check(&settings, warnings));
     }
@@ -35,15 +37,15 @@ pub(in crate::cli) fn run(
         std::thread::spawn(end_with_stdin);
     }
     let ended = executor.block_on(runtime::run(settings, effective_settings, signals, &log, reflect));
-    // an orderly end has already waited for everything; any other end must not wait for a store
-    // that is still loading
+    // an orderly end has already waited for everything; after any other end, the process must not
+    // wait for a store that is still loading
     executor.shutdown_background();
     ended?;
     Ok(ExitStatus::Success)
 }
 
-/// Waits until standard input ends, then ends this process as SIGTERM does. The other end of the
-/// pipe is closed when its process ends, even if that process is killed.
+/// Waits until standard input ends, then ends this process as SIGTERM does. The kernel closes the
+/// other end of the pipe when the process that holds it ends, even if that process is killed.
 fn end_with_stdin() {
     let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
     let _ = kill_process(getpid(), Signal::TERM);

@@ -34,11 +34,11 @@ fn settings_table(command: &Command) -> String {
     table
 }
 
-/// Returns the page with the first table after `from` replaced, and the offset behind that table.
+/// Returns the page with the first table after `from` replaced, and the offset after that table.
 fn with_table(page: &str, from: usize, table: &str) -> (String, usize) {
-    let at = from + page[from..].find(BEGIN).unwrap();
-    let end = page[at..].find("\n\n").map_or(page.len(), |length| at + length + 1);
-    (format!("{}{table}{}", &page[..at], &page[end..]), at + table.len())
+    let start = from + page[from..].find(BEGIN).unwrap();
+    let end = page[start..].find("\n\n").map_or(page.len(), |length| start + length + 1);
+    (format!("{}{table}{}", &page[..start], &page[end..]), start + table.len())
 }
 
 /// With `SETTINGS_WRITE=1` the test writes the page's tables instead.
@@ -46,8 +46,8 @@ fn with_table(page: &str, from: usize, table: &str) -> (String, usize) {
 fn the_settings_page_lists_the_options() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operate/settings.md");
     let page = std::fs::read_to_string(&path).unwrap();
-    let (expected, behind) = with_table(&page, 0, &settings_table(&Settings::augment_args(Command::new("serve"))));
-    let (expected, _) = with_table(&expected, behind, &settings_table(&ReflectTargetOptions::augment_args(Command::new("reflect"))));
+    let (expected, after_first) = with_table(&page, 0, &settings_table(&Settings::augment_args(Command::new("serve"))));
+    let (expected, _) = with_table(&expected, after_first, &settings_table(&ReflectTargetOptions::augment_args(Command::new("reflect"))));
     if std::env::var_os("SETTINGS_WRITE").is_some() {
         std::fs::write(&path, &expected).unwrap();
     }

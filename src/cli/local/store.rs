@@ -15,8 +15,9 @@ use crate::cli::terminal::output::{EscapingWriter, print_document};
 use crate::cli::terminal::progress::ProgressLine;
 use crate::runtime::{Inspection, StoreError, inspect_store};
 
-/// Number of entries that are printed between two updates of the progress line: some milliseconds.
-const ENTRIES_BETWEEN: usize = 1_000;
+/// Number of entries that are printed between two updates of the progress line. Printing them takes
+/// some milliseconds.
+const ENTRIES_PER_UPDATE: usize = 1_000;
 
 /// Length of the longest bar of the chart, in characters.
 const BAR_WIDTH: u64 = 40;
@@ -51,28 +52,28 @@ pub(in crate::cli) fn run(command: &StoreCommand) -> CommandResult {
 }
 
 fn inspect(data_directory: &Path, print: PrintFn) -> CommandResult {
-    let progress = ProgressLine::start("looking");
-    let inspection = inspect_store(data_directory, &|doing| progress.set_text(doing)).map_err(|error| match error {
+    let progress = ProgressLine::start("reading the store");
+    let inspection = inspect_store(data_directory, &|step| progress.set_text(step)).map_err(|error| match error {
         StoreError::Locked { .. } => Failure::unreachable(error.to_string()),
         error => Failure::not_found(error.to_string()),
     })?;
     drop(progress);
-    for finding in &inspection.findings {
-        crate::cli::print_error(finding);
+    for loss in &inspection.losses {
+        crate::cli::print_error(loss);
     }
     print_document(|out| print(&inspection, &mut EscapingWriter(BufWriter::new(out))))?;
-    Ok(ExitStatus::from_success(inspection.findings.is_empty()))
+    Ok(ExitStatus::from_success(inspection.losses.is_empty()))
 }
 
 fn print_verification(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {
-    if inspection.findings.is_empty() {
-        writeln!(out, "intact: {} entries, up to group {}", inspection.loaded.record_count(), inspection.group_number)?;
+    if inspection.losses.is_empty() {
+        writeln!(out, "intact: {} entries, up to group {}", inspection.contents.record_count(), inspection.group_number)?;
     }
     out.flush()
 }
 
 fn print_summary(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {
-    let loaded = &inspection.loaded;
+    let loaded = &inspection.contents;
     writeln!(out, "layout {}, group {}", inspection.layout, inspection.group_number)?;
     writeln!(
         out,
@@ -82,10 +83,10 @@ fn print_summary(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()>
         loaded.clusters.len(),
         loaded.tombstones.len(),
         loaded.sequence_reserved,
-        loaded.covered
+        loaded.covered_sequence
     )?;
     let stored: u64 = inspection.usage.iter().map(|usage| usage.stored_bytes).sum();
-    writeln!(out, "\n{:<42} {:>8} {:>10} {:>12} {:>12}", "what", "objects", "keys", "raw bytes", "stored")?;
+    writeln!(out, "\n{:<42} {:>8} {:>10} {:>12} {:>12}", "data", "objects", "keys", "raw bytes", "stored")?;
     for usage in &inspection.usage {
         let bar = "#".repeat(usize::try_from(usage.stored_bytes * BAR_WIDTH / inspection.disk_bytes.max(1)).unwrap_or(0));
         writeln!(
@@ -94,9 +95,9 @@ fn print_summary(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()>
             usage.name, usage.objects, usage.keys, usage.raw_bytes, usage.stored_bytes
         )?;
     }
-    let rest = inspection.disk_bytes.saturating_sub(stored);
-    let bar = "#".repeat(usize::try_from(rest * BAR_WIDTH / inspection.disk_bytes.max(1)).unwrap_or(0));
-    writeln!(out, "{:<42} {:>8} {:>10} {:>12} {rest:>12} {bar}", "the engine's own data and free space", "", "", "")?;
+    let other_bytes = inspection.disk_bytes.saturating_sub(stored);
+    let bar = "#".repeat(usize::try_from(other_bytes * BAR_WIDTH / inspection.disk_bytes.max(1)).unwrap_or(0));
+    writeln!(out, "{:<42} {:>8} {:>10} {:>12} {other_bytes:>12} {bar}", "the engine's own data and free space", "", "", "")?;
     writeln!(out, "{:<42} {:>8} {:>10} {:>12} {:>12}", "on disk", "", "", "", inspection.disk_bytes)?;
     out.flush()
 }
@@ -104,9 +105,9 @@ fn print_summary(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()>
 fn print_entries(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {
     // on a terminal the printed lines themselves show the progress
     let progress = (!io::stdout().is_terminal()).then(|| ProgressLine::start("reading the store"));
-    let records = inspection.loaded.records();
+    let records = inspection.contents.records();
     for (number, record) in records.iter().enumerate() {
-        if let Some(progress) = progress.as_ref().filter(|_| number % ENTRIES_BETWEEN == 0) {
+        if let Some(progress) = progress.as_ref().filter(|_| number % ENTRIES_PER_UPDATE == 0) {
             progress.set_text(format!("printed {number} of {} entries", records.len()));
         }
         let mut line = json!({

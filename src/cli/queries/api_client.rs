@@ -1,7 +1,8 @@
 //! HTTP client of the command line: queries a running sidecar over TCP, TLS or a unix socket.
 //!
-//! It finds the sidecar, authenticates, and turns refusals into messages for people. The server is
-//! not trusted: answers are limited in bytes and in time, and no redirect leads to another server.
+//! It authenticates the command and turns error answers into messages for the user. The server is
+//! not trusted: answers are limited in bytes and in time, and redirects to other servers are not
+//! followed.
 
 mod certificates;
 mod server_certificate;
@@ -101,7 +102,7 @@ impl ApiClient {
     /// Reads the files that the options name. Sends no request yet.
     pub(in crate::cli) fn new(options: &ServerOptions) -> Result<Self, Failure> {
         let server = redacted_server(&options.server);
-        let wrong = |reason: String| Failure::usage(format!("--server {server:?} {reason}"));
+        let invalid_server = |reason: String| Failure::usage(format!("--server {server:?} {reason}"));
         // reqwest needs a provider even for plain HTTP; the call fails only if the process has one
         // already
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
@@ -111,12 +112,13 @@ impl ApiClient {
                 builder = builder.unix_socket(path);
                 SOCKET_HOST
             }
-            Some(_) => return Err(wrong("must have an absolute path, such as unix:///run/meshkeep.sock".to_owned())),
+            Some(_) => return Err(invalid_server("must have an absolute path, such as unix:///run/meshkeep.sock".to_owned())),
             None => options.server.as_str(),
         };
-        let base = Url::parse(base).map_err(|_| wrong("is not a URL: use http://HOST:PORT, or unix:///path for a socket".to_owned()))?;
+        let base =
+            Url::parse(base).map_err(|_| invalid_server("is not a URL: use http://HOST:PORT, or unix:///path for a socket".to_owned()))?;
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
-            return Err(wrong("must begin with http://, https:// or unix://".to_owned()));
+            return Err(invalid_server("must begin with http://, https:// or unix://".to_owned()));
         }
         let mut headers = HeaderMap::new();
         if let Some(path) = &options.token_file {
@@ -144,14 +146,14 @@ impl ApiClient {
     async fn fetch(&self, path: &str, query: &[(&str, &str)]) -> Result<Vec<u8>, Failure> {
         let _progress = self.start_progress();
         let request = self.client.get(self.url(path, query)?).timeout(ANSWER_TIME_MAX);
-        self.answer(request.send().await).await
+        self.success_body(request.send().await).await
     }
 
     /// Posts a body to `path` and returns the answer as JSON.
     pub(super) async fn post(&self, path: &str, body: &LookupRequest) -> Result<Value, Failure> {
         let _progress = self.start_progress();
         let request = self.client.post(self.url(path, &[])?).timeout(ANSWER_TIME_MAX).json(body);
-        self.parse(&self.answer(request.send().await).await?)
+        self.parse(&self.success_body(request.send().await).await?)
     }
 
     /// Requests a probe. Returns whether it succeeded, and its text. Any status is an answer.
@@ -165,8 +167,8 @@ impl ApiClient {
         Ok((healthy, String::from_utf8_lossy(&self.read(response, ANSWER_BYTES_MAX).await?).into_owned()))
     }
 
-    /// Returns all items of a list, page by page, and the position from which to follow it. Warns
-    /// about probable mistakes in the request.
+    /// Requests all pages of a list. Returns its items and the position from which to follow it.
+    /// Prints the warnings of the API.
     pub(in crate::cli) async fn list(&self, path: &str, query: &[(&str, &str)]) -> Result<(Vec<Value>, String), Failure> {
         let (mut items, mut token, mut byte_count) = (Vec::new(), None::<String>, 0_usize);
         let progress = ProgressLine::start(&format!("requesting {}", path.trim_start_matches("/v1/")));
@@ -215,7 +217,7 @@ impl ApiClient {
     }
 
     /// Returns the body of a successful answer.
-    async fn answer(&self, response: reqwest::Result<Response>) -> Result<Vec<u8>, Failure> {
+    async fn success_body(&self, response: reqwest::Result<Response>) -> Result<Vec<u8>, Failure> {
         let response = response.map_err(|error| self.unreachable(error))?;
         if response.status().is_success() { self.read(response, ANSWER_BYTES_MAX).await } else { Err(self.refusal(response).await) }
     }
@@ -224,7 +226,8 @@ impl ApiClient {
         serde_json::from_slice(answer).map_err(|_| Failure::unreachable(format!("{} answers, but it is not a meshkeep", self.server)))
     }
 
-    /// Reads a body to its end within the time limit.
+    /// Reads a whole body of at most `bytes_max` bytes. The request's timeout, if it has one, also
+    /// covers the body.
     async fn read(&self, mut response: Response, bytes_max: usize) -> Result<Vec<u8>, Failure> {
         let mut bytes = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| self.unreachable(error))? {
@@ -277,8 +280,8 @@ impl ApiClient {
         Failure::unreachable(text)
     }
 
-    /// Returns what a failed connection reveals about our certificate, or about the lack of one
-    /// (RFC 8446, 6.2).
+    /// Returns a message if a connection probably failed because of the client certificate or the
+    /// lack of one (TLS alerts: RFC 8446, 6.2).
     fn certificate_refusal(&self, cause: &str) -> Option<String> {
         const REFUSALS: [&str; 8] = [
             "AccessDenied",
@@ -291,7 +294,7 @@ impl ApiClient {
             "UnsupportedCertificate",
         ];
         // a server that refuses a certificate may close the connection before its reason is read
-        const ENDS: [&str; 4] = ["reset", "broken pipe", "closed", "before message completed"];
+        const CLOSE_CAUSES: [&str; 4] = ["reset", "broken pipe", "closed", "before message completed"];
         if self.base.scheme() != "https" {
             return None;
         }
@@ -305,13 +308,13 @@ impl ApiClient {
                 "{server} refuses the certificate in --client-cert ({cause}): an authority in that meshkeep's --client-ca must have signed it, and it must not have expired"
             ));
         }
-        let is_end = ENDS.iter().any(|end| cause.contains(end));
+        let is_closed = CLOSE_CAUSES.iter().any(|close| cause.contains(close));
         let hint = if self.has_certificate {
             "check that it trusts the certificate in --client-cert"
         } else {
             "if it requires one, give --client-cert and --client-key"
         };
-        is_end.then(|| {
+        is_closed.then(|| {
             format!("the connection to {server} broke ({cause}), perhaps because a client certificate is refused or missing: {hint}")
         })
     }
@@ -357,7 +360,8 @@ impl ApiClient {
         };
         let origin = target.origin();
         // path and query are chosen by the server, and may repeat a secret
-        let shown = if origin.is_tuple() { origin.ascii_serialization() } else { format!("something with {}:", target.scheme()) };
+        let shown =
+            if origin.is_tuple() { origin.ascii_serialization() } else { format!("an address with the scheme {}", target.scheme()) };
         Failure::unreachable(if origin == response.url().origin() {
             format!("{} redirects too often, last to {shown}: give another address with --server", self.server)
         } else {
@@ -402,7 +406,7 @@ fn add_page_bytes(byte_count: usize, page_bytes: usize) -> Option<usize> {
     Some(byte_count.saturating_add(page_bytes.max(PAGE_BYTES_MIN))).filter(|sum| *sum <= LIST_BYTES_MAX)
 }
 
-/// Returns the innermost reason of an error, as the system words it and without its number.
+/// Returns the text of an error's innermost cause, without the system's error number.
 fn innermost_cause(error: &reqwest::Error) -> String {
     let mut innermost: &dyn std::error::Error = error;
     while let Some(source) = innermost.source() {
@@ -421,11 +425,11 @@ fn innermost_cause(error: &reqwest::Error) -> String {
 
 /// Returns the authorization header with the token in a file.
 fn read_token(path: &Path) -> Result<HeaderValue, Failure> {
-    let named = |reason: &str| Failure::usage(format!("--token-file {}: {reason}", path.display()));
-    let bytes = read_argument(path, SMALL_FILE_BYTES_MAX).map_err(|error| named(&error.to_string()))?;
-    let text = String::from_utf8(bytes).map_err(|_| named("contains no token: it must be one line of text"))?;
-    let mut value =
-        HeaderValue::from_str(&format!("Bearer {}", text.trim())).map_err(|_| named("contains no token: it must be one line of text"))?;
+    let unusable = |reason: &str| Failure::usage(format!("--token-file {}: {reason}", path.display()));
+    let bytes = read_argument(path, SMALL_FILE_BYTES_MAX).map_err(|error| unusable(&error.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|_| unusable("contains no token: it must be one line of text"))?;
+    let mut value = HeaderValue::from_str(&format!("Bearer {}", text.trim()))
+        .map_err(|_| unusable("contains no token: it must be one line of text"))?;
     value.set_sensitive(true);
     Ok(value)
 }

@@ -1,7 +1,7 @@
 //! `meshkeep bundle`: one tar with everything that is needed to diagnose a meshkeep from elsewhere.
 //!
-//! It requests only what any client may request, each item separately. A request that fails is
-//! noted in `errors.txt`, and the other files are still written.
+//! The command requests each file separately, and only from endpoints that any client may use. A
+//! request that fails is noted in `errors.txt`, and the other files are still written.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -21,11 +21,11 @@ const FOLDER: &str = "meshkeep-bundle";
 /// Argument that selects standard output instead of a file.
 const STANDARD_OUTPUT: &str = "-";
 
-/// Mode of files in the tar: their data about the mesh is for the person who ran the command only.
+/// Mode of files in the tar: only the user who ran the command may read data about the mesh.
 const FILE_MODE: u32 = 0o600;
 
-/// Files with JSON answers, and their paths. Only one page of each list, which is at most 4 MiB:
-/// far more problems than anybody reads.
+/// Files with JSON answers, and their API paths. Only one page of each list, which is at most 4
+/// MiB: far more problems than anybody reads.
 const ANSWERS: [(&str, &str); 5] = [
     ("status.json", "/v1/status"),
     ("clusters.json", "/v1/clusters?limit=10000"),
@@ -34,7 +34,7 @@ const ANSWERS: [(&str, &str); 5] = [
     ("config.json", "/v1/config"),
 ];
 
-/// Files with text answers, and their paths. Probes answer even if they fail.
+/// Files with text answers, and their API paths. A probe that fails has text too.
 const TEXTS: [(&str, &str); 3] = [("ready.txt", "/readyz?verbose"), ("synced.txt", "/readyz?synced&verbose"), ("metrics.txt", "/metrics")];
 
 #[derive(Debug, Args)]
@@ -45,7 +45,7 @@ pub(in crate::cli) struct BundleOptions {
     output: Option<PathBuf>,
 }
 
-/// Requests and writes everything. Not fine if a request was not answered.
+/// Requests and writes all files. Returns [`ExitStatus::Failed`] if a request was not answered.
 pub(in crate::cli) async fn run(options: &BundleOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {
     let client = ApiClient::new(server)?;
     let now = jiff::Timestamp::now();

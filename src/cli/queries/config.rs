@@ -18,7 +18,7 @@ const SHAPE: TableShape<Setting> = TableShape {
         TableColumn::new("VALUE", |setting| joined(&setting.values)),
         TableColumn::new("FROM", |setting| setting.source.to_string()),
         TableColumn::wide("WHERE", |setting| text(setting.origin.as_ref())),
-        TableColumn::wide("WHAT IT IS", |setting| setting.description.clone()),
+        TableColumn::wide("DESCRIPTION", |setting| setting.description.clone()),
     ],
     name: |setting| setting.name.clone(),
 };

@@ -1,4 +1,4 @@
-//! `meshkeep explain IP`: everything known about an address, drawn as a ladder.
+//! `meshkeep explain IP`: everything that is known about an address, drawn as a tree.
 
 use std::fmt::Write as _;
 
@@ -24,7 +24,7 @@ pub(in crate::cli) struct ExplainOptions {
     output: OutputOptions,
 }
 
-/// Prints the explanation. Not fine if no entry covers the address.
+/// Prints the explanation. Returns [`ExitStatus::Failed`] if no entry covers the address.
 pub(in crate::cli) async fn run(options: &ExplainOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {
     let answer: Value = ApiClient::new(server)?.get(&format!("/v1/explain/{}", encoded(&options.ip)), &[]).await?;
     let explanation: Explanation = parse_answer(&answer)?;
@@ -35,7 +35,7 @@ pub(in crate::cli) async fn run(options: &ExplainOptions, server: &ServerOptions
     Ok(ExitStatus::from_success(explanation.found.is_some()))
 }
 
-/// Returns the ladder of an address: its entries, the identity, the node, the services and the
+/// Returns the drawing of an address: its entries, the identity, the node, the services and the
 /// findings.
 fn ladder(explanation: &Explanation) -> String {
     let mut out = String::new();

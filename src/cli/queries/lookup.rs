@@ -26,7 +26,7 @@ pub(in crate::cli) struct LookupOptions {
     output: OutputOptions,
 }
 
-/// Answer of a lookup, from the API for one address or for many.
+/// Result of a lookup, from the API's answer for one address or for a batch.
 pub(in crate::cli) trait LookupResult: DeserializeOwned + 'static {
     /// Columns of the table of answers.
     const SHAPE: TableShape<Self> = TableShape {
@@ -122,7 +122,7 @@ fn prefix(result: &impl LookupResult) -> String {
     }
 }
 
-/// Prints the entry of each address. Not fine if an address has none.
+/// Prints the entry of each address. Returns [`ExitStatus::Failed`] if an address has none.
 pub(in crate::cli) async fn run(options: &LookupOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {
     let client = ApiClient::new(server)?;
     let ips = addresses(&options.ips)?;
@@ -152,9 +152,9 @@ fn is_found<T: LookupResult>(answer: &Value) -> Result<bool, Failure> {
 /// Returns the addresses of the arguments, with those of standard input in place of `-`.
 fn addresses(arguments: &[String]) -> Result<Vec<String>, Failure> {
     let mut all = Vec::new();
-    for word in arguments {
-        if word != "-" {
-            all.push(word.clone());
+    for argument in arguments {
+        if argument != "-" {
+            all.push(argument.clone());
             continue;
         }
         for line in io::stdin().lock().lines() {

@@ -9,7 +9,7 @@ use crate::dto::problems::Finding;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ProblemsOptions {
-    /// Only objects of this cluster (repeatable)
+    /// Only problems of this cluster (repeatable)
     #[arg(long, value_name = "NAME")]
     cluster: Vec<String>,
     /// Only problems of this kind, such as danglingIdentity
@@ -41,7 +41,7 @@ fn since(finding: &Finding) -> String {
     age_of(time.map(|time| jiff::Timestamp::now().duration_since(time).as_secs_f64()))
 }
 
-/// Prints the findings. Not fine if there are any.
+/// Prints the findings. Returns [`ExitStatus::Failed`] if there are any.
 pub(in crate::cli) async fn run(options: &ProblemsOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {
     let mut query: Vec<(&str, &str)> = options.cluster.iter().map(|name| ("cluster", name.as_str())).collect();
     query.extend(options.kind.iter().map(|kind| ("kind", kind.as_str())));

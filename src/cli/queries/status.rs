@@ -20,7 +20,7 @@ use crate::dto::values::closed::{Origin, Phase};
 
 /// Interval between requests while waiting: a person sees a change at once, and the load on the
 /// sidecar is negligible.
-const ASK_INTERVAL: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct StatusOptions {
@@ -34,7 +34,7 @@ pub(in crate::cli) struct StatusOptions {
     output: OutputOptions,
 }
 
-/// Prints the state. Not fine while something is not live.
+/// Prints the state. Returns [`ExitStatus::Failed`] while anything is not live.
 pub(in crate::cli) async fn run(options: &StatusOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {
     let client = ApiClient::new(server)?;
     let deadline = Instant::now() + options.timeout;
@@ -50,7 +50,7 @@ pub(in crate::cli) async fn run(options: &StatusOptions, server: &ServerOptions)
             Err(failure) if waits && failure.is_unreachable() => wait_reporter.report(&failure.to_string()),
             Err(failure) => return Err(failure),
         }
-        tokio::time::sleep(ASK_INTERVAL).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     };
     drop(wait_reporter);
     let is_fine = not_live_reason(&answers.status.directory, &answers.clusters).is_none();
@@ -67,8 +67,8 @@ pub(in crate::cli) async fn run(options: &StatusOptions, server: &ServerOptions)
 
 /// Answers about the sidecar and its clusters.
 struct StatusAnswers {
-    /// If its config directory was not read, an empty list of clusters is not a good state: nobody
-    /// knows which clusters exist.
+    /// If the config directory was not read, an empty list of clusters is not a good state, because
+    /// it is unknown which clusters exist.
     status: Status,
     clusters: Vec<Cluster>,
     /// Both answers as the API sent them.
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_invalid_file_is_not_live() {
+    fn status_reports_an_invalid_file() {
         let directory = |readable: bool, invalid: Value| {
             let directory = json!({"readable": readable, "invalidFiles": invalid});
             not_live_reason(&serde_json::from_value(directory).unwrap(), &[])

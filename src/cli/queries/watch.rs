@@ -61,8 +61,8 @@ struct StreamProgress {
     position: Option<String>,
     /// Whether a snapshot comes first.
     snapshot: bool,
-    /// Whether the stream is filtered by more than its keys.
-    is_narrow: bool,
+    /// Set if there are filters other than `kind` and `cluster`, which a key alone cannot answer.
+    has_other_filters: bool,
 }
 
 /// Follows the stream until it is interrupted.
@@ -77,7 +77,7 @@ pub(in crate::cli) async fn run(options: &WatchOptions, server: &ServerOptions) 
     follow(&ApiClient::new(server)?, query, start, options.output.output).await
 }
 
-/// Follows a filter of the stream from a start on.
+/// Follows the filtered stream from `start` until it is interrupted.
 pub(in crate::cli) async fn follow(
     client: &ApiClient,
     filters: Vec<(String, String)>,
@@ -89,8 +89,8 @@ pub(in crate::cli) async fn follow(
         WatchStart::Snapshot => (None, true),
         WatchStart::After(position) => (Some(position), false),
     };
-    let is_narrow = filters.iter().any(|(name, _)| !matches!(name.as_str(), "kind" | "cluster"));
-    let mut progress = StreamProgress { position, snapshot, is_narrow };
+    let has_other_filters = filters.iter().any(|(name, _)| !matches!(name.as_str(), "kind" | "cluster"));
+    let mut progress = StreamProgress { position, snapshot, has_other_filters };
     let (mut backoff, mut connected_before) = (Backoff::new(RETRY_MIN, RETRY_MAX), false);
     loop {
         let mut query: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
@@ -157,8 +157,8 @@ async fn read(
 
 /// Returns the text to print for a line of the stream.
 fn event_text(line: &[u8], progress: &mut StreamProgress, format: OutputFormat) -> Option<String> {
-    // deserialized through a `Value` like other answers: each direct way to read every shape adds
-    // some hundred kilobytes to the binary
+    // deserialized from a `Value`, like other answers: a second deserializer for all shapes would
+    // add some hundred kilobytes to the binary
     let json: Value = serde_json::from_slice(line).ok()?;
     match crate::cli::terminal::output::parse_answer(&json) {
         Ok(event) => apply_event(&event, line, progress, format),
@@ -199,7 +199,7 @@ fn apply_event(event: &WatchEvent, line: &[u8], progress: &mut StreamProgress, f
         (_, OutputFormat::Json | OutputFormat::Yaml) => raw_text(line, format),
         // The key changed while no stream was open. Only filters of keys can decide whether it ever
         // matched.
-        (Some(EventType::Delete), _) if progress.is_narrow && event.reason == Some(EventReason::Unknown.into()) => None,
+        (Some(EventType::Delete), _) if progress.has_other_filters && event.reason == Some(EventReason::Unknown.into()) => None,
         (Some(EventType::Upsert | EventType::Delete | EventType::Patch | EventType::Cluster), OutputFormat::Name) => {
             Some(text(event.key.as_ref()) + "\n")
         }
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_is_one_line_that_says_what_is_wrong() {
+    fn a_problem_is_one_line_with_its_detail() {
         let detail = "paris cannot be reached: connection refused";
         let problem = json!({"type": "upsert", "kind": "problem", "key": "problem/clusterUnreachable/paris", "meta": {"cluster": "paris"},
             "object": {"id": "clusterUnreachable/paris", "severity": "critical", "kind": "clusterUnreachable", "clusters": ["paris"], "detail": detail, "advice": "see its log"}});
@@ -314,7 +314,8 @@ mod tests {
     #[test]
     fn json_and_yaml_print_events_that_this_version_cannot_parse() {
         let line = br#"{"type":"upsert","kind":"node","key":7}"#;
-        let event_text = |format| event_text(line, &mut StreamProgress { position: None, snapshot: false, is_narrow: false }, format);
+        let event_text =
+            |format| event_text(line, &mut StreamProgress { position: None, snapshot: false, has_other_filters: false }, format);
         assert_eq!(event_text(OutputFormat::Json).as_deref(), Some("{\"type\":\"upsert\",\"kind\":\"node\",\"key\":7}\n"));
         assert_eq!(event_text(OutputFormat::Yaml).as_deref(), Some("---\nkey: 7\nkind: node\ntype: upsert\n"));
         assert_eq!(event_text(OutputFormat::Table), None);
@@ -322,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_snapshot_has_no_position_to_resume_at() {
-        let mut progress = StreamProgress { position: None, snapshot: false, is_narrow: true };
+        let mut progress = StreamProgress { position: None, snapshot: false, has_other_filters: true };
         let mut tell = |event: Value| {
             apply_event(&read(&event), b"", &mut progress, OutputFormat::Table);
             progress.position.clone()

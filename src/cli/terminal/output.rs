@@ -5,7 +5,7 @@
 //! members that this version does not know.
 //!
 //! Every command prints through [`print`], [`print_coloured`] or [`EscapingWriter`], which escape
-//! the characters that a terminal acts on.
+//! the characters that control the terminal.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, StdoutLock, Write};
@@ -94,22 +94,22 @@ impl<T: DeserializeOwned> Tabular for TableShape<T> {
 
 /// Deserializes an answer of the API as `T`.
 ///
-/// Characters that a terminal acts on are escaped first, and line feeds and tabs become blanks:
+/// Characters that control the terminal are escaped first, and line feeds and tabs become blanks:
 /// names come from other clusters, and must neither break out of their line nor control the
 /// terminal.
 pub(in crate::cli) fn parse_answer<T: DeserializeOwned>(answer: &Value) -> Result<T, Failure> {
     let invalid =
         |error| Failure::unreachable(format!("this version does not understand the answer ({error}): -o json prints it unchanged"));
-    if acts_on_terminal(answer) { T::deserialize(&in_one_line(answer)) } else { T::deserialize(answer) }.map_err(invalid)
+    if has_terminal_controls(answer) { T::deserialize(&texts_in_one_line(answer)) } else { T::deserialize(answer) }.map_err(invalid)
 }
 
-/// Returns whether any text in the value has a character that a terminal acts on.
-fn acts_on_terminal(value: &Value) -> bool {
+/// Returns whether any text in the value has a character that controls the terminal.
+fn has_terminal_controls(value: &Value) -> bool {
     let in_text = |text: &str| text.chars().any(is_terminal_control);
     match value {
         Value::String(text) => in_text(text),
-        Value::Array(items) => items.iter().any(acts_on_terminal),
-        Value::Object(members) => members.iter().any(|(name, member)| in_text(name) || acts_on_terminal(member)),
+        Value::Array(items) => items.iter().any(has_terminal_controls),
+        Value::Object(members) => members.iter().any(|(name, member)| in_text(name) || has_terminal_controls(member)),
         Value::Null | Value::Bool(_) | Value::Number(_) => false,
     }
 }
@@ -119,11 +119,11 @@ pub(in crate::cli) fn one_line(text: &str) -> String {
     printable(text).replace(['\n', '\t'], " ")
 }
 
-fn in_one_line(value: &Value) -> Value {
+fn texts_in_one_line(value: &Value) -> Value {
     match value {
         Value::String(text) => Value::String(one_line(text)),
-        Value::Array(items) => items.iter().map(in_one_line).collect(),
-        Value::Object(members) => members.iter().map(|(name, member)| (one_line(name), in_one_line(member))).collect(),
+        Value::Array(items) => items.iter().map(texts_in_one_line).collect(),
+        Value::Object(members) => members.iter().map(|(name, member)| (one_line(name), texts_in_one_line(member))).collect(),
         Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
     }
 }
@@ -151,7 +151,7 @@ pub(in crate::cli) fn print_one(format: OutputFormat, shape: &dyn Tabular, item:
 fn table<T>(shape: &TableShape<T>, items: impl IntoIterator<Item = T>, wide: bool) -> String {
     let columns: Vec<&TableColumn<T>> = shape.columns.iter().filter(|column| wide || !column.wide).collect();
     let mut table = Table::new();
-    // a pipe gets whole lines: programs split them at blanks and not at a width
+    // lines in a pipe are not wrapped, because programs split them at blanks and not at a width
     let arrangement = if io::stdout().is_terminal() { ContentArrangement::Dynamic } else { ContentArrangement::Disabled };
     table.load_preset(presets::NOTHING).set_content_arrangement(arrangement);
     table.set_header(columns.iter().map(|column| column.heading));
@@ -165,7 +165,7 @@ fn table<T>(shape: &TableShape<T>, items: impl IntoIterator<Item = T>, wide: boo
     }
     for (column, has_blanks) in table.column_iter_mut().zip(has_blanks) {
         column.set_padding(COLUMN_PADDING);
-        // in a narrow terminal, labels and addresses are not broken in the middle
+        // a narrow terminal then wraps lists of labels and addresses at their commas
         if !has_blanks {
             column.set_delimiter(',');
         }
@@ -212,7 +212,7 @@ fn map_broken_pipe(result: io::Result<()>) -> Result<(), Failure> {
     })
 }
 
-/// A writer that escapes the characters that a terminal acts on. Each write must consist of whole
+/// A writer that escapes the characters that control the terminal. Each write must consist of whole
 /// characters, as those of `write!` do.
 pub(in crate::cli) struct EscapingWriter<W>(pub(in crate::cli) W);
 
@@ -241,7 +241,7 @@ fn print_yaml(value: &Value) -> Result<(), Failure> {
 /// that must be escaped is written in YAML's flow form, which is JSON.
 pub(in crate::cli) fn yaml(value: &Value) -> Result<String, Failure> {
     let failed = |error: &dyn Display| Failure::not_found(error.to_string());
-    if acts_on_terminal(value) {
+    if has_terminal_controls(value) {
         return serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(|error| failed(&error));
     }
     serde_yaml_ng::to_string(value).map_err(|error| failed(&error))
@@ -296,7 +296,7 @@ pub(in crate::cli) enum Colour {
     Yellow,
     /// A good state.
     Green,
-    /// A detail that matters less.
+    /// A minor detail.
     Faint,
 }
 

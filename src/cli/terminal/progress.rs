@@ -82,10 +82,11 @@ fn paint(out: &mut dyn Write, ended: &Receiver<()>, text: &Mutex<String>, column
 
 /// Returns the text and the elapsed time, cut to the terminal's width: a longer line could not be
 /// overwritten.
-fn line(text: &str, since: Duration, columns: u16) -> String {
-    let since = format!(", {} s", since.as_secs());
-    let room = usize::from(columns).saturating_sub(since.len() + 1);
-    text.chars().map(|character| if is_terminal_control(character) { ' ' } else { character }).take(room).collect::<String>() + &since
+fn line(text: &str, elapsed: Duration, columns: u16) -> String {
+    let suffix = format!(", {} s", elapsed.as_secs());
+    let text_width = usize::from(columns).saturating_sub(suffix.len() + 1);
+    text.chars().map(|character| if is_terminal_control(character) { ' ' } else { character }).take(text_width).collect::<String>()
+        + &suffix
 }
 
 #[cfg(test)]

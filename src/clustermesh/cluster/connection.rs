@@ -38,7 +38,7 @@ impl ClusterConnection<'_> {
     pub(super) async fn run(&self, state: &mut ClusterState) -> Result<Infallible, ConnectionError> {
         let reporter = &self.task.context.reporter;
         // set before the attempt, because users need it if the attempt fails
-        reporter.change(|status| {
+        reporter.change_status(|status| {
             status.endpoint = Some(self.endpoint.to_string());
             status.certificate_expiry = self.file.certificate_expiry();
         });
@@ -46,16 +46,16 @@ impl ClusterConnection<'_> {
         let opened = Box::pin(Connection::open(self.file, self.endpoint, &self.task.options.client)).await;
         let connection = opened.inspect_err(|_| {
             reporter.forget_missing_config();
-            reporter.connecting();
+            reporter.enter_connecting();
         })?;
-        reporter.contact();
-        reporter.change(|status| status.etcd_cluster_id = Some(connection.etcd_cluster_id()));
-        reporter.phase(Phase::ReadingConfig);
+        reporter.record_contact();
+        reporter.change_status(|status| status.etcd_cluster_id = Some(connection.etcd_cluster_id()));
+        reporter.enter_phase(Phase::ReadingConfig);
         let (heartbeat_sender, heartbeat) = watch::channel(None);
         let heartbeat_task = self.watch_heartbeat(&connection, heartbeat_sender);
         let main = async {
             let read = self.read_config(&connection, state).await?;
-            self.accept(read.config.as_ref(), state).await?;
+            self.accept_config(read.config.as_ref(), state).await?;
             self.mirror(&connection, read, heartbeat, state).await
         };
         first_error([main.boxed(), heartbeat_task.boxed()]).await
@@ -89,11 +89,11 @@ impl ClusterConnection<'_> {
             tokio::select! {
                 biased;
                 events = follow.next() => {
-                    reporter.contact();
+                    reporter.record_contact();
                     let puts = events?.into_iter().filter_map(|event| if let Event::Put(put) = event { Some(put) } else { None });
                     if let Some(put) = puts.last() {
                         listened_at_heartbeat = follow.listened();
-                        reporter.heartbeat(heartbeat(connection, &put));
+                        reporter.record_heartbeat(heartbeat(connection, &put));
                         heartbeat_sender.send_replace(Some(Instant::now()));
                     }
                 }
@@ -110,7 +110,7 @@ impl ClusterConnection<'_> {
     async fn report_etcd_errors(&self, connection: &Connection) {
         let reporter = &self.task.context.reporter;
         match connection.etcd_errors().await {
-            Ok(errors) => reporter.etcd_errors(errors),
+            Ok(errors) => reporter.set_etcd_errors(errors),
             Err(error) => {
                 tracing::debug!(cluster = %self.task.name, %error, "the etcd of cluster {} does not report its status", self.task.name)
             }
@@ -133,7 +133,7 @@ impl ClusterConnection<'_> {
         heartbeat: watch::Receiver<Option<Instant>>,
         state: &mut ClusterState,
     ) -> Result<Infallible, ConnectionError> {
-        self.task.context.reporter.phase(Phase::Listing);
+        self.task.context.reporter.enter_phase(Phase::Listing);
         let config = read.config.as_ref().map(|(config, _)| config.clone()).unwrap_or_default();
         let info = SourceInfo {
             etcd_cluster_id: connection.etcd_cluster_id(),
@@ -152,10 +152,10 @@ impl ClusterConnection<'_> {
                 source: source.clone(),
                 canary,
                 context: &self.task.context,
-                changed: None,
+                last_changes: None,
                 reported_synced: false,
                 reported_unreadable: 0,
-                reading: cluster_config::kind_publication(kind, &config),
+                publication: cluster_config::kind_publication(kind, &config),
                 expired_leases: BTreeSet::new(),
             }
             .run()
@@ -212,7 +212,7 @@ impl ClusterConnection<'_> {
     /// Reduces the request rate once every kind is synced (`etcd.bootstrapQps`).
     async fn reduce_rate_when_synced(&self, connection: &Connection) -> Result<Infallible, ConnectionError> {
         self.task.context.reporter.wait_until_synced().await;
-        connection.caught_up();
+        connection.end_bootstrap();
         std::future::pending().await
     }
 

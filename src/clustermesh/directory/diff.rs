@@ -108,7 +108,7 @@ mod tests {
     /// Events as `+name=content`, `-name` and `all:name,name`.
     fn event_texts(events: &[DirectoryEvent]) -> Vec<String> {
         let show = |event: &DirectoryEvent| match event {
-            DirectoryEvent::Read(state) => panic!("{state:?} is sent by the watcher only"),
+            DirectoryEvent::StateChanged(state) => panic!("{state:?} is sent by the watcher only"),
             DirectoryEvent::Upserted { cluster, path, content, digest: announced_digest } => {
                 let content = std::str::from_utf8(content).unwrap();
                 assert_eq!((path, announced_digest), (&PathBuf::from("/config").join(cluster.as_str()), &digest(content)));

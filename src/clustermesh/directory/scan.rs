@@ -202,7 +202,7 @@ fn is_cluster_file(content: &[u8]) -> bool {
 fn skip_reason(content: &[u8]) -> Option<String> {
     let agents = "Cilium's agents do not read it either";
     if let Some(cause) = encoded_mark(content) {
-        return Some(format!("it is {cause} and does not contain the bytes \"endpoints:\": {agents}"));
+        return Some(format!("it is {cause}, so it does not contain the bytes \"endpoints:\": {agents}"));
     }
     let Ok(text) = std::str::from_utf8(content) else { return None };
     if text.trim().is_empty() {
@@ -213,7 +213,7 @@ fn skip_reason(content: &[u8]) -> Option<String> {
     // would accept it
     let is_misspelt_endpoints = |key: &&&str| key.eq_ignore_ascii_case("endpoints") || intended_key(key) == Some("endpoints");
     if let Some(key) = keys.iter().find(is_misspelt_endpoints) {
-        return Some(format!("it has \"{key}:\" instead of \"endpoints:\" (exactly so, with no space before the colon): {agents}"));
+        return Some(format!("it has \"{key}:\" instead of \"endpoints:\" (in this spelling, with no space before the colon): {agents}"));
     }
     let is_client_file = keys.iter().any(|key| CLIENT_FILE_KEYS.contains(&key.replace('_', "-").as_str()));
     is_client_file.then(|| format!("it has no endpoints: {agents}"))
@@ -230,7 +230,7 @@ fn encoded_mark(content: &[u8]) -> Option<&'static str> {
     }
     let encoded: Vec<u8> = content.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
     if BASE64.decode(encoded).is_ok_and(|decoded| is_cluster_file(&decoded)) {
-        return Some("base64, perhaps encoded twice in a Secret's data");
+        return Some("base64 (perhaps encoded twice in a Secret's data)");
     }
     let quoted = content.windows(9).enumerate().filter(|(_, word)| *word == b"endpoints").any(|(start, _)| match &content[start + 9..] {
         [b'"' | b'\'', rest @ ..] => rest.trim_ascii_start().starts_with(b":"),
@@ -274,8 +274,8 @@ mod tests {
             ("readme", b"Put one file for each cluster here: see the manual.\n", None),
             ("ca.crt", b"", None),
             ("etcd.config", b"endpoint: [x]\n", None),
-            ("fukui", &utf16, Some("it is UTF-16 and does not contain")),
-            ("gifu", b"ZW5kcG9p\nbnRzOgotIGE=\n", Some("it is base64, perhaps encoded twice")),
+            ("fukui", &utf16, Some("it is UTF-16, so it does not contain")),
+            ("gifu", b"ZW5kcG9p\nbnRzOgotIGE=\n", Some("it is base64 (perhaps encoded twice")),
             ("mito", b"{\"endpoints\": [\"https://mito:2379\"]}", Some("it is JSON or YAML with its keys in quotes")),
             ("saga", b"\xff\xfe\x00binary", None),
         ];

@@ -56,7 +56,7 @@ impl WatchedDirectory {
             }
             DirectoryEvent::Removed { cluster } => format!("-{cluster}"),
             DirectoryEvent::FirstScan { present } => present.iter().fold("all".to_owned(), |text, cluster| format!("{text} {cluster}")),
-            DirectoryEvent::Read(state) => {
+            DirectoryEvent::StateChanged(state) => {
                 self.state = state;
                 return Box::pin(self.event()).await;
             }
@@ -77,7 +77,7 @@ impl WatchedDirectory {
     async fn expect_state(&mut self, wanted: impl Fn(&DirectoryState) -> bool) -> DirectoryState {
         while !wanted(&self.state) {
             match timeout(EFFECT_WITHIN, self.events.recv()).await.expect("the state within 2 s") {
-                Some(DirectoryEvent::Read(state)) => self.state = state,
+                Some(DirectoryEvent::StateChanged(state)) => self.state = state,
                 other => panic!("{other:?} before the state"),
             }
         }

@@ -9,10 +9,10 @@ use crate::wire::keys::cluster_config_key;
 impl Reporter {
     /// Enters the phase of a new connection. A cluster without a config stays in `readingConfig`,
     /// because the next connection probably leads to the same etcd.
-    pub(in crate::clustermesh) fn connecting(&self) {
+    pub(in crate::clustermesh) fn enter_connecting(&self) {
         let keeps_phase = |status: &ClusterStatus| status.missing_config.is_some() && status.phase == Phase::ReadingConfig;
         if !keeps_phase(&self.status.borrow()) {
-            self.phase(Phase::Connecting);
+            self.enter_phase(Phase::Connecting);
         }
     }
 
@@ -33,7 +33,7 @@ impl Reporter {
             status.missing_config = state;
             changed
         });
-        self.waiting(Phase::ReadingConfig, &reason);
+        self.enter_waiting(Phase::ReadingConfig, &reason);
     }
 
     /// Reports an unusable cluster config with its bytes and the reason. `None` clears the report.

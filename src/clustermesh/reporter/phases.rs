@@ -84,7 +84,7 @@ impl LoggedPhases {
 /// Returns the log text for a phase, to be written after `cluster NAME`.
 pub(super) fn predicate(phase: Phase) -> &'static str {
     match phase {
-        Phase::WaitingForFiles => "waits for its client file",
+        Phase::WaitingForFiles => "waits for its client file or for a certificate or key that the file names",
         Phase::Connecting => "is connecting",
         Phase::ReadingConfig => "is connected, its config is being read",
         Phase::WaitingForCanary => "waits for a canary",

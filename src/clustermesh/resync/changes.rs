@@ -49,7 +49,7 @@ impl Resync {
     fn entry_change(&mut self, key: EntryKey, event: Event, evidence: &DeleteEvidence, source: &SourceInfo) -> Change {
         match event {
             Event::Delete { .. } => {
-                let hold = evidence.hold(&key, source.cached, HistoryMatch::Same);
+                let hold = evidence.requires_hold(&key, source.cached, HistoryMatch::Same);
                 self.held_keys.delete_or_hold(key, hold, false)
             }
             Event::Put(put) => {

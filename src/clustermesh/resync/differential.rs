@@ -12,7 +12,7 @@ use cilium_kvstore::ChangedKeys;
 
 impl Resync {
     /// Reads the keys that were put since the newest stored put.
-    pub(super) fn differ(&mut self, cursor: Cursor, compare_keys: bool) -> ResyncStep {
+    pub(super) fn list_changes(&mut self, cursor: Cursor, compare_keys: bool) -> ResyncStep {
         // start at the newest stored put, not at the cursor's revision: a snapshot that was
         // restored in between would hide changes (docs/develop/measurements.md §2)
         let newest = cursor.last_put.as_ref().map_or(Revision(0), |put| put.revision);
@@ -38,13 +38,13 @@ impl Resync {
         self.finish_changes(answer, Vec::new())
     }
 
-    /// Compares the keys in both directions. An entry that is not listed was deleted. A listed key
-    /// that is neither an entry nor put since proves another history.
+    /// Compares the keys in both directions. An entry that is not listed was deleted. If a listed
+    /// key is not in the mirror and was not put since, the history is another one.
     pub(super) fn compare_keys(&mut self, listed: &[Vec<u8>], entries: Vec<EntryKey>, evidence: &DeleteEvidence) -> ResyncStep {
         let ResyncState::ListingChanges { changed, .. } = &mut self.state else { return ResyncStep::default() };
         let (Some(changed), Some(source)) = (changed.take(), &self.source) else { return self.list(HistoryMatch::Unknown) };
         let key_of = |key: &Vec<u8>| keys::entry_key(self.scope.kind, &self.scope.cluster, source.cached, key).ok();
-        self.unreadable.keep(listed);
+        self.unreadable.retain_listed(listed);
         let listed: BTreeSet<EntryKey> = listed.iter().filter_map(key_of).collect();
         let put: BTreeSet<EntryKey> = changed.puts.iter().filter_map(|put| key_of(&put.key)).collect();
         let entries: BTreeSet<EntryKey> = entries.into_iter().collect();

@@ -74,7 +74,7 @@ pub(super) struct HeldKeys {
     observation: Option<HoldObservation>,
 }
 
-/// Observation of the writer's two keys since a time from which both have existed.
+/// State of the writer's two keys when an uninterrupted observation of them began.
 #[derive(Debug)]
 struct HoldObservation {
     since: Instant,
@@ -135,7 +135,7 @@ impl WriterKey {
 impl DeleteEvidence {
     /// Returns whether a key that is missing at the source must be held. `cached` says that the
     /// source is a KVStoreMesh's copy.
-    pub(super) fn hold(&self, key: &EntryKey, cached: bool, history: HistoryMatch) -> bool {
+    pub(super) fn requires_hold(&self, key: &EntryKey, cached: bool, history: HistoryMatch) -> bool {
         if self.config.is_deleted() || self.canary.is_deleted() {
             return true;
         }
@@ -195,7 +195,7 @@ impl HeldKeys {
     /// outlive each other. A restart of etcd may have extended the leases of a dead writer. If that
     /// is possible, both keys must also have been renewed, or have outlived a whole TTL and the
     /// margin.
-    pub(super) fn is_over(&mut self, evidence: &DeleteEvidence, now: Instant, margin: Duration) -> bool {
+    pub(super) fn are_holds_over(&mut self, evidence: &DeleteEvidence, now: Instant, margin: Duration) -> bool {
         if self.keys.is_empty() || evidence.config.is_deleted() || evidence.canary.is_deleted() {
             self.observation = None;
             return false;

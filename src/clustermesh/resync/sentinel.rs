@@ -98,7 +98,8 @@ impl Resync {
     /// Resumes from the stored state: reads only the changes since then.
     ///
     /// If the canary was written again or the cluster writes no canaries, it lists in full instead,
-    /// because another history may look the same. That list may remove entries at once.
+    /// because another history could look the same. This list is allowed to remove entries at once,
+    /// without a quiet time.
     fn resume_history(&mut self, compare_keys: bool) -> ResyncStep {
         let canaries = self.source.as_ref().is_some_and(|source| source.canaries);
         let ResyncState::Checking { cursor, new_canary, .. } = &self.state else { return ResyncStep::default() };
@@ -106,7 +107,7 @@ impl Resync {
             return self.list(HistoryMatch::Same);
         }
         let cursor = cursor.clone();
-        self.differ(cursor, compare_keys)
+        self.list_changes(cursor, compare_keys)
     }
 }
 

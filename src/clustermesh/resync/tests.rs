@@ -75,7 +75,7 @@ fn reload(etcd: &mut FakeEtcd, before: &[(i64, Event)], random: &mut StdRng) {
     etcd.wipe();
     for (index, (_, event)) in before.iter().enumerate() {
         match event {
-            Event::Put(put) if put.key == CANARY => etcd.announce(),
+            Event::Put(put) if put.key == CANARY => etcd.put_canary_and_config(),
             Event::Put(put) if index == 0 => etcd.put(&put.key, &value(random)),
             Event::Put(put) => etcd.put(&put.key, &put.value),
             Event::Delete { key, .. } => etcd.delete(key),
@@ -102,7 +102,7 @@ fn run_random_sequence(seed: u64, canaries: bool) {
         omits_compacted_deletes: random.random(),
         old_events: random.random(),
         progress_ahead: random.random(),
-        starved: random.random(),
+        skips_compacted_events: random.random(),
     };
     let mut etcd = FakeEtcd { bugs, ..FakeEtcd::new(1) };
     let mut mirror = FakeMirror::new(canaries);
@@ -116,7 +116,7 @@ fn run_random_sequence(seed: u64, canaries: bool) {
             }
             8..=10 => etcd.delete(&source_key(&mut random)),
             11 => etcd.compacted = random.random_range(etcd.compacted..=etcd.revision),
-            12 => etcd.announce(),
+            12 => etcd.put_canary_and_config(),
             13 => mirror.connected = false,
             14 => mirror.crash(random.random_range(0..6)),
             15 => {
@@ -148,15 +148,15 @@ fn run_random_sequence(seed: u64, canaries: bool) {
             }
         }
     }
-    etcd.announce();
+    etcd.put_canary_and_config();
     mirror.run_to_end(&etcd);
     assert!(mirror.resync.is_synced(), "seed {seed}, canaries {canaries}: not synced in the end");
-    assert_eq!(mirror.served(), etcd.truth(), "seed {seed}, canaries {canaries}");
-    assert_eq!(mirror.refused(), etcd.no_entries(), "seed {seed}, canaries {canaries}");
+    assert_eq!(mirror.served(), etcd.entries(), "seed {seed}, canaries {canaries}");
+    assert_eq!(mirror.unreadable_keys(), etcd.other_keys(), "seed {seed}, canaries {canaries}");
     let state = mirror.view.scope(&scope()).unwrap_or_default();
     assert_eq!(
         (state.confirmed, state.restored_count, usize::try_from(state.entry_count).unwrap()),
-        (true, 0, etcd.truth().len()),
+        (true, 0, etcd.entries().len()),
         "seed {seed}"
     );
 }
@@ -174,10 +174,10 @@ fn synced_mirror(canaries: bool) -> (FakeEtcd, FakeMirror) {
     for index in 0..3 {
         etcd.put(format!("{PREFIX}{}", FIRST_IDENTITY + index).as_bytes(), b"k8s:io.cilium.k8s.policy.cluster=paris;");
     }
-    etcd.announce();
+    etcd.put_canary_and_config();
     let mut mirror = FakeMirror::new(canaries);
     mirror.run_to_end(&etcd);
-    assert_eq!(mirror.served(), etcd.truth());
+    assert_eq!(mirror.served(), etcd.entries());
     (etcd, mirror)
 }
 
@@ -190,21 +190,21 @@ fn a_history_at_the_highest_revision_is_read_and_resumed() {
     for index in 0..3 {
         etcd.put(&key(index), b"k8s:io.cilium.k8s.policy.cluster=paris;");
     }
-    etcd.announce();
+    etcd.put_canary_and_config();
     mirror.run_to_end(&etcd);
     etcd.put(&key(0), b"k8s:io.cilium.k8s.policy.cluster=paris;k8s:v=last;");
     assert_eq!(etcd.revision, i64::MAX);
     mirror.run_to_end(&etcd);
-    assert_eq!(mirror.served(), etcd.truth());
+    assert_eq!(mirror.served(), etcd.entries());
     for lost in [0, 1, 9] {
         mirror.crash(lost);
         mirror.run_to_end(&etcd);
-        assert_eq!(mirror.served(), etcd.truth());
+        assert_eq!(mirror.served(), etcd.entries());
     }
     etcd.compacted = i64::MAX;
     mirror.connected = false;
     mirror.run_to_end(&etcd);
-    assert!(mirror.resync.is_synced() && mirror.served() == etcd.truth());
+    assert!(mirror.resync.is_synced() && mirror.served() == etcd.entries());
 }
 
 #[test]
@@ -243,10 +243,10 @@ fn a_new_canary_reveals_a_reload_with_one_changed_key() {
     for index in 1..3 {
         etcd.put(format!("{PREFIX}{}", FIRST_IDENTITY + index).as_bytes(), b"k8s:io.cilium.k8s.policy.cluster=paris;");
     }
-    etcd.announce();
+    etcd.put_canary_and_config();
     mirror.crash(0);
     mirror.run_to_end(&etcd);
-    assert_eq!(mirror.served(), etcd.truth());
+    assert_eq!(mirror.served(), etcd.entries());
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn an_interrupted_list_removes_no_keys() {
     assert!(mirror.served().contains_key(&(FIRST_IDENTITY + 1).to_string()), "an interrupted list prunes nothing");
     mirror.connected = false;
     mirror.run_to_end(&etcd);
-    assert_eq!(mirror.served(), etcd.truth());
+    assert_eq!(mirror.served(), etcd.entries());
 }
 
 /// An agent swaps its cache of a remote's identities when the new list is complete
@@ -285,7 +285,7 @@ fn a_list_serves_entries_at_once_and_removes_them_at_its_end() {
     etcd.wipe();
     etcd.id += 1;
     (1..6).for_each(|number| put(&mut etcd, number));
-    etcd.announce();
+    etcd.put_canary_and_config();
     let begin = |mirror: &mut FakeMirror, etcd: &FakeEtcd| {
         mirror.connect(etcd);
         while mirror.request != Some(Request::List) {
@@ -314,9 +314,9 @@ fn another_history_without_canaries_needs_a_quiet_time() {
     while mirror.advance(&etcd) {}
     assert!(mirror.resync.has_pending_prune());
     assert_eq!(mirror.served().len(), 3);
-    mirror.feed(Input::Quiet);
+    mirror.feed(Input::QuietTimeOver);
     mirror.run_to_end(&etcd);
-    assert_eq!(mirror.served(), etcd.truth());
+    assert_eq!(mirror.served(), etcd.entries());
 }
 
 /// The file of the cluster now leads to a KVStoreMesh, and the old keys may still exist in the same
@@ -333,7 +333,7 @@ fn another_form_of_keys_is_another_history() {
     while mirror.advance(&etcd) {}
     assert_eq!((mirror.served().len(), mirror.resync.has_pending_prune()), (3, true));
     mirror.run_to_end(&etcd);
-    assert_eq!(mirror.served(), etcd.truth());
+    assert_eq!(mirror.served(), etcd.entries());
 }
 
 /// The etcd is still being filled when the connection breaks or the process ends.
@@ -356,9 +356,9 @@ fn an_interrupted_quiet_time_prunes_nothing_and_restarts() {
         mirror.connect(&etcd);
         while mirror.advance(&etcd) {}
         assert_eq!((mirror.served().len(), mirror.resync.has_pending_prune()), (3, true), "the process ended: {crashes}");
-        mirror.feed(Input::Quiet);
+        mirror.feed(Input::QuietTimeOver);
         mirror.run_to_end(&etcd);
-        assert_eq!(mirror.served(), etcd.truth());
+        assert_eq!(mirror.served(), etcd.entries());
         // from then on, this is the stored history
         mirror.connect(&etcd);
         while mirror.advance(&etcd) {}
@@ -379,7 +379,7 @@ fn the_value_of_the_newest_put_reveals_a_restored_snapshot() {
     etcd.put(&key, b"k8s:io.cilium.k8s.policy.cluster=paris;k8s:v=2;");
     mirror.crash(0);
     mirror.run_to_end(&etcd);
-    assert_eq!(mirror.served(), etcd.truth());
+    assert_eq!(mirror.served(), etcd.entries());
 }
 
 /// In the restored history the key of the newest put was put again after the stored revision. Only
@@ -397,7 +397,7 @@ fn the_old_value_of_a_key_reveals_a_restored_snapshot() {
     etcd.put(&key, b"k8s:io.cilium.k8s.policy.cluster=paris;k8s:v=1;");
     mirror.crash(0);
     mirror.run_to_end(&etcd);
-    assert_eq!(mirror.served(), etcd.truth());
+    assert_eq!(mirror.served(), etcd.entries());
 }
 
 #[test]
@@ -444,7 +444,7 @@ fn a_lower_revision_reveals_a_restored_snapshot() {
     while mirror.advance(&etcd) {}
     assert_eq!((mirror.served().len(), mirror.resync.has_pending_prune()), (3, true), "another history removes nothing at once");
     mirror.run_to_end(&etcd);
-    assert_eq!(mirror.served(), etcd.truth());
+    assert_eq!(mirror.served(), etcd.entries());
 }
 
 /// Restores a snapshot from before the newest delete, and deletes another key, so that the counts
@@ -465,7 +465,7 @@ fn delete_another_key_in_a_restored_snapshot() -> (FakeEtcd, FakeMirror) {
 fn the_deleted_key_reveals_a_restored_snapshot() {
     let (etcd, mut mirror) = delete_another_key_in_a_restored_snapshot();
     mirror.run_to_end(&etcd);
-    assert_eq!(mirror.served(), etcd.truth());
+    assert_eq!(mirror.served(), etcd.entries());
 }
 
 #[test]
@@ -473,7 +473,7 @@ fn a_compacted_delete_leads_to_a_comparison_of_keys() {
     let (mut etcd, mut mirror) = delete_another_key_in_a_restored_snapshot();
     etcd.compacted = etcd.revision;
     mirror.run_to_end(&etcd);
-    assert_eq!(mirror.served(), etcd.truth());
+    assert_eq!(mirror.served(), etcd.entries());
 }
 
 #[test]
@@ -489,5 +489,5 @@ fn a_snapshot_restored_before_a_list_hides_no_change() {
     etcd.put(b"cilium/state/nodes/v1/paris/a", b"another prefix");
     mirror.crash(0);
     mirror.run_to_end(&etcd);
-    assert_eq!(mirror.served(), etcd.truth());
+    assert_eq!(mirror.served(), etcd.entries());
 }

@@ -62,7 +62,7 @@ impl UnreadableKeys {
     }
 
     /// Keeps only the keys that the source has listed.
-    pub(super) fn keep(&mut self, listed: &[Vec<u8>]) {
+    pub(super) fn retain_listed(&mut self, listed: &[Vec<u8>]) {
         let count = self.keys.len();
         self.keys.retain(|key, _| listed.contains(key));
         self.change_count += u64::from(self.keys.len() != count);

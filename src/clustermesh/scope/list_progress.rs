@@ -21,7 +21,7 @@ impl ListProgress {
     }
 
     /// Counts a page of keys, and logs the progress if a message is due.
-    pub(super) fn page(&mut self, scope: &Scope, read: usize, total: u64, now: Instant) {
+    pub(super) fn add_page(&mut self, scope: &Scope, read: usize, total: u64, now: Instant) {
         if self.advance(read, now) {
             let Scope { cluster, kind } = scope;
             let seconds = now.saturating_duration_since(self.started).as_secs();
@@ -30,7 +30,7 @@ impl ListProgress {
     }
 
     /// Logs the end of the list if its progress was logged before.
-    pub(super) fn end(&self, scope: &Scope, now: Instant) {
+    pub(super) fn log_end(&self, scope: &Scope, now: Instant) {
         if self.last_logged > self.started {
             let Scope { cluster, kind } = scope;
             let seconds = now.saturating_duration_since(self.started).as_secs();

@@ -109,7 +109,7 @@ impl ScopeTask<'_> {
     }
 
     /// Sets the revision that the mirror will reach for this kind.
-    pub(super) fn expect(&self) {
+    pub(super) fn update_expected_revision(&self) {
         self.context.size_tracker.set_expected_revision(self.scope.kind, self.state.resync.cursor().map(|cursor| cursor.revision));
     }
 
@@ -127,8 +127,8 @@ impl ScopeTask<'_> {
                 let with_prefix = |size: Size| Size { bytes: size.bytes + size.keys * prefix, ..size };
                 let size_of = |kind| mirror.view.scope_size(&Scope { cluster: cluster.clone(), kind });
                 let ScopeSize { confirmed, all } = size_of(kind);
-                // derived entries have no bytes at the source, and only their nodes are confirmed:
-                // all of them count
+                // derived entries have no bytes at the source. They are never confirmed themselves,
+                // so all of them count
                 let derived = Size { keys: if kind == Kind::Node { size_of(Kind::NodeIp).all.keys } else { 0 }, bytes: 0 };
                 ScopeSize { confirmed: with_prefix(confirmed) + derived, all: with_prefix(all) + derived }
             })

@@ -72,7 +72,7 @@ fn large_change(number: u64, length: usize) -> Group {
         version: 1,
         generation: 1,
     };
-    Group { records: [(key, Some(Arc::new(record)))].into(), covered: Some(Sequence(number)), ..Group::default() }
+    Group { records: [(key, Some(Arc::new(record)))].into(), covered_sequence: Some(Sequence(number)), ..Group::default() }
 }
 
 /// Waits for the result of each attempt from the test, and reports the size of the group.

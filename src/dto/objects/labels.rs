@@ -1,4 +1,4 @@
-//! The labels of an identity, as an object of texts.
+//! The labels of an identity, as a JSON object of strings.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::IdentityLabels;
 
-/// An identity's labels, shared with the mirror: those of an answer are no copy.
+/// An identity's labels, shared with the mirror, so that an answer does not copy them.
 #[derive(Debug, Clone)]
 pub(crate) struct LabelsOfIdentity(pub(crate) IdentityLabels);
 

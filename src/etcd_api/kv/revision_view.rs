@@ -91,7 +91,7 @@ impl RevisionView {
         let key = str::from_utf8(key).ok()?;
         match self.earlier.get(key) {
             Some(record) => record.clone(),
-            None => self.reading.raw(key).map(|raw_key| raw_key.record()),
+            None => self.reading.raw_value(key).map(|raw_key| raw_key.record()),
         }
     }
 
@@ -102,7 +102,7 @@ impl RevisionView {
             return 0;
         }
         if interval.is_single {
-            return usize::from(str::from_utf8(&interval.start).is_ok_and(|key| self.reading.raw(key).is_some()));
+            return usize::from(str::from_utf8(&interval.start).is_ok_and(|key| self.reading.raw_value(key).is_some()));
         }
         self.reading.raw_count(&interval.start, interval.end.as_deref())
     }
@@ -113,7 +113,7 @@ impl RevisionView {
         for (key, record) in self.earlier_after(last.as_ref()) {
             // the count includes the keys that exist now
             *count += usize::from(record.is_some());
-            *count -= usize::from(self.reading.raw(key).is_some());
+            *count -= usize::from(self.reading.raw_value(key).is_some());
             slice.count_row();
             if slice.is_over() {
                 *last = Some(key.clone());

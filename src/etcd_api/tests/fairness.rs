@@ -58,17 +58,17 @@ async fn long_requests_run_in_slices_and_end_when_their_client_disconnects() {
     let earlier = PbRangeRequest { revision: i64::try_from(head).unwrap() - 50, ..all_keys() };
     let many = transaction(vec![earlier.clone(); 100]);
     for (name, rows) in [("sorted", 400), ("earlier", 250), ("txn", 20_000)] {
-        let before = scans.spent().rows;
+        let before = scans.total_usage().rows;
         let send = async || match name {
             "sorted" => kv.range(from_client(1, newest_first())).await.map(drop),
             "earlier" => kv.range(from_client(1, earlier.clone())).await.map(drop),
             _ => kv.txn(from_client(1, many.clone())).await.map(drop),
         };
         send().await.unwrap();
-        let rows_alone = scans.spent().rows - before;
+        let rows_alone = scans.total_usage().rows - before;
         assert!(rows_alone >= rows, "{name}: {rows_alone} rows");
         // another client's request waits for a few slices, not for all requests of this client
-        let before = scans.spent().rows;
+        let before = scans.total_usage().rows;
         let mut running = Box::pin(futures_util::future::join_all((0..20).map(|_| send())));
         assert!((&mut running).now_or_never().is_none());
         let small = PbRangeRequest { count_only: true, ..all_keys() };
@@ -76,11 +76,11 @@ async fn long_requests_run_in_slices_and_end_when_their_client_disconnects() {
             answer = kv.range(from_client(2, small)) => drop(answer.unwrap()),
             _ = &mut running => unreachable!("{name}: all long requests finished before the short one"),
         }
-        let rows_meanwhile = scans.spent().rows - before;
+        let rows_meanwhile = scans.total_usage().rows - before;
         assert!(rows_meanwhile < rows_alone / 2, "{name}: {rows_meanwhile} rows before the short one");
         drop(running);
         kv.range(from_client(2, PbRangeRequest { count_only: true, ..all_keys() })).await.unwrap();
-        let after = scans.spent().rows - before;
+        let after = scans.total_usage().rows - before;
         assert!(after < rows_meanwhile + 60, "{name}: work continues for a client that disconnected");
         assert_eq!(scans.admitted_count(), 0, "{name}");
     }

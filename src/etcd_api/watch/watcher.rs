@@ -94,7 +94,7 @@ impl Watcher {
     }
 
     /// Returns the sequence up to which all events were sent.
-    pub(super) const fn sent(&self) -> Sequence {
+    pub(super) const fn sent_up_to(&self) -> Sequence {
         self.follower.position()
     }
 
@@ -117,7 +117,7 @@ impl Watcher {
             let Some(batch) = recent.batch_after(reading, self.follower) else {
                 return (!events.is_empty()).then_some(WatchEvents::Ready(events));
             };
-            for change in batch.after(self.sent()) {
+            for change in batch.after(self.sent_up_to()) {
                 self.follower.advance_to(change.announcement.sequence);
                 scanned += 1;
                 if let Some(event) = self.event(&change.key, &change.announcement) {
@@ -131,7 +131,7 @@ impl Watcher {
             if bytes >= RESPONSE_EVENT_BYTES_MAX {
                 break;
             }
-            self.follower.advance_to(batch.upto);
+            self.follower.advance_to(batch.up_to);
         }
         self.had_events |= !events.is_empty();
         Some(WatchEvents::Ready(events))

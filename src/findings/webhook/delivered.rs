@@ -1,4 +1,5 @@
-//! Findings that the receiver has accepted, and the difference to the current ones. Pure.
+//! Findings that the receiver has accepted, and their difference from the current findings. Does no
+//! I/O.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,8 +18,9 @@ pub(super) struct PendingPost {
     pub(super) has_appeared: bool,
 }
 
-/// Findings that the receiver has accepted and that are not resolved for it, and failed posts. It
-/// has at most as many findings and bytes as the change stream, however the receiver answers.
+/// Findings that the receiver has accepted and whose resolution it has not accepted yet, and failed
+/// posts. It has at most as many findings and bytes as the change stream, however the receiver
+/// answers.
 #[derive(Debug, Default)]
 pub(super) struct DeliveredFindings {
     accepted: CurrentFindings,
@@ -107,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_post_delays_no_other_and_the_most_severe_is_first() {
+    fn severe_findings_are_first_and_failures_delay_no_others() {
         let mut delivered = DeliveredFindings::default();
         let now = current([(FindingKind::StaleFile, "a"), (FindingKind::DuplicateClusterId, "b"), (FindingKind::SourceLost, "c")]);
         let mut accepted = Vec::new();
@@ -129,9 +131,9 @@ mod tests {
         );
     }
 
-    /// A receiver that accepts new findings but never that one was resolved.
+    /// The receiver accepts new findings, but never accepts that a finding was resolved.
     #[test]
-    fn what_is_held_is_bounded_however_the_receiver_answers() {
+    fn accepted_findings_are_bounded_for_any_receiver() {
         let mut delivered = DeliveredFindings::default();
         let names: Vec<String> = (0..PUBLISHED_COUNT_MAX + 50).map(|number| number.to_string()).collect();
         let early = current(names[..PUBLISHED_COUNT_MAX].iter().map(|name| (FindingKind::StaleFile, name.as_str())));

@@ -128,8 +128,8 @@ impl WebhookSender {
     /// [`OnProblemError`], without the secret parts of the URL.
     pub(crate) fn new(url: &SecretUrl) -> Result<Self, OnProblemError> {
         let shown = url.shown();
-        let refused = |reason: String| OnProblemError { shown: shown.clone(), reason };
-        let parsed = Url::parse(url.whole()).map_err(|error| refused(format!("it is not a URL ({error})")))?;
+        let unusable = |reason: String| OnProblemError { shown: shown.clone(), reason };
+        let parsed = Url::parse(url.whole()).map_err(|error| unusable(format!("it is not a URL ({error})")))?;
         // reqwest needs a provider for plain HTTP too; the call fails only if one is installed
         // already
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
@@ -143,7 +143,7 @@ impl WebhookSender {
                 builder = builder.add_root_certificate(certificate);
             }
         }
-        let client = builder.build().map_err(|error| refused(error_text(error)))?;
+        let client = builder.build().map_err(|error| unusable(error_text(error)))?;
         Ok(Self { client, url: parsed, shown })
     }
 
@@ -206,15 +206,15 @@ impl WebhookSender {
     }
 }
 
-/// Returns the result that a response stands for. A receiver that refuses a finding would refuse it
-/// again, except with the statuses that ask for a later attempt (RFC 9110 §15.5.9, RFC 6585 §4).
+/// Returns the result of a post from the response. A receiver that refuses a finding would refuse
+/// it again, except with the statuses that ask for a later attempt (RFC 9110 §15.5.9, RFC 6585 §4).
 fn classify_response(response: &Response) -> PostResult {
     let status = response.status();
     if status.is_success() {
         return PostResult::Accepted;
     }
-    let passes = matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS);
-    if status.is_server_error() || passes {
+    let is_temporary = matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS);
+    if status.is_server_error() || is_temporary {
         let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
         return PostResult::Failed(
             format!("it answers {status}"),

@@ -48,7 +48,7 @@ impl Reading {
         let mut matches: Vec<(ObjectPrefix, LookupMatch)> = view
             .covering(ip)
             .filter_map(|key| view.record(&key))
-            .filter_map(|record| Some((record.object.as_deref()?.as_ip()?.prefix, view.join(&record)?)))
+            .filter_map(|record| Some((record.object.as_deref()?.as_ip()?.prefix, view.join_labels_and_node(&record)?)))
             .collect();
         // longest prefix first, host entries first
         matches.sort_by_key(|(prefix, entry)| (Reverse(prefix.net.prefix_len()), !prefix.host, self.rank(&entry.record)));
@@ -90,12 +90,12 @@ impl Reading {
         }
     }
 
-    /// Returns the nodes that have an address.
+    /// Returns the nodes with this address.
     pub fn nodes_at(&self, ip: IpAddr) -> impl Iterator<Item = std::sync::Arc<Record>> {
         self.published().view.nodes_at(ip)
     }
 
-    /// Returns whether a node of any cluster has an address.
+    /// Returns whether a node of any cluster has this address.
     #[must_use]
     pub fn has_any_node_at(&self, ip: IpAddr) -> bool {
         self.published().view.has_any_node_at(ip)

@@ -10,7 +10,7 @@ use crate::view::{GlobalService, LocalService, MergedExports, Selection, Service
 /// Backends of a global service that the agents of one cluster would use.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SelectedBackends {
-    /// Decision whether local and remote backends are used, with its rule.
+    /// Choice between local and remote backends, and the rule that decided it.
     pub selection: Selection,
     /// True if the cluster's own services are known. Otherwise, meshkeep cannot know whether the
     /// cluster has a local service.
@@ -20,7 +20,7 @@ pub struct SelectedBackends {
     pub shares: Vec<ServiceShare>,
 }
 
-/// A global service, as far as its size allows.
+/// A global service, either merged or, if it is too large, only described.
 #[derive(Debug)]
 pub enum ServiceEntry {
     /// Service merged over the clusters that share it, with the permit for its memory.

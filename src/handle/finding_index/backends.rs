@@ -27,7 +27,8 @@ pub(super) struct BackendIndex {
 /// Part of the index that belongs to one cluster.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct ClusterUsage {
-    indexed: usize,
+    /// Number of addresses in the index.
+    indexed_addresses: usize,
     /// Number of services and slices that did not fit.
     omitted: usize,
     /// Number of addresses of the smallest service or slice that did not fit. It may have been
@@ -67,8 +68,8 @@ impl BackendIndex {
     pub(super) fn can_index_omitted(&self) -> bool {
         let fits = |usage: &ClusterUsage| {
             usage.omitted > 0
-                && usage.indexed <= self.addresses_max / 2
-                && usage.indexed.saturating_add(usage.smallest_omitted) <= self.addresses_max
+                && usage.indexed_addresses <= self.addresses_max / 2
+                && usage.indexed_addresses.saturating_add(usage.smallest_omitted) <= self.addresses_max
         };
         self.clusters.values().any(fits)
     }
@@ -82,20 +83,20 @@ impl BackendIndex {
         let was_indexed = old.first().is_some_and(|ip| self.by_address.contains(&(*ip, key.clone())));
         let (freed, was_omitted) = if was_indexed { (old.len(), 0) } else { (0, usize::from(!old.is_empty())) };
         usage.omitted -= was_omitted;
-        let fits = usage.indexed - freed + new.len() <= self.addresses_max;
+        let fits = usage.indexed_addresses - freed + new.len() <= self.addresses_max;
         // touch only the differences: a service of 5,000 backends may have changed a single one
         let removed = old.iter().filter(|ip| was_indexed && !(fits && new.contains(*ip)));
         removed.for_each(|ip| drop(self.by_address.remove(&(*ip, key.clone()))));
-        usage.indexed -= freed;
+        usage.indexed_addresses -= freed;
         if fits {
             let added = new.iter().filter(|ip| !(was_indexed && old.contains(*ip)));
             added.for_each(|ip| drop(self.by_address.insert((*ip, key.clone()))));
-            usage.indexed += new.len();
+            usage.indexed_addresses += new.len();
         } else {
             usage.smallest_omitted = if usage.omitted == 0 { new.len() } else { usage.smallest_omitted.min(new.len()) };
             usage.omitted += 1;
         }
-        if usage.indexed == 0 && usage.omitted == 0 {
+        if usage.indexed_addresses == 0 && usage.omitted == 0 {
             self.clusters.remove(&key.cluster);
         } else {
             self.clusters.insert(key.cluster.clone(), usage);
@@ -125,7 +126,7 @@ mod tests {
         backends.replace(&other, &none, &addresses(0..10));
         assert_eq!(backends.keys_with_backend(IpAddr::from([10, 0, 0, 1])).collect::<Vec<_>>(), [&first, &other]);
         assert_eq!((backends.is_complete(), backends.can_index_omitted()), (false, false));
-        // with one address less it would fit, but half of the capacity is not free yet
+        // with one address less, half of the capacity is free and the omitted slice fits
         backends.replace(&first, &addresses(0..6), &addresses(1..6));
         assert_eq!((backends.is_complete(), backends.can_index_omitted()), (false, true));
         // it grows beyond the limit, and shrinks below it

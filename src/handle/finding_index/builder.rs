@@ -148,14 +148,14 @@ impl FindingIndex {
         let (old, new) = (&from.published().view, &reading.published().view);
         // the snapshot had all changes when the work began, and a snapshot loses none
         let NewestChanges { changes, up_to } = follower.newest_changes(&reading, PIECE_KEYS).ok()?;
-        let mut now_checkable = BTreeSet::new();
+        let mut check_now = BTreeSet::new();
         for (_, changed) in changes {
             let key = &changed.into_key();
             if matches!(key.kind, Kind::Cluster | Kind::Problem | Kind::Notice) {
                 continue;
             }
             if old.is_rejected(key) || new.is_rejected(key) {
-                now_checkable.insert(Finding::IdentityOutOfRange(key.clone()));
+                check_now.insert(Finding::IdentityOutOfRange(key.clone()));
             }
             // the references of an export do not include its service
             if key.kind == Kind::ServiceExport {
@@ -163,13 +163,13 @@ impl FindingIndex {
             }
             let (old, new) = (old.references(key), new.references(key));
             if old != new {
-                now_checkable.extend(Self::added_or_deleted_prefix(key, old.as_ref(), new.as_ref()).map(Finding::DuplicateAddress));
+                check_now.extend(Self::added_or_deleted_prefix(key, old.as_ref(), new.as_ref()).map(Finding::DuplicateAddress));
                 to_check.extend(self.affected_findings(key, old.as_ref(), new.as_ref()));
                 self.replace(key, old.as_ref(), new.as_ref());
             }
         }
         // these depend only on the newest state
-        self.check_findings(now_checkable);
+        self.check_findings(check_now);
         let follower = Follower::at(up_to);
         (!follower.is_current(&reading)).then_some(follower)
     }

@@ -18,7 +18,8 @@ use crate::view::View;
 
 const CLUSTERS: [&str; 3] = ["oslo", "paris", "tokyo"];
 
-/// Partly nested CIDRs. There are enough that two nodes per cluster often have no overlaps.
+/// Partly nested CIDRs. There are enough of them that the two nodes of a cluster often do not
+/// overlap.
 const CIDRS: [&str; 9] =
     ["10.1.0.0/16", "10.1.2.0/24", "10.1.3.7/24", "10.2.0.0/16", "10.3.0.0/16", "10.4.0.0/16", "10.5.0.0/16", "10.6.0.0/16", "10.7.0.0/16"];
 
@@ -41,7 +42,7 @@ impl TestMirror {
                 ClusterRecord { config: Some(config), last_contact: None, ..ClusterRecord::default() },
             );
         }
-        Self { published: MirrorSnapshot { view, feed, epoch: Epoch(1), earlier: Arc::default() }, count: 0 }
+        Self { published: MirrorSnapshot { view, feed, epoch: Epoch(1), earlier_runs: Arc::default() }, count: 0 }
     }
 
     fn change(&mut self, cluster: &str, name: &str, kind: Kind, object: Option<Object>) {

@@ -50,8 +50,9 @@ impl KeyRun {
         key.kind == self.kind && self.cluster.as_ref().is_none_or(|cluster| key.cluster == *cluster) && key.name.starts_with(&self.prefix)
     }
 
-    /// Returns the first key of the run that is not before `start`. `None` if the whole run is.
-    pub(in crate::handle) fn from(&self, start: Option<&EntryKey>) -> Option<EntryKey> {
+    /// Returns the first key of the run that is not before `start`. `None` if the whole run lies
+    /// before `start`.
+    pub(in crate::handle) fn first_key_from(&self, start: Option<&EntryKey>) -> Option<EntryKey> {
         let own = self.start();
         match start {
             Some(start) if *start > own => self.contains(start).then(|| start.clone()),

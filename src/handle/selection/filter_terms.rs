@@ -88,8 +88,8 @@ pub(crate) fn filter_terms_of(announcement: &Announcement, mut visit: impl FnMut
     }
 }
 
-/// Returns whether a change may match any filter, whatever its terms: [`Filter::may_match`]
-/// accepts a service key without a namespace.
+/// Returns whether a change must be tested with every filter, whatever the terms of the filter:
+/// [`Filter::may_match`] accepts a service key without a namespace.
 pub(crate) fn may_match_any_filter(announcement: &Announcement) -> bool {
     announcement.key.kind.is_namespaced() && !announcement.key.name.contains('/')
 }

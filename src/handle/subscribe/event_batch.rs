@@ -38,10 +38,10 @@ pub(super) struct EventBatch<T, F> {
     has_change: bool,
 }
 
-/// Number of sources that one call has read, and of changes that it has encoded.
+/// Number of items that one call has read, and of changes that it has encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BatchProgress {
-    /// Number of sources that were read, from the first one on. Less than all if the limit of bytes
+    /// Number of items that were read, from the first one on. Less than all if the limit of bytes
     /// was reached.
     pub(super) scanned: usize,
     pub(super) count: u64,
@@ -82,28 +82,28 @@ impl<T: Send, F: EventEncoder<T>> EventBatch<T, F> {
         self.pending_events.push(event);
     }
 
-    /// Encodes the changes that `event_of` returns for the sources.
+    /// Encodes the changes that `event_of` returns for the items.
     ///
     /// Objects are dropped on the thread that decoded them. Decoding, encoding and dropping are
     /// most of the work of a replay, and a few objects at a time stay in the CPU's cache. If
     /// several threads reach the limit of bytes, everything after the first change that was left
     /// out is discarded.
-    pub(super) fn changes<S: Sync>(&mut self, sources: &[S], event_of: impl Fn(&S) -> Option<StreamEvent> + Sync) -> BatchProgress {
+    pub(super) fn encode_changes<S: Sync>(&mut self, items: &[S], event_of: impl Fn(&S) -> Option<StreamEvent> + Sync) -> BatchProgress {
         self.encode_pending();
         let (bytes, bytes_max, has_change) = (&self.bytes, self.bytes_max, self.has_change);
-        let pieces = map_pieces(sources, |piece| {
+        let pieces = map_pieces(items, |piece| {
             let (mut scanned, mut count) = (0, 0);
             // the first change of the whole call is always encoded
-            let may_wait = has_change || !std::ptr::eq(piece.as_ptr(), sources.as_ptr());
+            let may_wait = has_change || !std::ptr::eq(piece.as_ptr(), items.as_ptr());
             let mut rest = piece.iter();
             let mut events = std::iter::from_fn(|| {
                 loop {
                     if (may_wait || count > 0) && bytes.get() >= bytes_max {
                         return None;
                     }
-                    let source = rest.next()?;
+                    let item = rest.next()?;
                     scanned += 1;
-                    if let Some(event) = event_of(source) {
+                    if let Some(event) = event_of(item) {
                         count += 1;
                         return Some(event);
                     }

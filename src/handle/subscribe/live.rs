@@ -7,7 +7,7 @@ use crate::handle::{Filter, Follower, Reading};
 use crate::model::{ReaderPosition, Sequence};
 
 impl Reading {
-    /// Returns the position from which on the ring has all announcements.
+    /// Returns the position after which the ring has all announcements.
     pub(crate) fn announced_from(&self) -> Sequence {
         let feed = &self.published().feed;
         Sequence(feed.head().0.saturating_sub(feed.ring_length() as u64))
@@ -38,7 +38,7 @@ impl StreamEvent {
 impl Subscription {
     /// Creates the subscription of a client that has everything up to `sent`, but was too slow for
     /// the shared events. It replays until the next `synced`.
-    pub(crate) fn behind(filter: Filter, sent: Sequence) -> Self {
+    pub(crate) fn catching_up_from(filter: Filter, sent: Sequence) -> Self {
         Self { synced_pending: true, ..Self::with_mode(filter, ReadMode::Replaying, Follower::at(sent)) }
     }
 

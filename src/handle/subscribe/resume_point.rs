@@ -1,9 +1,10 @@
 //! Subscribers that are suspended inside a snapshot or replay and resumed by another request, for
 //! as many pages as needed.
 //!
-//! A live subscriber needs only a position. Inside a snapshot or replay that is not enough. Some of
-//! the events that were sent may be newer than the position; if the store loses its end, they no
-//! longer exist. To continue after the newest of them would skip events that were not sent yet.
+//! A live subscriber needs only a position. Inside a snapshot or replay that is not enough. Some
+//! events that were sent may be newer than the position, and may disappear if a crash loses the end
+//! of the store's log. Continuing after the newest event would skip unsent ones, so a resume point
+//! keeps both the position and the newest head seen.
 
 use super::{Filter, ReadMode, ResetReason, Subscription, SyncMode, check_servable};
 use crate::handle::{Follower, Reading};

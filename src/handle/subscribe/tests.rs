@@ -62,7 +62,7 @@ impl ChangingMirror {
                 view: View::starting_at(start),
                 feed: Feed::starting_at(start, retention),
                 epoch: Epoch(7),
-                earlier: Arc::default(),
+                earlier_runs: Arc::default(),
             },
             revision: 1,
         }
@@ -89,9 +89,10 @@ impl ChangingMirror {
         self.apply(Command::Apply { scope, changes: vec![Change::Delete { key: key(cluster_index, id) }], cursor: None });
     }
 
-    /// Sets a finding. Subjects 0 and 1 are one cluster each; subject 2 is two clusters or one,
-    /// depending on the count. A count of zero resolves the finding.
-    fn find(&mut self, subject: usize, count: u64) {
+    /// Sets a finding. A finding with subject 0 or 1 concerns that cluster. One with subject 2
+    /// concerns both clusters if the count is 1, otherwise only cluster 1. A count of zero resolves
+    /// the finding.
+    fn set_finding(&mut self, subject: usize, count: u64) {
         let names = match subject {
             0 | 1 => vec![cluster(subject)],
             _ if count == 1 => vec![cluster(0), cluster(1)],
@@ -125,7 +126,7 @@ impl ChangingMirror {
 struct TestSubscriber {
     filter: Filter,
     subscription: Subscription,
-    held: BTreeMap<EntryKey, Arc<Object>>,
+    copy: BTreeMap<EntryKey, Arc<Object>>,
     last_id: Option<ReaderPosition>,
     resets: Vec<ResetReason>,
 }
@@ -133,7 +134,7 @@ struct TestSubscriber {
 impl TestSubscriber {
     fn new(filter: Filter, reading: &Reading) -> Self {
         let subscription = Subscription::new(filter.clone(), &StreamStart::Snapshot, reading);
-        Self { filter, subscription, held: BTreeMap::new(), last_id: None, resets: Vec::new() }
+        Self { filter, subscription, copy: BTreeMap::new(), last_id: None, resets: Vec::new() }
     }
 
     fn reconnect(&mut self, reading: &Reading) {
@@ -142,7 +143,7 @@ impl TestSubscriber {
     }
 
     /// Reads the next piece. Returns whether the subscriber is current.
-    fn take(&mut self, reading: &Reading) -> bool {
+    fn read_piece(&mut self, reading: &Reading) -> bool {
         for item in self.subscription.next(reading) {
             self.apply(item);
         }
@@ -152,17 +153,17 @@ impl TestSubscriber {
     fn apply(&mut self, item: StreamEvent) {
         match item {
             StreamEvent::Reset(reason) => {
-                self.held.clear();
+                self.copy.clear();
                 self.last_id = None;
                 self.resets.push(reason);
             }
             StreamEvent::Upsert { key, object, position, .. } => {
                 assert!(self.filter.matches(&key, &object), "an upsert must pass the filter");
-                self.held.insert(key, object);
+                self.copy.insert(key, object);
                 self.advance(position);
             }
             StreamEvent::Delete { key, position, .. } => {
-                self.held.remove(&key);
+                self.copy.remove(&key);
                 self.advance(position);
             }
             StreamEvent::Patch { .. } => panic!("the subscriber did not ask for patches"),
@@ -182,7 +183,7 @@ impl TestSubscriber {
 
     fn catch_up(&mut self, reading: &Reading) {
         for _ in 0..1_000 {
-            if self.take(reading) {
+            if self.read_piece(reading) {
                 return;
             }
         }
@@ -208,7 +209,7 @@ fn random_change(mirror: &mut ChangingMirror, random: &mut StdRng) {
     match random.random_range(0..10) {
         0..=5 => mirror.put(cluster_index, id, ["a", "b", "c", "bad"][random.random_range(0..4)]),
         6..=8 => mirror.delete(cluster_index, id),
-        _ if random.random_ratio(1, 2) => mirror.find(random.random_range(0..3), random.random_range(0..3)),
+        _ if random.random_ratio(1, 2) => mirror.set_finding(random.random_range(0..3), random.random_range(0..3)),
         _ if random.random_ratio(1, 10) => {
             mirror.apply(Command::Remove { cluster: cluster(cluster_index), reason: DeleteReason::ClusterRemoved });
         }
@@ -235,7 +236,7 @@ fn every_copy_becomes_equal_to_the_mirror() {
                     0 => reader.reconnect(&reading),
                     1 => {}
                     2 => {
-                        reader.take(&reading);
+                        reader.read_piece(&reading);
                     }
                     _ => reader.catch_up(&reading),
                 }
@@ -244,7 +245,7 @@ fn every_copy_becomes_equal_to_the_mirror() {
         let reading = mirror.reading();
         for reader in &mut readers {
             reader.catch_up(&reading);
-            assert_eq!(reader.held, mirror.mirrored_objects(&reader.filter), "seed {seed}, filter {:?}", reader.filter);
+            assert_eq!(reader.copy, mirror.mirrored_objects(&reader.filter), "seed {seed}, filter {:?}", reader.filter);
         }
     }
 }
@@ -271,8 +272,8 @@ fn an_unservable_position_causes_a_reset_with_its_reason() {
         assert_eq!(items.first(), Some(&StreamEvent::Reset(reason)), "{text}");
     }
     // a start computes its findings again, and cannot report those that were resolved before
-    let span = EpochSpan { epoch: Epoch(6), began: Sequence(0), vouched: Some(head.sequence) };
-    mirror.published.earlier = [span].into();
+    let span = EpochSpan { epoch: Epoch(6), start: Sequence(0), accepted_up_to: Some(head.sequence) };
+    mirror.published.earlier_runs = [span].into();
     let earlier = Some(Position { epoch: Epoch(6), ..head }.into());
     let problems = Filter { kinds: vec![Kind::Node, Kind::Problem], ..Filter::default() };
     assert_eq!(Subscription::check_position(earlier, &problems, &mirror.reading()), Err(ResetReason::ForeignEpoch));

@@ -19,7 +19,7 @@ closed_set! {
 }
 
 closed_set! {
-    /// Events that were sent before `synced`: a snapshot or a replay.
+    /// Way in which the subscriber caught up before `synced`: by a snapshot or by a replay.
     pub enum SyncMode {
         /// A full snapshot.
         Snapshot = "snapshot",

@@ -50,7 +50,7 @@ pub enum Change {
 }
 
 /// Newest stored put of a scope: its key had exactly these bytes at this revision
-/// (docs/develop/measurements.md §2, "M").
+/// (docs/develop/measurements.md §2 calls it M).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PutPoint {
     /// The key as the *source* names it.
@@ -62,7 +62,7 @@ pub struct PutPoint {
 }
 
 /// Newest stored delete of a scope: its key existed before this revision and did not exist at it
-/// ("D").
+/// (docs/develop/measurements.md §2 calls it D).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeletePoint {
     /// The key as the *source* names it.
@@ -142,16 +142,16 @@ pub enum Command {
     Confirm(Scope),
     /// Stores a cluster's record.
     StoreCluster {
-        /// Cluster that the command concerns.
+        /// Cluster that the record describes.
         cluster: ClusterName,
         /// Record to store.
         record: ClusterRecord,
     },
     /// Publishes and announces the phase of a cluster, and records that the cluster exists.
     Phase {
-        /// Cluster that the command concerns.
+        /// Cluster that has entered the phase.
         cluster: ClusterName,
-        /// Phase of the cluster.
+        /// New phase.
         phase: Phase,
         /// Cause of the phase, as in [`ClusterPhase`](crate::model::ClusterPhase).
         cause: u64,
@@ -164,7 +164,7 @@ pub enum Command {
     Heartbeat,
     /// Removes all data of a cluster: its keys, cursors and record.
     Remove {
-        /// Cluster that the command concerns.
+        /// Cluster to remove.
         cluster: ClusterName,
         /// Reason in the delete events of its keys.
         reason: DeleteReason,

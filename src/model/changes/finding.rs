@@ -50,8 +50,8 @@ impl FindingObject {
         }
     }
 
-    /// Returns the finding's key in the change stream. If the finding has one cluster, the
-    /// cluster's name moves from the id into its part of the key.
+    /// Returns the finding's key in the change stream. If the finding concerns one cluster, the
+    /// name is taken out of the id and becomes the cluster part of the key.
     #[must_use]
     pub fn stream_key(&self) -> EntryKey {
         let kind = self.kind.api_name();
@@ -63,7 +63,7 @@ impl FindingObject {
     }
 
     /// Returns whether another finding has the same content. Ignores `since`, because some findings
-    /// restart it each time.
+    /// get a new `since` whenever they are computed.
     #[must_use]
     pub fn has_same_content(&self, other: &Self) -> bool {
         let Self { id, kind, severity, clusters, detail, advice, since: _, count, key } = other;

@@ -35,6 +35,7 @@ macro_rules! finding_kinds {
             }
 
             /// Returns the advice for most states. `{subject}` stands for the finding's subject.
+            /// The code that makes the finding replaces all other words in braces.
             #[must_use]
             pub const fn advice(self) -> &'static str {
                 match self { $(Self::$kind => $advice),+ }
@@ -55,7 +56,7 @@ finding_kinds! {
     ClusterConfigLost = "clusterConfigLost", Warning, "operate/alerts.md#meshkeepproblemswarning",
         "check that its clustermesh-apiserver or KVStoreMesh is running";
     ClusterConfigMissing = "clusterConfigMissing", Critical, "operate/alerts.md#meshkeepproblemscritical",
-        "check that its clustermesh-apiserver has written it, and that the endpoints are those of {subject}; if its Cilium is too old to write a cluster config, use --legacy-clusters {subject}";
+        "check that the clustermesh-apiserver of {subject} has written the cluster config, and that the endpoints are those of {subject}; if its Cilium is too old to write a cluster config, use --legacy-clusters {subject}";
     ClusterConfigRefused = "clusterConfigRefused", Critical, "operate/alerts.md#meshkeepproblemscritical",
         "check what wrote cilium/cluster-config/{subject} (/v1/rejected has its value)";
     ClusterFileInvalid = "clusterFileInvalid", Critical, "operate/alerts.md#meshkeepproblemscritical",
@@ -113,7 +114,7 @@ finding_kinds! {
     StoreUnwritable = "storeUnwritable", Critical, "operate/alerts.md#meshkeepstorenotwriting",
         "free space on the disk of --data-dir, or find out why it cannot be written; meshkeep tries again every second";
     TargetUnwritable = "targetUnwritable", Critical, "operate/alerts.md#meshkeepproblemscritical",
-        "check that it runs and has space, and that the user of the client file may read and write below cilium/: meshkeep tries again until it succeeds";
+        "check that the etcd of the target runs and has space, and that the user of the client file may read and write below cilium/: meshkeep tries again until it succeeds";
     WriterSilent = "writerSilent", Warning, "operate/alerts.md#meshkeepproblemscritical",
         "check that the clustermesh-apiserver (or KVStoreMesh) of {subject} runs, and that it can write to its etcd";
 }
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_in_order_and_severities_are_told_by_how_bad_they_are() {
+    fn kinds_are_sorted_by_name_and_severities_by_urgency() {
         assert!(FindingKind::ALL.map(FindingKind::api_name).is_sorted());
         assert!(Severity::ALL.is_sorted());
     }

@@ -33,10 +33,10 @@ pub struct EpochSpan {
     /// Epoch that the start drew.
     pub epoch: Epoch,
     /// Sequence at the start: the first change has the next one.
-    pub began: Sequence,
+    pub start: Sequence,
     /// Highest sequence of the epoch up to which a later start knew that all changes were stored;
     /// `None` while the epoch is the newest.
-    pub vouched: Option<Sequence>,
+    pub accepted_up_to: Option<Sequence>,
 }
 
 /// Position in the change stream: an epoch and a sequence, written `v1.<epoch in hex>.<sequence>`.
@@ -79,9 +79,10 @@ impl FromStr for Position {
 }
 
 /// Position of a subscriber. Inside a replay, events may be newer than the position: a key that
-/// changed twice is sent once, with its current value. If the store then loses the newer change, it
-/// no longer has the older one either. Such a position therefore also contains the newest sequence
-/// seen: `v1.<epoch and the newest sequence seen, 16 hexadecimal digits each>.<sequence>`.
+/// changed twice is sent once, with its current value. If a crash then loses the newer change, the
+/// client has a value that no longer exists, and a replay from the position may not correct it.
+/// Such a position therefore also contains the newest sequence seen: `v1.<epoch and the newest
+/// sequence seen, 16 hexadecimal digits each>.<sequence>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ReaderPosition {
     /// The client has seen every change up to this position.

@@ -23,7 +23,7 @@ pub struct SourceStamp {
 pub struct Rejection {
     /// Human-readable reason that names the field.
     pub reason: Arc<str>,
-    /// Time since which the key has had no usable value.
+    /// Time since which the newest value has been unusable.
     pub first_seen: SystemTime,
     /// Arrival time of the newest bytes.
     pub last_seen: SystemTime,
@@ -50,8 +50,8 @@ pub struct Record {
     pub last_sequence: Sequence,
     /// Number of changes since the key was created, starting with 1.
     pub version: u64,
-    /// Number of the list that last confirmed the key; 0 if no list has since meshkeep started.
-    /// Never stored.
+    /// Number of the list that last confirmed the key; 0 if none has confirmed it since meshkeep
+    /// started. Never stored.
     pub generation: u64,
 }
 

@@ -49,8 +49,9 @@ impl ClusterName {
     /// Returns a value that is not a valid name and sorts before all names: for the start of a
     /// scan, and for objects of several clusters or none.
     pub(in crate::model) fn lowest() -> Self {
-        // '-' is the lowest character of a name and no name begins with it. Keys compare the '/'
-        // after a name, so a single '-' does not sort before "-…", but that is not a name either.
+        // '-' is the lowest character of a name and no name begins with it. In keys a '/' follows
+        // the name, and '-' sorts before '/': "-/" comes after "--/", but "--" is not a name, so
+        // this does not matter.
         Self(Self::NONE.into())
     }
 
@@ -135,7 +136,7 @@ impl MaxConnectedClusters {
 pub struct ClusterConfig {
     /// Id of the cluster; 0 if not given.
     pub id: ClusterId,
-    /// Whether the cluster announces complete resources with canaries.
+    /// Whether the cluster writes a canary when a resource is complete.
     pub synced_canaries: bool,
     /// Whether its data is in cache form, below `cilium/cache`: a copy by a KVStoreMesh.
     pub cached: bool,
@@ -214,7 +215,7 @@ closed_set! {
 impl Origin {
     /// Combines the origins of several sources: restored if any is, and live only if all are.
     /// `None` without sources.
-    pub fn of_all(origins: impl Iterator<Item = Self>) -> Option<Self> {
+    pub fn combine(origins: impl Iterator<Item = Self>) -> Option<Self> {
         origins.reduce(|all, one| if all == Self::Restored || one == Self::Restored { Self::Restored } else { all.max(one) })
     }
 }
@@ -265,7 +266,8 @@ pub struct ClusterStatus {
     pub failed_in: Option<Phase>,
     /// Reason why its client file cannot be used, until it can.
     pub file_error: Option<String>,
-    /// Human-readable list of ignored keys in its client file that are probably misspelt.
+    /// Human-readable list of probable mistakes in its client file: ignored keys that are probably
+    /// misspelt, and an incomplete client certificate.
     pub misspelt_keys: Option<String>,
     /// Whether the current connection sends changes but does not answer requests for progress.
     pub progress_unanswered: bool,
@@ -411,7 +413,7 @@ impl ClusterStatus {
     }
 
     /// Replaces the refused keys of a kind. Keys that were refused before keep their `first_seen`.
-    pub fn refuse(&mut self, kind: Kind, refused: impl IntoIterator<Item = RefusedKey>) {
+    pub fn set_refused_keys(&mut self, kind: Kind, refused: impl IntoIterator<Item = RefusedKey>) {
         let (before, mut others): (Vec<RefusedKey>, Vec<RefusedKey>) = self.refused.drain(..).partition(|known| known.kind == kind);
         others.extend(refused.into_iter().map(|refused| {
             let known = before.iter().find(|known| known.source_key == refused.source_key);
@@ -452,14 +454,14 @@ mod tests {
         let at = |seconds| SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
         let refused = |kind, key: &[u8], seconds| RefusedKey::new(kind, key, &[7; 5_000], "why", at(seconds));
         let mut status = ClusterStatus::new(Instant::now());
-        status.refuse(Kind::Node, [refused(Kind::Node, b"b", 1), refused(Kind::Node, b"a", 1)]);
-        status.refuse(Kind::Cluster, [refused(Kind::Cluster, b"c", 2)]);
-        status.refuse(Kind::Node, [refused(Kind::Node, b"b", 3), refused(Kind::Node, b"d", 3)]);
+        status.set_refused_keys(Kind::Node, [refused(Kind::Node, b"b", 1), refused(Kind::Node, b"a", 1)]);
+        status.set_refused_keys(Kind::Cluster, [refused(Kind::Cluster, b"c", 2)]);
+        status.set_refused_keys(Kind::Node, [refused(Kind::Node, b"b", 3), refused(Kind::Node, b"d", 3)]);
         let listed: Vec<_> =
             status.refused.iter().map(|refused| (refused.source_key.as_slice(), refused.first_seen, refused.last_seen)).collect();
         assert_eq!(listed, [(b"b".as_slice(), at(1), at(3)), (b"c", at(2), at(2)), (b"d", at(3), at(3))]);
         assert_eq!(status.refused[0].value.len(), 4_096);
-        status.refuse(Kind::Node, []);
+        status.set_refused_keys(Kind::Node, []);
         assert_eq!(status.refused.len(), 1);
     }
 

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use crate::model::{ClusterName, FindingKind};
 
-/// Content of an etcd in which the config of the client file's cluster cannot be read.
+/// Content of an etcd in which the config of the client file's cluster cannot be read: the other
+/// clusters that have a config or nodes there.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MissingConfig {
     /// Whether the user has no permission to read `cilium/cluster-config/<cluster>`. Otherwise the

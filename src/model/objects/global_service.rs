@@ -30,13 +30,12 @@ closed_set! {
     }
 }
 
-// each rule has one outcome
 closed_set! {
     /// The rule that decided which backends are used.
     pub enum SelectionRule {
-        /// No frontend and no backends. Today's releases also do not announce a global service that
-        /// is not shared (docs/develop/protocol.md §2.2); with one, agents would use the remote
-        /// backends.
+        /// The cluster announces no such service: no frontend and no backends. Current releases do
+        /// not announce a global service that is not shared either (docs/develop/protocol.md §2.2),
+        /// although agents use the remote backends for such a service.
         NoLocalService = "noLocalService",
         /// The local service does not include external backends: only local backends.
         NotGlobal = "notGlobal",

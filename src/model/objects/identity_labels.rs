@@ -1,5 +1,5 @@
-//! Labels of an identity in one allocation: every lookup of an address returns the labels of its
-//! identity.
+//! Labels of an identity, stored in one allocation. Every lookup of an address returns the labels
+//! of its identity, so cloning them must be cheap.
 
 use std::collections::BTreeMap;
 use std::fmt;

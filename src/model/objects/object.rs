@@ -144,7 +144,7 @@ impl Object {
         if let Self::EndpointSlice(object) = self { Some(object) } else { None }
     }
 
-    /// Returns the cluster's state, if the object is one.
+    /// Returns the cluster's state, if the object is a cluster.
     #[must_use]
     pub const fn as_cluster(&self) -> Option<&ClusterPhase> {
         if let Self::Cluster(object) = self { Some(object) } else { None }
@@ -212,7 +212,7 @@ pub struct NodeAddress {
     pub ip: IpAddr,
 }
 
-/// A service that one cluster exports, from Cilium's `pkg/clustermesh/store/store.go`.
+/// A global service as one cluster announces it (Cilium's `pkg/clustermesh/store/store.go`).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Service {
     /// Kubernetes namespace.

@@ -59,7 +59,7 @@ fn random_steps(model: &Model, random: &mut StdRng, count: usize, one_hostile_in
             // sometimes a value of another kind
             2 => EditStep::Put(Record { key: key.clone(), ..fresh }, fields),
             _ => {
-                let (_, value) = usual(key.kind, random);
+                let (_, value) = usual_entry(key.kind, random);
                 EditStep::Put(Record { key: key.clone(), value: value.into(), ..fresh }, fields)
             }
         };

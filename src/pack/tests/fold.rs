@@ -43,7 +43,7 @@ fn a_new_chunk_between_others_is_kept_as_it_is() {
 
 #[test]
 fn the_newest_record_of_each_key_wins() {
-    let mut whole = 0;
+    let mut kept_count = 0;
     for seed in 0..300 {
         let mut random = StdRng::seed_from_u64(seed);
         let random_cluster = |random: &mut StdRng, count_max: u32| {
@@ -72,9 +72,9 @@ fn the_newest_record_of_each_key_wins() {
             changes.insert(key, record);
         }
         let folded = fold(&chunks, &newer, &changes);
-        whole += lengths_and_kept(&folded, &newer).iter().filter(|(_, is_whole)| *is_whole).count();
+        kept_count += lengths_and_kept(&folded, &newer).iter().filter(|(_, is_kept)| *is_kept).count();
         let found: Vec<Record> = folded.iter().flat_map(Chunk::records).collect();
         assert_eq!(found, model.into_values().collect::<Vec<_>>(), "seed {seed}");
     }
-    assert!(whole > 50, "only {whole} chunks were kept");
+    assert!(kept_count > 50, "only {kept_count} chunks were kept");
 }

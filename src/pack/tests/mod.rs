@@ -43,7 +43,7 @@ fn cluster(number: u32) -> ClusterName {
 }
 
 /// Returns a name and a value as agents write them.
-fn usual(kind: Kind, random: &mut StdRng) -> (String, Vec<u8>) {
+fn usual_entry(kind: Kind, random: &mut StdRng) -> (String, Vec<u8>) {
     let number: u32 = random.random_range(0..4_000);
     let (low, high) = (number % 250, number / 250);
     let ip = match number % 40 {
@@ -115,7 +115,7 @@ fn random_records(random: &mut StdRng, count: usize, one_hostile_in: u32) -> Vec
     for _ in 0..count {
         // most records are ipcache entries
         let kind = Kind::STORED.get(random.random_range(0..14)).copied().unwrap_or(Kind::Ip);
-        let (name, mut value) = usual(kind, random);
+        let (name, mut value) = usual_entry(kind, random);
         if random.random_ratio(1, one_hostile_in) {
             value = hostile(value, random);
         }

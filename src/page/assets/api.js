@@ -164,7 +164,7 @@ export function query(pairs) {
 /**
  * Follows `/v1/events` until it is closed. Reconnects by itself, at the position of the last event.
  *
- * Calls `on.event(event)` for each event, `on.word()` for any data, and `on.link(link)` with the
+ * Calls `on.event(event)` for each event, `on.data()` for any data, and `on.link(link)` with the
  * state of the connection: `{state, since, until, why}`. The states are `connecting`, `catchingUp`,
  * `following`, `loading` (meshkeep answers, but loads its store) and `lost`.
  */
@@ -211,7 +211,7 @@ export function follow(filter, on) {
         if (done || closed) return;
         clearTimeout(silence);
         silence = setTimeout(() => abort.abort(), SILENCE_MS);
-        on.word?.();
+        on.data?.();
         const lines = (partialLine + value).split("\n");
         partialLine = lines.pop();
         if (partialLine.length > LINE_MAX) return;

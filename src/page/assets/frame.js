@@ -3,7 +3,7 @@
 
 import { Component, html } from "./html.js";
 import { signIn } from "./api.js";
-import { again, mirror, summary } from "./mirror.js";
+import { mirror, reconnect, summary } from "./mirror.js";
 import { noClusters } from "./parts/empty.js";
 import { hash } from "./route.js";
 import { Search } from "./search.js";
@@ -106,7 +106,7 @@ function Link() {
   return html`<p class="link link-${state}">
     <span class="dot ${{ following: "good", lost: "bad", busy: "busy" }[state]}" aria-hidden="true"></span>
     <span>${text}</span>
-    ${state === "lost" && html`<button type="button" class="small" onClick=${again}>now</button>`}
+    ${state === "lost" && html`<button type="button" class="small" onClick=${reconnect}>now</button>`}
   </p>`;
 }
 

@@ -241,7 +241,7 @@ export function start(draw) {
         mirror.link = link;
         redraw();
       },
-      word() {
+      data() {
         mirror.heardAt = Date.now();
       },
     },
@@ -260,7 +260,7 @@ export function restart() {
 }
 
 /** Reconnects immediately. */
-export function again() {
+export function reconnect() {
   stream?.again();
   readStatus();
 }

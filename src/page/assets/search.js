@@ -2,7 +2,7 @@
 // combobox.
 
 import { Component, html } from "./html.js";
-import { suggest, target } from "./meant.js";
+import { suggest, target } from "./search_query.js";
 import { go } from "./route.js";
 
 /** Pause in typing after which meshkeep is queried, in ms. */

@@ -87,7 +87,12 @@ fn node(cluster_name: &str, name: &str, sequence: u64, address: &str) -> Vec<Rec
 
 fn group(records: Vec<Record>, covered: u64) -> Group {
     let records = records.into_iter().map(|record| (record.key.clone(), Some(Arc::new(record)))).collect();
-    Group { records, covered: Some(Sequence(covered)), sequence_reserved: Some(first_reservation(Sequence(covered))), ..Group::default() }
+    Group {
+        records,
+        covered_sequence: Some(Sequence(covered)),
+        sequence_reserved: Some(first_reservation(Sequence(covered))),
+        ..Group::default()
+    }
 }
 
 /// Stores entries of three clusters in chunks, some newer ones in the log, and two that were
@@ -139,8 +144,8 @@ fn fill_store(directory: &Path) {
         };
         group_of_all.cursors.insert(Scope { cluster: cluster(name), kind }, Some(cursor));
     }
-    group_of_all.derived = Some(DERIVATION_VERSION);
-    group_of_all.epochs = Some(vec![EpochSpan { epoch: Epoch(7), began: Sequence(0), vouched: None }]);
+    group_of_all.derivation_version = Some(DERIVATION_VERSION);
+    group_of_all.epochs = Some(vec![EpochSpan { epoch: Epoch(7), start: Sequence(0), accepted_up_to: None }]);
     store.apply(&group_of_all).unwrap();
     assert!(store.fold_within(Duration::from_secs(60)).unwrap());
     // only in the log
@@ -201,7 +206,7 @@ async fn answers(address: String) -> Vec<(&'static str, String)> {
     tokio::task::spawn_blocking(asked).await.unwrap()
 }
 
-/// Keys in a chunk and changed since, changed in the log only, deleted, and never stored.
+/// One key each: in a chunk and changed since; only in the log; deleted; never stored.
 const ETCD_KEYS: [&str; 4] = [
     "cilium/cache/ip/v1/oslo/10.9.1.2",
     "cilium/cache/ip/v1/rome/10.8.8.8",
@@ -241,7 +246,7 @@ fn an_early_start_accepts_positions_announced_before_a_kill() {
     };
     let opened = opening.open(watch::channel(None).0).unwrap();
     let early_plan = opened.early_plan.expect("must begin early");
-    assert_eq!(*early_plan.accepted_epochs(), [EpochSpan { epoch: Epoch(7), began: Sequence(0), vouched: Some(Sequence(60_012)) }]);
+    assert_eq!(*early_plan.accepted_epochs(), [EpochSpan { epoch: Epoch(7), start: Sequence(0), accepted_up_to: Some(Sequence(60_012)) }]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

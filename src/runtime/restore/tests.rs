@@ -54,18 +54,18 @@ fn reading(restored: &RestoredMirror) -> Reading {
     Reading::new(Arc::new(restored.published.clone()), ClusterStatuses::default())
 }
 
-/// Creates a store that covers sequences up to 12: identities 256 and 257 from 11 and 12. Its start
-/// had announced more when it was killed.
+/// Creates a store that covers sequences up to 12: identities 256 and 257 from 11 and 12. The
+/// process that wrote it had announced more when it was killed.
 fn store_after_kill(announced: &[Group]) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let (store, _) = Store::open(directory.path(), Duration::ZERO).unwrap();
     store.log().begin_epoch(EPOCH);
     let records = [stored(256, 11), stored(257, 12)].map(|record| (record.key.clone(), Some(Arc::new(record))));
-    let epochs = vec![EpochSpan { epoch: EPOCH, began: Sequence(10), vouched: None }];
+    let epochs = vec![EpochSpan { epoch: EPOCH, start: Sequence(10), accepted_up_to: None }];
     let group = Group {
         records: records.into(),
         epochs: Some(epochs),
-        covered: Some(Sequence(12)),
+        covered_sequence: Some(Sequence(12)),
         sequence_reserved: Some(Sequence(1_000)),
         ..Group::default()
     };
@@ -80,21 +80,21 @@ fn store_after_kill(announced: &[Group]) -> tempfile::TempDir {
 fn announced() -> [Group; 3] {
     let put = |id: u32, sequence: u64| Group {
         records: [(key(id), Some(Arc::new(stored(id, sequence))))].into(),
-        covered: Some(Sequence(sequence)),
+        covered_sequence: Some(Sequence(sequence)),
         ..Group::default()
     };
     let tombstone = Tombstone { key: key(257), reason: DeleteReason::Deleted, time: SystemTime::UNIX_EPOCH };
     let deleted = Group {
         records: [(key(257), None)].into(),
         tombstones: [(Sequence(15), Some(tombstone))].into(),
-        covered: Some(Sequence(15)),
+        covered_sequence: Some(Sequence(15)),
         ..Group::default()
     };
     [put(258, 13), put(256, 14), deleted]
 }
 
 fn accepted_up_to(restored: &RestoredMirror) -> Vec<Option<Sequence>> {
-    restored.published.earlier.iter().filter(|span| span.epoch == EPOCH).map(|span| span.vouched).collect()
+    restored.published.earlier_runs.iter().filter(|span| span.epoch == EPOCH).map(|span| span.accepted_up_to).collect()
 }
 
 fn after(restored: &RestoredMirror, position: u64) -> Vec<(u64, LatestChange<EntryKey>)> {
@@ -139,7 +139,7 @@ fn changes_announced_before_a_kill_are_recovered_unchanged() {
     drop(restored);
     let second = start_at(directory.path(), 1_000_000);
     assert_eq!((accepted_up_to(&second), after(&second, 12)), (vec![Some(Sequence(15))], changes.to_vec()));
-    let spans: Vec<Epoch> = second.published.earlier.iter().map(|span| span.epoch).collect();
+    let spans: Vec<Epoch> = second.published.earlier_runs.iter().map(|span| span.epoch).collect();
     assert_eq!(spans, [EPOCH, first_epoch]);
 }
 
@@ -164,7 +164,7 @@ fn two_starts_from_copies_of_a_store_share_no_position() {
     copy_tree(original.path(), copy.path());
     let (first, second) = (start(original.path()), start(copy.path()));
     assert_ne!(first.published.epoch, second.published.epoch);
-    assert!(second.published.earlier.iter().all(|span| span.epoch != first.published.epoch));
+    assert!(second.published.earlier_runs.iter().all(|span| span.epoch != first.published.epoch));
 }
 
 /// Clients of the etcd API only know numbers without epochs. A copy of a store continues from
@@ -212,7 +212,7 @@ fn a_clock_that_is_not_ahead_gives_the_history_a_new_name() {
 fn a_cluster_announced_before_a_kill_is_known_and_announced_again() {
     let tokyo = ClusterName::parse("tokyo").unwrap();
     let clusters = [(tokyo.clone(), Some(crate::model::ClusterRecord::default()))].into();
-    let directory = store_after_kill(&[Group { clusters, covered: Some(Sequence(13)), ..Group::default() }]);
+    let directory = store_after_kill(&[Group { clusters, covered_sequence: Some(Sequence(13)), ..Group::default() }]);
     let restored = start(directory.path());
     assert_eq!(accepted_up_to(&restored), [Some(Sequence(13))]);
     let changes: Vec<LatestChange<EntryKey>> = changes_after(&restored, 13).into_iter().map(|(_, changed)| changed).collect();
@@ -228,14 +228,18 @@ fn derived_key(ip: &str) -> EntryKey {
     EntryKey::of_node_ip(&node_key("a"), ObjectPrefix::parse(ip).unwrap())
 }
 
-/// Creates a store with a node of two addresses, as a version wrote it that derived no entries.
+/// Creates a store that contains a node with two addresses, as written by a version that did not
+/// derive entries yet.
 fn with_node(sequence: u64) -> tempfile::TempDir {
     let directory = store_after_kill(&[]);
     let addresses = r#"[{"Type":"InternalIP","IP":"10.0.0.1"},{"Type":"CiliumInternalIP","IP":"10.0.0.2"}]"#;
     let value = format!(r#"{{"Name":"a","Cluster":"paris","IPAddresses":{addresses}}}"#).into_bytes();
     let record = Record { key: node_key("a"), value: value.into(), ..stored(256, sequence) };
-    let group =
-        Group { records: [(record.key.clone(), Some(Arc::new(record)))].into(), covered: Some(Sequence(sequence)), ..Group::default() };
+    let group = Group {
+        records: [(record.key.clone(), Some(Arc::new(record)))].into(),
+        covered_sequence: Some(Sequence(sequence)),
+        ..Group::default()
+    };
     let (store, _) = Store::open(directory.path(), Duration::ZERO).unwrap();
     store.apply(&group).unwrap();
     directory
@@ -265,12 +269,12 @@ fn a_store_without_derived_entries_gets_and_announces_them_once() {
     let second = start_at(directory.path(), 1_000_000);
     assert_eq!(derived_entries(&second), expected);
     assert_eq!(after(&second, position.0), []);
-    let span = second.published.earlier.iter().find(|span| span.epoch == epoch).unwrap();
-    assert_eq!((span.vouched, second.restored_count), (Some(position), 3));
+    let span = second.published.earlier_runs.iter().find(|span| span.epoch == epoch).unwrap();
+    assert_eq!((span.accepted_up_to, second.restored_count), (Some(position), 3));
 }
 
-/// The entries were derived by rules without pod CIDRs: those of pod CIDRs are added, and the
-/// router's address is deleted.
+/// The entries were derived by older rules, without pod CIDRs: the entries of pod CIDRs are added,
+/// and the entry of the router's address is updated.
 #[test]
 fn entries_derived_by_other_rules_are_updated_where_they_differ() {
     let directory = store_after_kill(&[]);
@@ -283,7 +287,7 @@ fn entries_derived_by_other_rules_are_updated_where_they_differ() {
     let derived = |ip: &str, key: u8| stored_as(derived_key(ip), format!(r#"{{"IP":"{ip}","HostIP":"10.0.0.1","ID":6,"Key":{key}}}"#));
     let node = stored_as(node_key("a"), format!(r#"{{"Name":"a","Cluster":"paris","IPAddresses":{addresses},{rest}}}"#));
     let records = [node, derived("10.0.0.1", 0), derived("10.0.0.2", 7)].into();
-    let group = Group { records, covered: Some(Sequence(13)), derived: Some(1), ..Group::default() };
+    let group = Group { records, covered_sequence: Some(Sequence(13)), derivation_version: Some(1), ..Group::default() };
     Store::open(directory.path(), Duration::ZERO).unwrap().0.apply(&group).unwrap();
     let restored = start(directory.path());
     let changes: Vec<LatestChange<EntryKey>> = after(&restored, 13).into_iter().map(|(_, changed)| changed).collect();
@@ -305,7 +309,8 @@ fn an_interrupted_derivation_is_completed_by_the_next_start() {
     let directory = with_node(13);
     drop(start(directory.path()));
     let (store, _) = Store::open(directory.path(), Duration::ZERO).unwrap();
-    let lost = Group { records: [(derived_key("10.0.0.2"), None)].into(), derived: Some(DERIVATION_VERSION - 1), ..Group::default() };
+    let lost =
+        Group { records: [(derived_key("10.0.0.2"), None)].into(), derivation_version: Some(DERIVATION_VERSION - 1), ..Group::default() };
     store.apply(&lost).unwrap();
     drop(store);
     let again = start_at(directory.path(), 1_000_000);
@@ -316,7 +321,7 @@ fn an_interrupted_derivation_is_completed_by_the_next_start() {
         [LatestChange::Live(derived_key("10.0.0.2"))]
     );
     drop(again);
-    assert_eq!(Store::open(directory.path(), Duration::ZERO).unwrap().0.load().unwrap().derived, Some(DERIVATION_VERSION));
+    assert_eq!(Store::open(directory.path(), Duration::ZERO).unwrap().0.load().unwrap().derivation_version, Some(DERIVATION_VERSION));
 }
 
 fn copy_tree(from: &Path, to: &Path) {

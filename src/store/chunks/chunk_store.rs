@@ -71,6 +71,7 @@ struct UnfoldedGroups {
 #[derive(Debug)]
 pub(in crate::store) struct ChunkStore<S> {
     slot_allocator: SlotAllocator<S>,
+    /// The ranges by lower bound, each with its chunk.
     chunks: BTreeMap<KeyBytes, StoredRange>,
     /// Chunks with pending changes.
     fold_queue: FoldQueue,
@@ -79,9 +80,9 @@ pub(in crate::store) struct ChunkStore<S> {
     /// Last group that was added.
     group_number: u64,
     /// Id of the log of this store. 0 while a loss is not repaired yet.
-    id: u64,
+    log_id: u64,
     /// Last group that all chunks contained at the last sync.
-    complete_group: u64,
+    synced_chunks_group: u64,
     /// Last group that all chunks contain according to the written checkpoint.
     checkpoint_group: u64,
     /// Last group that all chunks contain according to the synced checkpoint. The log may drop the
@@ -142,8 +143,8 @@ impl<S: SlotStorage> ChunkStore<S> {
             unfolded: UnfoldedGroups::default(),
             manifest: Manifest::default(),
             group_number: 0,
-            id: 0,
-            complete_group: 0,
+            log_id: 0,
+            synced_chunks_group: 0,
             checkpoint_group: 0,
             folded_group: 0,
             obsolete_bytes: 0,
@@ -227,8 +228,8 @@ impl<S: SlotStorage> ChunkStore<S> {
         self.chunks.values_mut().for_each(|chunk| chunk.pending.pack(0));
     }
 
-    /// Packs the pending records of the changed chunks. Their objects are decoded, unlike those
-    /// that a start reads from the log.
+    /// Packs the pending records of the changed chunks. Only for groups of the committer, whose
+    /// records are decoded; records that a start reads from the log are not.
     fn pack_pending(&mut self, changes: &BTreeMap<KeyBytes, Option<StoredValue>>) {
         let (mut next, mut deferred_count) = (changes.keys().next(), self.deferred_count);
         while let Some(key) = next
@@ -255,14 +256,14 @@ impl<S: SlotStorage> ChunkStore<S> {
     /// Syncs the engine and then empties the slots that are no longer needed. Writes the checkpoint
     /// first if enough of the log is obsolete, or if `force_checkpoint` is true.
     fn sync(&mut self, force_checkpoint: bool) -> Result<(), EngineError> {
-        if self.complete_group > self.checkpoint_group && (force_checkpoint || self.obsolete_bytes >= CHECKPOINT_BYTES) {
-            self.write_checkpoint(self.complete_group)?;
+        if self.synced_chunks_group > self.checkpoint_group && (force_checkpoint || self.obsolete_bytes >= CHECKPOINT_BYTES) {
+            self.write_checkpoint(self.synced_chunks_group)?;
         }
         self.manifest.write_to(&mut self.slot_allocator, &self.chunks)?;
         let freed_slots = std::mem::take(&mut self.slot_allocator.freed_after_sync);
         self.storage().sync()?;
         self.folded_group = self.checkpoint_group;
-        self.complete_group = self.fold_queue.oldest().map_or(self.group_number, |oldest| oldest - 1);
+        self.synced_chunks_group = self.fold_queue.first_missing_group().map_or(self.group_number, |oldest| oldest - 1);
         self.unsynced_bytes = 0;
         for slot in freed_slots {
             self.slot_allocator.free(slot)?;
@@ -281,15 +282,15 @@ impl<S: SlotStorage> ChunkStore<S> {
             last_group: folded_group,
             ..ObjectHead::default()
         };
-        self.slot_allocator.write_to(&[CHECKPOINT_SLOT], &head, &self.id.to_le_bytes())?;
+        self.slot_allocator.write_to(&[CHECKPOINT_SLOT], &head, &self.log_id.to_le_bytes())?;
         (self.checkpoint_group, self.obsolete_bytes) = (folded_group, 0);
         Ok(())
     }
 
     /// Sets the id of the log and syncs it with the checkpoint. 0 means that a loss is not repaired
     /// yet.
-    pub(in crate::store) fn set_log_id(&mut self, id: u64) -> Result<(), EngineError> {
-        self.id = id;
+    pub(in crate::store) fn set_log_id(&mut self, log_id: u64) -> Result<(), EngineError> {
+        self.log_id = log_id;
         self.write_checkpoint(self.checkpoint_group)?;
         self.storage().sync()?;
         self.folded_group = self.checkpoint_group;
@@ -297,13 +298,14 @@ impl<S: SlotStorage> ChunkStore<S> {
     }
 
     /// Sets the log id and the group of the checkpoint that a start has read.
-    pub(in crate::store) fn set_checkpoint(&mut self, id: u64, folded_group: u64) {
-        (self.id, self.complete_group, self.checkpoint_group, self.folded_group) = (id, folded_group, folded_group, folded_group);
+    pub(in crate::store) fn set_checkpoint(&mut self, log_id: u64, folded_group: u64) {
+        (self.log_id, self.synced_chunks_group, self.checkpoint_group, self.folded_group) =
+            (log_id, folded_group, folded_group, folded_group);
     }
 
-    /// Folds as many chunks as the bytes added since the last call require. Ends at the latest at
-    /// `until`, or after a time that grows with the size of the log, if that is later. Folding then
-    /// keeps up with the changes.
+    /// Folds as many chunks as the bytes added since the last call require. Stops at `until`, but
+    /// not before a time has passed that grows with the size of the log, so that folding keeps up
+    /// with the changes.
     pub(in crate::store) fn fold_due(&mut self, now: Instant, until: Instant) -> Result<(), EngineError> {
         self.fold_rate.add_committed(std::mem::take(&mut self.committed_bytes), self.unfolded.raw_bytes(), self.fold_queue.len());
         let until = until.max(now + fold_time_max(self.unfolded.raw_bytes()));
@@ -322,7 +324,7 @@ impl<S: SlotStorage> ChunkStore<S> {
             self.sync(false)?;
         }
         if self.fold_queue.is_empty() && self.folded_group < self.group_number {
-            self.complete_group = self.group_number;
+            self.synced_chunks_group = self.group_number;
             self.sync(true)?;
         }
         Ok(self.is_fully_folded())
@@ -341,7 +343,7 @@ impl<S: SlotStorage> ChunkStore<S> {
 
     /// Removes the unfolded groups that all chunks contain now.
     fn remove_folded(&mut self) {
-        self.obsolete_bytes += self.unfolded.remove_before(self.fold_queue.oldest().unwrap_or(u64::MAX));
+        self.obsolete_bytes += self.unfolded.remove_before(self.fold_queue.first_missing_group().unwrap_or(u64::MAX));
     }
 
     /// Folds the next chunk. Returns false if there is none.
@@ -455,7 +457,7 @@ impl<S: SlotStorage> ChunkStore<S> {
     /// Returns the number of chunks with pending changes, and the first group that is not in all
     /// chunks.
     pub(in crate::store) fn dirty_chunks(&self) -> (usize, Option<u64>) {
-        (self.fold_queue.len(), self.fold_queue.oldest())
+        (self.fold_queue.len(), self.fold_queue.first_missing_group())
     }
 
     /// Folds up to `count` chunks, even if no fold is due.

@@ -44,7 +44,7 @@ impl FoldQueue {
     }
 
     /// Returns the first group that is not in all chunks.
-    pub(in crate::store) fn oldest(&self) -> Option<u64> {
+    pub(in crate::store) fn first_missing_group(&self) -> Option<u64> {
         self.by_age.first().map(|(since, _)| *since)
     }
 
@@ -71,14 +71,14 @@ mod tests {
         }
         let two: Vec<Option<KeyBytes>> = (0..2).map(|_| queue.next()).collect();
         assert_eq!(two, [Some(low("b")), Some(low("d"))]);
-        assert_eq!((queue.len(), queue.oldest()), (4, Some(4)));
+        assert_eq!((queue.len(), queue.first_missing_group()), (4, Some(4)));
         queue.remove(4, &slot(0), &low("b"));
         queue.remove(7, &slot(1), &low("d"));
         // changed again before the round ends
         queue.insert(8, &slot(0), &low("b"));
         let four: Vec<Option<KeyBytes>> = (0..4).map(|_| queue.next()).collect();
         assert_eq!(four, [Some(low("a")), Some(low("c")), Some(low("b")), Some(low("a"))]);
-        assert_eq!((queue.len(), queue.oldest(), queue.is_empty()), (3, Some(5), false));
-        assert_eq!((FoldQueue::default().next(), FoldQueue::default().oldest()), (None, None));
+        assert_eq!((queue.len(), queue.first_missing_group(), queue.is_empty()), (3, Some(5), false));
+        assert_eq!((FoldQueue::default().next(), FoldQueue::default().first_missing_group()), (None, None));
     }
 }

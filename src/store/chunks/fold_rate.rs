@@ -16,8 +16,9 @@ pub(in crate::store) const LOG_FULL_BYTES: u64 = 32 << 20;
 
 /// `FOLD_FROM_PERMILLE` is the fill level of the log at which folding begins, in thousandths of
 /// [`LOG_FULL_BYTES`]. `FOLD_SPEED` is the factor by which the rate grows with the fill level above
-/// that: the number of rounds, of all chunks with pending changes, per [`LOG_FULL_BYTES`] committed
-/// and per [`LOG_FULL_BYTES`] of excess.
+/// that: if the log is larger by another [`LOG_FULL_BYTES`], committing [`LOG_FULL_BYTES`] folds
+/// every chunk with pending changes `FOLD_SPEED` times. A smaller excess causes proportionally
+/// fewer folds.
 ///
 /// With these two values the first round ends about when the log is full, at most a quarter later.
 /// Later rounds keep the log three quarters full.

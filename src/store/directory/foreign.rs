@@ -65,7 +65,7 @@ fn type_name(file_type: FileType) -> &'static str {
 /// use them.
 pub(super) fn refuse_foreign_file(path: &Path) -> Result<(), StoreError> {
     match foreign_type(path, ExpectedType::File) {
-        Ok(Some(found)) => Err(StoreError::Foreign { path: path.to_owned(), found }),
+        Ok(Some(found)) => Err(StoreError::Foreign { path: path.to_owned(), file_type: found }),
         // the caller opens the file next, which returns a more specific error
         Ok(None) | Err(_) => Ok(()),
     }

@@ -2,7 +2,7 @@
 //! previous one, and the whole block is compressed.
 //!
 //! The log consists of blocks, and so do chunks without entries. docs/develop/store.md ("Objects")
-//! has the bytes.
+//! describes the encoding.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -129,7 +129,7 @@ pub(in crate::store) fn decode_block(stored: &[u8]) -> Result<KeyValueBlock, Dec
         previous = start..keys.len();
         let value = if reader.flags(1)? == 1 {
             let length = reader.bytes()?.len();
-            let end = raw.len() - reader.left();
+            let end = raw.len() - reader.remaining_length();
             Some(end - length..end)
         } else {
             None

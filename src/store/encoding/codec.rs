@@ -26,11 +26,11 @@ pub(in crate::store) const LAYOUT_KEY: &[u8] = b"mformat";
 /// Key of the highest sequence that may have been used.
 pub(in crate::store) const SEQUENCE_KEY: &[u8] = b"msequence";
 
-/// Key of the epochs whose positions may be valid.
+/// Key of the epochs from whose stream positions a client may still resume.
 pub(in crate::store) const EPOCHS_KEY: &[u8] = b"mepochs";
 /// Key of the sequence below which tombstones were dropped.
 pub(super) const FLOOR_KEY: &[u8] = b"mfloor";
-/// Key of the version of the rules that derived entries from nodes.
+/// Key of the version of the rules by which entries were derived from nodes.
 pub(in crate::store) const DERIVED_KEY: &[u8] = b"mderived";
 /// Key of the newest sequence up to which everything is stored.
 pub(super) const COVERED_KEY: &[u8] = b"mcovered";
@@ -55,6 +55,7 @@ const CONFIG_EXPORTS_GIVEN: u8 = 1 << 3;
 const CONFIG_EXPORTS_ON: u8 = 1 << 4;
 const CONFIG_SLICES_GIVEN: u8 = 1 << 5;
 const CLUSTER_CONTACT: u8 = 1 << 6;
+/// Set if the record has notices: the keys of the cluster that are no entries, such as canaries.
 const CLUSTER_NOTICES: u8 = 1 << 7;
 
 /// A decoded key.
@@ -184,7 +185,7 @@ pub(in crate::store) fn decode_tombstone(body: &[u8]) -> Result<Tombstone, Decod
         1 => DeleteReason::ClusterRemoved,
         _ => return Err(DecodeError::Field("reason")),
     };
-    let time = time_from_micros(reader.signed()?)?;
+    let time = time_from_micros(reader.read_i64()?)?;
     let key = decode_entry_name(reader.text("key")?).ok_or(DecodeError::Field("key"))?;
     reader.finish()?;
     Ok(Tombstone { key, reason, time })
@@ -195,10 +196,10 @@ pub(super) fn encode_epochs(epochs: &[EpochSpan]) -> Vec<u8> {
     put_varint(&mut out, epochs.len() as u64);
     for span in epochs {
         out.extend_from_slice(&span.epoch.0.to_le_bytes());
-        put_varint(&mut out, span.began.0);
-        out.push(u8::from(span.vouched.is_some()));
-        if let Some(vouched) = span.vouched {
-            put_varint(&mut out, vouched.0);
+        put_varint(&mut out, span.start.0);
+        out.push(u8::from(span.accepted_up_to.is_some()));
+        if let Some(accepted_up_to) = span.accepted_up_to {
+            put_varint(&mut out, accepted_up_to.0);
         }
     }
     out
@@ -209,10 +210,10 @@ pub(in crate::store) fn decode_epochs(body: &[u8]) -> Result<Vec<EpochSpan>, Dec
     let count = reader.varint()?;
     let mut epochs = Vec::new();
     for _ in 0..count {
-        let epoch = Epoch(reader.fixed()?);
-        let began = Sequence(reader.varint()?);
-        let vouched = if reader.flags(1)? == 1 { Some(Sequence(reader.varint()?)) } else { None };
-        epochs.push(EpochSpan { epoch, began, vouched });
+        let epoch = Epoch(reader.read_u64()?);
+        let start = Sequence(reader.varint()?);
+        let accepted_up_to = if reader.flags(1)? == 1 { Some(Sequence(reader.varint()?)) } else { None };
+        epochs.push(EpochSpan { epoch, start, accepted_up_to });
     }
     reader.finish()?;
     Ok(epochs)
@@ -255,7 +256,7 @@ pub(in crate::store) fn decode_record(key: EntryKey, body: &[u8]) -> Result<Reco
     let mut reader = ByteReader::with_version(body, FORMAT_VERSION)?;
     let flags = reader.flags(RECORD_GOOD_VALUE | RECORD_REJECTION | RECORD_HELD)?;
     let held = flags & RECORD_HELD != 0;
-    let source = SourceStamp { mod_revision: Revision(reader.signed()?), lease: LeaseId(reader.signed()?), held };
+    let source = SourceStamp { mod_revision: Revision(reader.read_i64()?), lease: LeaseId(reader.read_i64()?), held };
     let create_sequence = Sequence(reader.varint()?);
     let last_sequence = Sequence(reader.varint()?);
     let version = reader.varint()?;
@@ -268,7 +269,7 @@ pub(in crate::store) fn decode_record(key: EntryKey, body: &[u8]) -> Result<Reco
 
 fn decode_rejection(reader: &mut ByteReader<'_>) -> Result<Rejection, DecodeError> {
     let reason = Arc::from(reader.text("rejection reason")?);
-    Ok(Rejection { reason, first_seen: time_from_micros(reader.signed()?)?, last_seen: time_from_micros(reader.signed()?)? })
+    Ok(Rejection { reason, first_seen: time_from_micros(reader.read_i64()?)?, last_seen: time_from_micros(reader.read_i64()?)? })
 }
 
 pub(in crate::store) fn encode_cursor(cursor: &Cursor) -> Vec<u8> {
@@ -300,8 +301,8 @@ pub(in crate::store) fn encode_cursor(cursor: &Cursor) -> Vec<u8> {
 pub(in crate::store) fn decode_cursor(body: &[u8]) -> Result<Cursor, DecodeError> {
     let mut reader = ByteReader::with_version(body, FORMAT_VERSION)?;
     let flags = reader.flags(CURSOR_CACHED | CURSOR_PUT | CURSOR_DELETE | CURSOR_CANARY)?;
-    let etcd_cluster_id = EtcdClusterId(reader.fixed()?);
-    let revision = Revision(reader.signed()?);
+    let etcd_cluster_id = EtcdClusterId(reader.read_u64()?);
+    let revision = Revision(reader.read_i64()?);
     let last_put = if flags & CURSOR_PUT != 0 { Some(decode_put_point(&mut reader)?) } else { None };
     let last_delete = if flags & CURSOR_DELETE != 0 { Some(decode_delete_point(&mut reader)?) } else { None };
     let canary = if flags & CURSOR_CANARY != 0 { Some(decode_canary_point(&mut reader)?) } else { None };
@@ -310,15 +311,15 @@ pub(in crate::store) fn decode_cursor(body: &[u8]) -> Result<Cursor, DecodeError
 }
 
 fn decode_put_point(reader: &mut ByteReader<'_>) -> Result<PutPoint, DecodeError> {
-    Ok(PutPoint { revision: Revision(reader.signed()?), value_digest: reader.array()?, source_key: reader.bytes()?.to_vec() })
+    Ok(PutPoint { revision: Revision(reader.read_i64()?), value_digest: reader.array()?, source_key: reader.bytes()?.to_vec() })
 }
 
 fn decode_delete_point(reader: &mut ByteReader<'_>) -> Result<DeletePoint, DecodeError> {
-    Ok(DeletePoint { revision: Revision(reader.signed()?), source_key: reader.bytes()?.to_vec() })
+    Ok(DeletePoint { revision: Revision(reader.read_i64()?), source_key: reader.bytes()?.to_vec() })
 }
 
 fn decode_canary_point(reader: &mut ByteReader<'_>) -> Result<CanaryPoint, DecodeError> {
-    Ok(CanaryPoint { revision: Revision(reader.signed()?), value: reader.bytes()?.to_vec() })
+    Ok(CanaryPoint { revision: Revision(reader.read_i64()?), value: reader.bytes()?.to_vec() })
 }
 
 pub(in crate::store) fn encode_cluster(record: &ClusterRecord) -> Vec<u8> {
@@ -358,7 +359,7 @@ pub(in crate::store) fn decode_cluster(body: &[u8]) -> Result<ClusterRecord, Dec
     let mut reader = ByteReader::with_version(body, FORMAT_VERSION)?;
     // all eight bits are flags
     let flags = reader.byte()?;
-    let last_contact = if flags & CLUSTER_CONTACT != 0 { Some(time_from_micros(reader.signed()?)?) } else { None };
+    let last_contact = if flags & CLUSTER_CONTACT != 0 { Some(time_from_micros(reader.read_i64()?)?) } else { None };
     let config = if flags & CONFIG_PRESENT != 0 { Some(decode_config(&mut reader, flags)?) } else { None };
     let count = if flags & CLUSTER_NOTICES != 0 { reader.varint()? } else { 0 };
     let notices = (0..count).map(|_| decode_notice(&mut reader)).collect::<Result<_, _>>()?;
@@ -400,7 +401,7 @@ pub(super) fn encode_number(number: u64) -> Vec<u8> {
 
 pub(in crate::store) fn decode_number(body: &[u8]) -> Result<u64, DecodeError> {
     let mut reader = ByteReader::with_version(body, FORMAT_VERSION)?;
-    let number = reader.fixed()?;
+    let number = reader.read_u64()?;
     reader.finish()?;
     Ok(number)
 }

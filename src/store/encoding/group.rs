@@ -33,10 +33,10 @@ pub struct Group {
     /// Epochs whose positions may be valid, oldest first.
     pub epochs: Option<Vec<EpochSpan>>,
     /// Newest sequence up to which everything is in this group or earlier ones.
-    pub covered: Option<Sequence>,
+    pub covered_sequence: Option<Sequence>,
     /// Version of the rules by which all derived entries are made, including those of earlier
     /// groups.
-    pub derived: Option<u64>,
+    pub derivation_version: Option<u64>,
     /// Highest reserved sequence. Sequences up to it may be used.
     pub sequence_reserved: Option<Sequence>,
 }
@@ -51,8 +51,8 @@ impl Group {
     /// Returns the number of stored keys that the group changes.
     #[must_use]
     pub fn len(&self) -> usize {
-        let sequence_count = [self.sequence_reserved, self.floor, self.covered].iter().flatten().count();
-        let metadata_count = sequence_count + usize::from(self.epochs.is_some()) + usize::from(self.derived.is_some());
+        let sequence_count = [self.sequence_reserved, self.floor, self.covered_sequence].iter().flatten().count();
+        let metadata_count = sequence_count + usize::from(self.epochs.is_some()) + usize::from(self.derivation_version.is_some());
         self.records.len() + self.cursors.len() + self.clusters.len() + self.tombstones.len() + metadata_count
     }
 
@@ -64,9 +64,9 @@ impl Group {
         merge_missing(&mut self.clusters, older.clusters);
         merge_missing(&mut self.tombstones, older.tombstones);
         self.floor = self.floor.max(older.floor);
-        self.covered = self.covered.max(older.covered);
+        self.covered_sequence = self.covered_sequence.max(older.covered_sequence);
         self.epochs = self.epochs.take().or(older.epochs);
-        self.derived = self.derived.or(older.derived);
+        self.derivation_version = self.derivation_version.or(older.derivation_version);
         self.sequence_reserved = self.sequence_reserved.max(older.sequence_reserved);
     }
 
@@ -91,9 +91,10 @@ impl Group {
         if let Some(epochs) = &self.epochs {
             changes.insert(codec::EPOCHS_KEY.into(), Some(item(codec::encode_epochs(epochs))));
         }
-        let sequences = [(codec::SEQUENCE_KEY, self.sequence_reserved), (codec::FLOOR_KEY, self.floor), (codec::COVERED_KEY, self.covered)];
+        let sequences =
+            [(codec::SEQUENCE_KEY, self.sequence_reserved), (codec::FLOOR_KEY, self.floor), (codec::COVERED_KEY, self.covered_sequence)];
         let numbers = sequences.map(|(key, sequence)| (key, sequence.map(|sequence| sequence.0)));
-        for (key, number) in numbers.into_iter().chain([(codec::DERIVED_KEY, self.derived)]) {
+        for (key, number) in numbers.into_iter().chain([(codec::DERIVED_KEY, self.derivation_version)]) {
             if let Some(number) = number {
                 changes.insert(key.into(), Some(item(codec::encode_number(number))));
             }

@@ -11,8 +11,8 @@
 //!
 //! Ballast is stored in trees that are not slots. It uses only free space: up to a megabyte is
 //! added per flush, and after the file has grown, nothing is added for a while. At a high write
-//! rate the ballast is removed except for what opening needs, because sled then empties segments
-//! anyway and the file would grow.
+//! rate only the ballast that opening needs is kept: sled then empties segments anyway, and more
+//! ballast would only make the file grow.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -31,13 +31,13 @@ const COUNT_TREE: &str = "ballast";
 /// below the count in [`COUNT_TREE`] have a value.
 const PREFIX: &str = "ballast-";
 
-/// Number of used segments up to which sled empties none, whatever their share (`inactive_segs >
-/// 5`, plus the current one). Up to this many free segments therefore never cause sled to empty
-/// one, even while the flush after opening has counted only a part of the used segments.
+/// sled empties no segment while at most this many are used, whatever their share (`inactive_segs >
+/// 5`, plus the current one). So this many free segments need no ballast, even during the first
+/// flush after opening, which counts the used segments one by one.
 const SEGMENTS_NEVER_EMPTIED: u64 = 6;
 
-/// Number of used segments beyond half of all. The margin is needed because sled's own pages and
-/// concurrent writes shift the limit.
+/// Number of segments by which the used ones should exceed half of all. The margin is needed
+/// because sled's own pages and concurrent writes shift the limit.
 const SPARE_SEGMENTS: u64 = 8;
 
 /// Maximum number of values that are added or removed per flush.
@@ -57,8 +57,8 @@ const RATE_WINDOW: Duration = Duration::from_secs(10);
 /// MB, 20,000 write 200 MB. The exact limit between the two hardly matters.
 const LOW_RATE_BYTES_MAX: u64 = 50_000_000;
 
-/// Time for which the ballast for opening is kept, while sled empties the segments that it has
-/// begun to empty. With a million keys this took 12 s in a build without optimization.
+/// How long the additional ballast is kept after opening: until sled has emptied the segments that
+/// it began to empty. With a million keys this took 12 s in a build without optimization.
 const OPENING_TIME: Duration = Duration::from_secs(60);
 
 /// Length of the head of a used segment: a checksum and a sequence number, never all zero. sled
@@ -72,8 +72,8 @@ pub(super) struct Ballast {
     count: usize,
     /// Number of values when the engine was opened.
     initial_count: usize,
-    /// Additional values that opening needs, and the time until which it needs them.
-    opening: (usize, Instant),
+    /// Number of additional values that opening needs, and the time until which it needs them.
+    opening_surplus: (usize, Instant),
     /// True until a high write rate was measured.
     is_rate_low: bool,
     /// Start of the measurement, and the bytes written before it.
@@ -96,7 +96,7 @@ impl Ballast {
         Ok(Self {
             count,
             initial_count: count,
-            opening: (opening_count, now + OPENING_TIME),
+            opening_surplus: (opening_count, now + OPENING_TIME),
             is_rate_low: true,
             window: (now, 0),
             file_bytes,
@@ -111,7 +111,7 @@ impl Ballast {
             self.window = (now, lengths.written_bytes);
         }
         let file_bytes = file.metadata()?.len();
-        let opening_count = Some(self.opening.0).filter(|count| *count > 0 && now < self.opening.1);
+        let opening_count = Some(self.opening_surplus.0).filter(|count| *count > 0 && now < self.opening_surplus.1);
         let wanted = match self.is_rate_low {
             true => wanted_values(file_bytes, lengths.live_bytes()).max(opening_count.map_or(0, |count| self.initial_count + count)),
             false => opening_count.unwrap_or(0),

@@ -83,7 +83,8 @@ fn parse_file_number(name: &OsStr) -> Option<u64> {
 /// State of a log file.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::store) struct LogFileInfo {
-    pub(in crate::store) file: u64,
+    /// Number of the file, which is its name.
+    pub(in crate::store) number: u64,
     /// First and last group in the file.
     pub(in crate::store) first_group: u64,
     pub(in crate::store) last_group: u64,

@@ -68,7 +68,7 @@ pub(in crate::store) struct LogContents {
 /// Readable content of a file.
 #[derive(Debug)]
 pub(in crate::store) struct LogFileContents {
-    pub(in crate::store) file: u64,
+    pub(in crate::store) number: u64,
     /// The head and its end. `None` if it cannot be read.
     pub(in crate::store) head: Option<(FileHead, u64)>,
     /// True if the head does not match its checksum, but frames match its epoch.
@@ -103,7 +103,7 @@ impl FileHead {
 
     fn decode(checked: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = ByteReader::with_version(verify_checksum(HEAD_KEY, checked)?, FORMAT_VERSION)?;
-        let (id, epoch) = (reader.fixed()?, Epoch(reader.fixed()?));
+        let (id, epoch) = (reader.read_u64()?, Epoch(reader.read_u64()?));
         let (first_group, folded_group) = (reader.varint()?, reader.varint()?);
         reader.finish()?;
         if first_group == 0 { Err(DecodeError::Field("first group")) } else { Ok(Self { id, epoch, first_group, folded_group }) }
@@ -168,9 +168,10 @@ pub(in crate::store) fn read_log(files: &dyn LogFiles) -> io::Result<LogContents
 
 fn decode_file(file: u64, bytes: &[u8]) -> LogFileContents {
     let mut rest = ByteReader::new(bytes);
-    let head = rest.bytes().and_then(FileHead::decode).ok().map(|head| (head, bytes.len() - rest.left()));
+    let head = rest.bytes().and_then(FileHead::decode).ok().map(|head| (head, bytes.len() - rest.remaining_length()));
     let is_head_damaged = head.is_none();
-    let mut contents = LogFileContents { file, head: None, is_head_damaged, frames: Vec::new(), length: bytes.len() as u64, error: None };
+    let mut contents =
+        LogFileContents { number: file, head: None, is_head_damaged, frames: Vec::new(), length: bytes.len() as u64, error: None };
     let Some((head, end)) = head.or_else(|| decode_damaged_head(bytes)) else { return contents };
     contents.frames = decode_frames(head, bytes, end);
     if !is_head_damaged {
@@ -185,8 +186,8 @@ fn decode_file(file: u64, bytes: &[u8]) -> LogFileContents {
 /// Decodes a head without its checksum. Returns the end of the epoch as the end of the head.
 fn decode_damaged_head(bytes: &[u8]) -> Option<(FileHead, usize)> {
     let mut reader = ByteReader::new(bytes.get(ID_AT..)?);
-    let (id, epoch) = (reader.fixed().ok()?, Epoch(reader.fixed().ok()?));
-    Some((FileHead { id, epoch, first_group: 0, folded_group: 0 }, bytes.len() - reader.left()))
+    let (id, epoch) = (reader.read_u64().ok()?, Epoch(reader.read_u64().ok()?));
+    Some((FileHead { id, epoch, first_group: 0, folded_group: 0 }, bytes.len() - reader.remaining_length()))
 }
 
 /// Decodes the frames from a position on, including those after damage.
@@ -209,7 +210,8 @@ fn decode_frames(head: FileHead, bytes: &[u8], from: usize) -> Vec<LogFrame> {
         let has_lost_its_end = incomplete.is_some();
         frames.extend(incomplete.map(|incomplete| LogFrame { is_partial: true, ..incomplete }));
         let expected = frames.last().map_or(head.first_group, |frame| frame.last_group + 1);
-        // if no group is missing, the damaged part belongs to this frame
+        // if no group is missing before this part, the damaged bytes were an earlier part of its
+        // frame
         let is_partial = is_after_damage && !has_lost_its_end && (unfinished.is_some() || part.first_group == expected);
         let FramePart { first_group, last_group, folded_group, .. } = part;
         let frame =
@@ -250,7 +252,7 @@ fn find_next_part<'a>(epoch: Epoch, bytes: &'a [u8], damaged_at: usize, first_gr
 fn checked_bytes_at(bytes: &[u8], position: usize) -> Result<(&[u8], usize), DecodeError> {
     let mut rest = ByteReader::new(bytes.get(position..).ok_or(DecodeError::Truncated)?);
     let checked = rest.bytes()?;
-    Ok((checked, bytes.len() - rest.left()))
+    Ok((checked, bytes.len() - rest.remaining_length()))
 }
 
 fn decode_part_at(epoch: Epoch, bytes: &[u8], position: usize) -> Result<FramePart<'_>, DecodeError> {

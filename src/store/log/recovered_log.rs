@@ -20,8 +20,8 @@ use crate::store::encoding::checksum::DecodeError;
 use crate::store::error::EngineError;
 use crate::store::threads::map_in_threads;
 
-/// Minimum number of stored bytes of frames that are decoded together. A start searches each batch
-/// for every key.
+/// Minimum number of stored bytes of frames that are decoded together. Early lookups search every
+/// batch, so fewer batches make them faster.
 const BATCH_STORED_BYTES: usize = 64 << 10;
 
 /// Maximum number of ranges in a message. A destroyed log may have thousands.
@@ -76,20 +76,20 @@ impl RecoveredLog {
         let mut unreadable_file: Option<String> = None;
         for contents in log.files {
             if let Some(error) = &contents.error {
-                unreadable_file = Some(format!("file {} of its log cannot be read ({error})", contents.file));
+                unreadable_file = Some(format!("file {} of its log cannot be read ({error})", contents.number));
             }
             let is_ours = |head: FileHead| {
                 let bits = (head.id ^ id).count_ones();
                 bits == 0 || contents.is_head_damaged && bits <= DAMAGED_BITS_MAX
             };
             let Some((head, end)) = contents.head.filter(|(head, _)| is_ours(*head)) else {
-                recovered.unused_files.push(contents.file);
+                recovered.unused_files.push(contents.number);
                 continue;
             };
-            recovered.next_file = recovered.next_file.max(contents.file + 1);
+            recovered.next_file = recovered.next_file.max(contents.number + 1);
             if recovered.first_group > 0 && head.first_group > recovered.last_group + 1 && head.first_group <= folded_group + 1 {
                 // a power cut may restore removed files, but not all of them
-                recovered.unused_files.extend(recovered.log_files.drain(..).map(|log_file| log_file.file));
+                recovered.unused_files.extend(recovered.log_files.drain(..).map(|log_file| log_file.number));
                 (recovered.first_group, ended) = (0, false);
                 recovered.frames.clear();
                 recovered.lost_groups.clear();
@@ -107,7 +107,7 @@ impl RecoveredLog {
                     ended = true;
                 }
             }
-            if ended { recovered.unused_files.push(contents.file) } else { recovered.append_file(contents, head, end, folded_group) }
+            if ended { recovered.unused_files.push(contents.number) } else { recovered.append_file(contents, head, end, folded_group) }
         }
         if let Some(synced) = synced.filter(|_| recovered.first_group > 0) {
             recovered.record_lost_groups(folded_group, synced + 1);
@@ -132,7 +132,7 @@ impl RecoveredLog {
         self.last_group = self.last_group.max(head.first_group - 1);
         self.folded_group = self.folded_group.max(head.folded_group);
         if contents.is_head_damaged {
-            self.damage.push(format!("the head of file {} of its log is damaged", contents.file));
+            self.damage.push(format!("the head of file {} of its log is damaged", contents.number));
         }
         let mut end = end;
         for frame in contents.frames {
@@ -149,10 +149,10 @@ impl RecoveredLog {
             self.frames.push(frame);
         }
         if end < contents.length {
-            self.torn_files.push(contents.file);
+            self.torn_files.push(contents.number);
         }
         self.log_files.push(LogFileInfo {
-            file: contents.file,
+            number: contents.number,
             first_group: head.first_group,
             last_group: self.last_group,
             bytes: end,
@@ -166,9 +166,9 @@ impl RecoveredLog {
     }
 
     /// Returns the damage of the log up to a group, human-readable.
-    pub(in crate::store) fn damage_messages(&self, upto: u64) -> Vec<String> {
+    pub(in crate::store) fn damage_messages(&self, up_to: u64) -> Vec<String> {
         let mut damage = self.damage.clone();
-        let lost_groups: Vec<(u64, u64)> = self.lost_groups.iter().copied().filter(|(first, _)| *first <= upto).collect();
+        let lost_groups: Vec<(u64, u64)> = self.lost_groups.iter().copied().filter(|(first, _)| *first <= up_to).collect();
         let named = lost_groups.iter().take(RANGES_NAMED_MAX).map(|(first, last)| match first == last {
             true => first.to_string(),
             false => format!("{first} to {last}"),
@@ -192,10 +192,10 @@ impl RecoveredLog {
             }
         }
         for log_file in &self.log_files {
-            if self.torn_files.contains(&log_file.file) {
-                files.truncate(log_file.file, log_file.bytes)?;
+            if self.torn_files.contains(&log_file.number) {
+                files.truncate(log_file.number, log_file.bytes)?;
             }
-            files.sync(log_file.file)?;
+            files.sync(log_file.number)?;
         }
         files.sync_directory()
     }
@@ -209,7 +209,7 @@ impl RecoveredLog {
         files.sync(file)?;
         files.sync_directory()?;
         let bytes = head.encode().len() as u64;
-        let log_file = LogFileInfo { file, first_group: first, last_group: first - 1, bytes, synced_bytes: bytes };
+        let log_file = LogFileInfo { number: file, first_group: first, last_group: first - 1, bytes, synced_bytes: bytes };
         Ok(Self {
             id,
             first_group: first,
@@ -227,13 +227,14 @@ impl RecoveredLog {
         (self.frames.len() as u64, self.log_files.iter().map(|log_file| log_file.bytes).sum())
     }
 
-    /// Decodes the groups after `folded_group` up to `upto`, oldest first. Also returns the number
+    /// Decodes the groups after `folded_group` up to `up_to`, oldest first. Also returns the number
     /// of batches that cannot be decoded.
     ///
-    /// A batch ends at a gap, because a chunk may contain the missing groups.
-    pub(in crate::store) fn decode_batches(&self, folded_group: u64, upto: u64) -> Result<(Vec<LogBatch>, u64), EngineError> {
+    /// A batch ends at a gap. A chunk may contain the missing groups, and must then get only the
+    /// groups after them, because those before would restore older values.
+    pub(in crate::store) fn decode_batches(&self, folded_group: u64, up_to: u64) -> Result<(Vec<LogBatch>, u64), EngineError> {
         let (mut batch_frames, mut bytes, mut next): (Vec<Vec<&LogFrame>>, usize, u64) = (Vec::new(), 0, 0);
-        for frame in self.frames.iter().filter(|frame| frame.last_group > folded_group && frame.last_group <= upto) {
+        for frame in self.frames.iter().filter(|frame| frame.last_group > folded_group && frame.last_group <= up_to) {
             if bytes >= BATCH_STORED_BYTES || frame.first_group != next {
                 batch_frames.push(Vec::new());
                 bytes = 0;

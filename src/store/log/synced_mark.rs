@@ -35,7 +35,7 @@ impl SyncedMark {
 
     pub(in crate::store) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = open_checked(KEY, bytes, FORMAT_VERSION)?;
-        let mark = Self { id: reader.fixed()?, group: reader.fixed()? };
+        let mark = Self { id: reader.read_u64()?, group: reader.read_u64()? };
         reader.finish()?;
         Ok(mark)
     }

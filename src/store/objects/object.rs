@@ -1,8 +1,8 @@
 //! Objects: the content of slots (docs/develop/store.md, "Objects"). A chunk, the checkpoint and
 //! each part of the manifest is one object, in one slot or several.
 //!
-//! The head has a checksum of its own, so it can be read even if the body is damaged. `packing` has
-//! the bodies of chunks.
+//! The head has a checksum of its own, so it can be read even if the body is damaged. `packing`
+//! encodes the bodies of chunks.
 
 use crate::store::encoding::checksum::{ByteReader, CHECKSUM_LENGTH, DecodeError, append_checksum, put_text, put_varint, verify_checksum};
 use crate::store::engine::slots::{Slot, SlotStorage, VALUE_BYTES_MAX};
@@ -25,10 +25,11 @@ const PARTS_MAX: u64 = 40_000;
 pub(in crate::store) struct ObjectHead {
     /// Number of the write. Of two objects, the one with the higher stamp is newer.
     pub(in crate::store) stamp: u64,
-    /// First group in the object. For a chunk, the same as `last_group`.
+    /// First group in the object. For a chunk, the same as `last_group`. For a part of the
+    /// manifest, the stamp of its base.
     pub(in crate::store) first_group: u64,
     /// Last group in the object. A chunk contains all groups up to it, as far as they are in its
-    /// range.
+    /// range. For a part of the manifest, the number of the changes; 0 for the base.
     pub(in crate::store) last_group: u64,
     /// Number of keys.
     pub(in crate::store) count: u64,

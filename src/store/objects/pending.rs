@@ -15,14 +15,15 @@ use crate::store::encoding::stored_value::{KeyBytes, StoredValue};
 /// 1.5 KB. Lower in tests, which have small meshes.
 const PACKED_MIN: usize = if cfg!(test) { 4 } else { 32 };
 
-/// Number of records of one scope that fill a chunk, which [`pack::fold`] need not pack again. A
-/// list brings a few hundred new records at a time.
-const WHOLE_RUN: usize = if cfg!(test) { 16 } else { pack::RECORDS_TARGET };
+/// Number of records of one scope that are packed at once as a full chunk, which [`pack::fold`]
+/// need not pack again. A list delivers only a few hundred new records at a time, so they are
+/// collected first.
+const FULL_CHUNK_RECORDS: usize = if cfg!(test) { 16 } else { pack::RECORDS_TARGET };
 
 /// Maximum number of records, over all chunks, that wait until they fill a chunk: one chunk for
-/// each list that an etcd serves at once (eight, `clustermesh/concurrency.rs`). This is about 8 MB,
-/// which the mirror shares until it has packed them.
-pub(in crate::store) const DEFERRED_MAX: usize = if cfg!(test) { 40 } else { 8 * WHOLE_RUN };
+/// each list that an etcd serves at once (eight, `clustermesh/concurrency.rs`). This is about 8 MB.
+/// The mirror uses the same memory until it has packed its own copy of the records.
+pub(in crate::store) const DEFERRED_MAX: usize = if cfg!(test) { 40 } else { 8 * FULL_CHUNK_RECORDS };
 
 #[derive(Debug, Clone, Default)]
 pub(in crate::store) struct PendingChanges {
@@ -85,7 +86,7 @@ impl PendingChanges {
         };
         for run in records.chunk_by(is_of_one_scope) {
             let new = run.iter().filter(|(_, record)| record.create_sequence == record.last_sequence).count();
-            if run.len() >= WHOLE_RUN {
+            if run.len() >= FULL_CHUNK_RECORDS {
                 self.packed.extend(pack::build(run.iter().map(|(_, record)| &**record)));
             } else if new >= PACKED_MIN && deferred.len() + run.len() <= deferred_max {
                 deferred.extend_from_slice(run);
@@ -136,7 +137,7 @@ mod tests {
         codec::entry_key(&record(number, 0, false).key).into()
     }
 
-    /// Folds changes into an empty chunk. Returns each key with its sequence and meaning.
+    /// Folds changes into an empty chunk. Returns each key with its sequence and indexed fields.
     fn folded(pending: PendingChanges) -> Vec<(String, u64, IndexedFields)> {
         let mut content = RangeContent::entries(Vec::new());
         content.apply(pending).unwrap();

@@ -13,7 +13,8 @@ pub(in crate::store) struct StoredRange {
     /// Slots of the chunk.
     pub(in crate::store) slots: Vec<Slot>,
     pub(in crate::store) stamp: u64,
-    /// Last group in the chunk.
+    /// Last group in the chunk. In the chunk store and the log, `folded_group` is the last group
+    /// that *all* chunks contain.
     pub(in crate::store) folded_group: u64,
     /// Number of keys in the chunk.
     pub(in crate::store) count: u64,

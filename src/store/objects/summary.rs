@@ -3,14 +3,14 @@
 //! A "no" is certain. An element that is not in the chunk gets a "yes" about once in 300 times.
 //! `manifest` stores the summaries.
 //!
-//! Bytes: flags (1 rows of unknown meaning, 2 prefixes, 4 identities, 8 addresses of nodes) ·
-//! `varint` count · that many `varint` ranks of prefixes (length × 4, + 2 for hosts, + 1 for IPv6),
-//! ascending · `varint` count · that many `text` clusters, ascending · filter.
+//! Bytes: flags (1 rows with unknown indexed fields, 2 prefixes, 4 identities, 8 addresses of
+//! nodes) · `varint` count · that many `varint` shapes of prefixes (length × 4, + 2 for hosts, + 1
+//! for IPv6), ascending · `varint` count · that many `text` clusters, ascending · filter.
 //!
 //! The filter is a Bloom filter with as many bits as its bytes have. An element sets the bits `(low
 //! + i × high) mod bits` for i from 0 to 7, where low and high are the halves of its hash, and high
 //! is made odd. The hash begins with the tag of the element (1 prefix, 2 identity, 3 address of a
-//! node) and adds numbers with `mix(hash xor number)`: for a prefix its rank and the two halves of
+//! node) and adds numbers with `mix(hash xor number)`: for a prefix its shape and the two halves of
 //! its address, low first; for an identity its number; for an address 0 or 1 for IPv6 and its two
 //! halves. `mix` is splitmix64.
 
@@ -25,7 +25,7 @@ use crate::pack::{Chunk, IndexedFields};
 use crate::store::encoding::checksum::{ByteReader, DecodeError, put_text, put_varint};
 
 /// Bits of the filter for each element. With [`PROBES`], one in about 300 other elements passes:
-/// three chunks in a million keys.
+/// with a million keys, a lookup reads about three chunks in vain.
 const BITS_PER_ELEMENT: usize = 12;
 
 /// Number of bits that an element sets. The best number for [`BITS_PER_ELEMENT`] is `12 × ln 2`.
@@ -43,7 +43,7 @@ pub(in crate::store) struct ChunkSummary(Bytes);
 /// A decoded summary.
 struct SummaryFields<'a> {
     flags: u8,
-    ranks: Vec<u64>,
+    shapes: Vec<u64>,
     clusters: Vec<&'a str>,
     filter: &'a [u8],
 }
@@ -56,16 +56,16 @@ impl ChunkSummary {
 
     /// Summarizes the packed chunks of one body.
     pub(in crate::store) fn from_chunks(chunks: &[Chunk]) -> Self {
-        let (mut flags, mut ranks, mut clusters, mut hashes) = (0, BTreeSet::new(), BTreeSet::new(), Vec::new());
+        let (mut flags, mut shapes, mut clusters, mut hashes) = (0, BTreeSet::new(), BTreeSet::new(), Vec::new());
         for chunk in chunks {
-            clusters.extend(chunk.clusters().map(|(_, cluster)| cluster.as_str()));
+            clusters.extend(chunk.scopes().map(|(_, cluster)| cluster.as_str()));
             for row in 0..chunk.len() {
                 match chunk.indexed_fields(row) {
                     IndexedFields::Unknown => flags |= UNKNOWN,
                     IndexedFields::Nothing | IndexedFields::Service(_) => {}
                     IndexedFields::Ip { prefix, .. } => {
                         flags |= PREFIXES;
-                        ranks.insert(rank(prefix));
+                        shapes.insert(prefix_shape(prefix));
                         hashes.push(prefix_hash(prefix));
                     }
                     IndexedFields::Identity(id) => {
@@ -79,7 +79,7 @@ impl ChunkSummary {
                 }
             }
         }
-        Self::encode(flags, &ranks, &clusters, &hashes)
+        Self::encode(flags, &shapes, &clusters, &hashes)
     }
 
     /// Returns the summary of entries that cannot be read, which matches everything.
@@ -87,11 +87,11 @@ impl ChunkSummary {
         Self::encode(UNKNOWN, &BTreeSet::new(), &BTreeSet::new(), &[])
     }
 
-    fn encode(flags: u8, ranks: &BTreeSet<u64>, clusters: &BTreeSet<&str>, hashes: &[u64]) -> Self {
+    fn encode(flags: u8, shapes: &BTreeSet<u64>, clusters: &BTreeSet<&str>, hashes: &[u64]) -> Self {
         let mut out = Vec::new();
         out.push(flags);
-        put_varint(&mut out, ranks.len() as u64);
-        ranks.iter().for_each(|rank| put_varint(&mut out, *rank));
+        put_varint(&mut out, shapes.len() as u64);
+        shapes.iter().for_each(|shape| put_varint(&mut out, *shape));
         put_varint(&mut out, clusters.len() as u64);
         clusters.iter().for_each(|cluster| put_text(&mut out, cluster.as_bytes()));
         let mut filter = vec![0_u8; (hashes.len() * BITS_PER_ELEMENT).div_ceil(8)];
@@ -135,7 +135,7 @@ impl SummaryFields<'_> {
         match query {
             RecordQuery::Key(_) => false,
             _ if self.flags & UNKNOWN != 0 => true,
-            RecordQuery::Covering(ip) => self.ranks.iter().any(|rank| covering_prefix(*ip, *rank).is_some_and(has_prefix)),
+            RecordQuery::Covering(ip) => self.shapes.iter().any(|shape| covering_prefix(*ip, *shape).is_some_and(has_prefix)),
             RecordQuery::Network(net) => [true, false].into_iter().any(|host| has_prefix(ObjectPrefix { net: *net, host })),
             RecordQuery::Identity(id) => has(IDENTITIES, identity_hash(*id)),
             RecordQuery::NodeAt(ip) => has(NODES, node_hash(*ip)),
@@ -146,15 +146,15 @@ impl SummaryFields<'_> {
 fn decode_fields(bytes: &[u8]) -> Result<SummaryFields<'_>, DecodeError> {
     let mut reader = ByteReader::new(bytes);
     let flags = reader.flags(UNKNOWN | PREFIXES | IDENTITIES | NODES)?;
-    let mut ranks = Vec::new();
+    let mut shapes = Vec::new();
     for _ in 0..reader.varint()? {
-        ranks.push(reader.varint()?);
+        shapes.push(reader.varint()?);
     }
     let mut clusters = Vec::new();
     for _ in 0..reader.varint()? {
         clusters.push(reader.text("cluster")?);
     }
-    Ok(SummaryFields { flags, ranks, clusters, filter: reader.rest() })
+    Ok(SummaryFields { flags, shapes, clusters, filter: reader.rest() })
 }
 
 /// Returns the bits of an element in a filter of this length. An empty filter has none.
@@ -164,21 +164,21 @@ fn bits(hash: u64, filter_bytes: usize) -> impl Iterator<Item = usize> {
 }
 
 /// Combines the length, the host flag and the address family of a prefix into one number.
-fn rank(prefix: ObjectPrefix) -> u64 {
+fn prefix_shape(prefix: ObjectPrefix) -> u64 {
     u64::from(prefix.net.prefix_len()) << 2 | u64::from(prefix.host) << 1 | u64::from(prefix.net.addr().is_ipv6())
 }
 
-/// Returns the prefix with this rank that covers an address. `None` for the other address family.
-fn covering_prefix(ip: IpAddr, rank: u64) -> Option<ObjectPrefix> {
-    if (rank & 1 == 1) != ip.is_ipv6() {
+/// Returns the prefix with this shape that covers an address. `None` for the other address family.
+fn covering_prefix(ip: IpAddr, shape: u64) -> Option<ObjectPrefix> {
+    if (shape & 1 == 1) != ip.is_ipv6() {
         return None;
     }
-    let net = IpNet::new(ip, u8::try_from(rank >> 2).ok()?).ok()?.trunc();
-    Some(ObjectPrefix { net, host: rank & 2 != 0 })
+    let net = IpNet::new(ip, u8::try_from(shape >> 2).ok()?).ok()?.trunc();
+    Some(ObjectPrefix { net, host: shape & 2 != 0 })
 }
 
 fn prefix_hash(prefix: ObjectPrefix) -> u64 {
-    address_hash(1, rank(prefix), prefix.net.addr())
+    address_hash(1, prefix_shape(prefix), prefix.net.addr())
 }
 
 fn identity_hash(id: u32) -> u64 {

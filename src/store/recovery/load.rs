@@ -1,5 +1,5 @@
-//! Loads the contents of the store, and drops what cannot be read together with the cursors that
-//! cover it.
+//! Loads the contents of the store. Drops the keys that cannot be read, and the cursors that cover
+//! them.
 //!
 //! Damage costs the damaged keys and the cursors of the scopes that it may affect
 //! (docs/develop/invariants.md, 7 and 8), so that a resync restores the entries. `slot_scan` finds
@@ -30,7 +30,7 @@ static DROPPED: LogLimiter = LogLimiter::new();
 /// Everything that is stored.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StoreContents {
-    /// Most entries, sorted by key.
+    /// Packed entries, sorted by key.
     pub chunks: Vec<Chunk>,
     /// Changes that override `chunks`; `None` is a deleted key. Records have no decoded objects and
     /// generation 0.
@@ -47,9 +47,9 @@ pub struct StoreContents {
     /// change may have been announced (docs/develop/invariants.md, 6).
     pub epochs: Vec<EpochSpan>,
     /// Newest sequence up to which everything is stored.
-    pub covered: Sequence,
+    pub covered_sequence: Sequence,
     /// Version of the rules by which entries were derived from nodes. `None` after any damage.
-    pub derived: Option<u64>,
+    pub derivation_version: Option<u64>,
     /// Highest sequence that may have been used.
     pub sequence_reserved: Sequence,
     /// Number of slots and values that could not be read and were dropped.
@@ -81,7 +81,7 @@ impl StoreContents {
     #[must_use]
     pub fn record_count(&self) -> u64 {
         let mirrored = |chunk: &Chunk| -> usize {
-            let rows = chunk.clusters().map(|(rows, _)| rows).filter(|rows| chunk.scope(rows.start).0.is_mirrored());
+            let rows = chunk.scopes().map(|(rows, _)| rows).filter(|rows| chunk.scope(rows.start).0.is_mirrored());
             rows.map(|rows| rows.len()).sum()
         };
         let packed: usize = self.chunks.iter().map(mirrored).sum();
@@ -99,7 +99,7 @@ impl StoreContents {
 /// Contents and repairs, while they are collected.
 #[derive(Debug, Default)]
 pub(in crate::store) struct ContentScan {
-    pub(in crate::store) loaded: StoreContents,
+    pub(in crate::store) contents: StoreContents,
     repairs: KeyChanges,
     suspect_everywhere: bool,
 }
@@ -131,12 +131,12 @@ pub(super) fn load_trusted<S: SlotStorage>(
     damage: &mut DamageReport,
 ) -> Result<(StoreContents, Vec<String>, KeyChanges), EngineError> {
     let mut scan = load_contents(chunk_store, std::mem::take(&mut damage.bodies))?;
-    let losses = describe_losses(damage, scan.loaded.damaged_count);
+    let losses = describe_losses(damage, scan.contents.damaged_count);
     scan.suspect_everywhere |= damage.suspect_everywhere || !damage.doubts.is_empty();
-    scan.loaded.damaged_count += damage.damaged_count;
+    scan.contents.damaged_count += damage.damaged_count;
     scan.drop_suspect_cursors(&damage.lost);
     scan.drop_suspect_epochs(!damage.lost.is_empty());
-    Ok((scan.loaded, losses, scan.repairs))
+    Ok((scan.contents, losses, scan.repairs))
 }
 
 /// Adds the repairs, folds everything, and creates an empty log that replaces all log files.
@@ -194,14 +194,14 @@ impl ContentScan {
         match stored_key {
             // entries are in other chunks
             StoredKey::Entry(_) => return Err(DecodeError::Field("key")),
-            StoredKey::Cursor(scope) => self.loaded.cursors.push((scope.clone(), codec::decode_cursor(body)?)),
-            StoredKey::Cluster(cluster) => self.loaded.clusters.push((cluster.clone(), codec::decode_cluster(body)?)),
+            StoredKey::Cursor(scope) => self.contents.cursors.push((scope.clone(), codec::decode_cursor(body)?)),
+            StoredKey::Cluster(cluster) => self.contents.clusters.push((cluster.clone(), codec::decode_cluster(body)?)),
             StoredKey::Sequence => self.raise_reserved_sequence(Sequence(codec::decode_number(body)?)),
-            StoredKey::Tombstone(sequence) => self.loaded.tombstones.push((*sequence, codec::decode_tombstone(body)?)),
-            StoredKey::Epochs => self.loaded.epochs = codec::decode_epochs(body)?,
-            StoredKey::Floor => self.loaded.floor = Sequence(codec::decode_number(body)?),
-            StoredKey::Covered => self.loaded.covered = Sequence(codec::decode_number(body)?),
-            StoredKey::Derived => self.loaded.derived = Some(codec::decode_number(body)?),
+            StoredKey::Tombstone(sequence) => self.contents.tombstones.push((*sequence, codec::decode_tombstone(body)?)),
+            StoredKey::Epochs => self.contents.epochs = codec::decode_epochs(body)?,
+            StoredKey::Floor => self.contents.floor = Sequence(codec::decode_number(body)?),
+            StoredKey::Covered => self.contents.covered_sequence = Sequence(codec::decode_number(body)?),
+            StoredKey::Derived => self.contents.derivation_version = Some(codec::decode_number(body)?),
         }
         Ok(())
     }
@@ -215,38 +215,38 @@ impl ContentScan {
         let packed = chunks.iter().map(Chunk::max_sequence);
         let newest = changed.values().flatten().map(|record| record.last_sequence).chain(packed).max();
         self.raise_reserved_sequence(newest.unwrap_or_default());
-        self.loaded.chunks.extend(chunks);
-        self.loaded.changed.extend(changed);
+        self.contents.chunks.extend(chunks);
+        self.contents.changed.extend(changed);
     }
 
     /// Returns whether everything could be read.
     pub(in crate::store) fn is_whole(&self) -> bool {
-        !self.suspect_everywhere && self.loaded.damaged_count == 0
+        !self.suspect_everywhere && self.contents.damaged_count == 0
     }
 
     pub(in crate::store) fn raise_reserved_sequence(&mut self, sequence: Sequence) {
-        self.loaded.sequence_reserved = self.loaded.sequence_reserved.max(sequence);
+        self.contents.sequence_reserved = self.contents.sequence_reserved.max(sequence);
     }
 
     fn drop_damaged(&mut self, key: &KeyBytes) {
-        self.loaded.damaged_count += 1;
+        self.contents.damaged_count += 1;
         self.repairs.insert(key.clone(), None);
     }
 
     /// Drops the epochs and the version of the derivation rules after any damage. Announced changes
     /// and derived entries may be missing.
     fn drop_suspect_epochs(&mut self, lost: bool) {
-        if self.suspect_everywhere || lost || self.loaded.damaged_count > 0 {
-            self.loaded.epochs.clear();
-            self.loaded.derived = None;
+        if self.suspect_everywhere || lost || self.contents.damaged_count > 0 {
+            self.contents.epochs.clear();
+            self.contents.derivation_version = None;
             self.repairs.insert(codec::EPOCHS_KEY.into(), None);
             self.repairs.insert(codec::DERIVED_KEY.into(), None);
         }
     }
 
     fn drop_suspect_cursors(&mut self, lost: &[(KeyBytes, Option<KeyBytes>)]) {
-        let Self { loaded, suspect_everywhere, repairs, .. } = self;
-        loaded.cursors.retain(|(scope, _)| {
+        let Self { contents, suspect_everywhere, repairs, .. } = self;
+        contents.cursors.retain(|(scope, _)| {
             let (low, high) = codec::scope_range(scope);
             let overlaps = |(from, to): &(KeyBytes, Option<KeyBytes>)| **from < *high && to.as_ref().is_none_or(|to| **to > *low);
             let suspect = *suspect_everywhere || lost.iter().any(overlaps);

@@ -76,7 +76,7 @@ impl EarlyIndex {
             let RangeContent::Items(items) = self.read_range(storage, low, entry)? else { return None };
             items.iter().filter(|(key, _)| key.first() != Some(&codec::TOMBSTONE_TAG)).for_each(|(key, body)| scan.add_item(key, body));
         }
-        scan.is_whole().then_some(scan.loaded)
+        scan.is_whole().then_some(scan.contents)
     }
 
     pub(in crate::store) fn clusters(&self) -> BTreeSet<ClusterName> {

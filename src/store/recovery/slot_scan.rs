@@ -4,9 +4,12 @@
 //! Then each batch of the log is applied to the chunks that do not contain it. The result is a
 //! [`ChunkStore`] and a [`DamageReport`]; `load` decides what the damage costs.
 //!
-//! The cursors are trusted only if the log belongs to the store (the checkpoint has its id), the
-//! checkpoint is not older than the log states, and the log has no gap from the first group that
-//! not all chunks contain to the last group that any chunk contains.
+//! The cursors are trusted only if all of this is true:
+//!
+//! - The log belongs to the store: the checkpoint has its id.
+//! - The checkpoint is at least as new as every folded group in the log.
+//! - No group is missing in the log from the first group that not all chunks contain to the last
+//!   group that any chunk contains.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -51,9 +54,9 @@ pub(in crate::store) struct DamageReport {
     pub(super) suspect_everywhere: bool,
     /// Reasons why the log and the chunks do not match, human-readable.
     pub(super) doubts: Vec<String>,
-    /// Ranges in which keys may be missing.
     pub(in crate::store) lost: Vec<(KeyBytes, Option<KeyBytes>)>,
-    /// Content of the intact chunks, by lower bound, so that it is not read again.
+    /// Content of the intact chunks, by lower bound. It is no damage; the report carries it so that
+    /// the caller need not read the chunks again.
     pub(in crate::store) bodies: BTreeMap<KeyBytes, ChunkBody>,
 }
 
@@ -159,17 +162,13 @@ pub(in crate::store) struct Checkpoint {
     pub(in crate::store) id: u64,
 }
 
-/// State of a scan.
 #[derive(Debug)]
 pub(in crate::store) struct SlotScan<S> {
     pub(in crate::store) chunk_store: ChunkStore<S>,
-    /// Slots of chunks, which are read last.
     chunk_slots: Vec<Slot>,
     chunks: BTreeMap<u64, ScannedObject>,
     pub(in crate::store) checkpoint: Option<Checkpoint>,
-    /// Changes in the log, oldest first.
     pub(in crate::store) batches: Vec<LogBatch>,
-    /// Last group in the log.
     pub(in crate::store) last_group: u64,
     garbage: Vec<Slot>,
     pub(in crate::store) damage: DamageReport,
@@ -180,10 +179,10 @@ pub(in crate::store) struct SlotScan<S> {
 pub(in crate::store) fn recover<S: SlotStorage>(
     storage: S,
     log: LogContents,
-    upto: u64,
+    up_to: u64,
 ) -> Result<(ChunkStore<S>, DamageReport, RecoveredLog), EngineError> {
     let mut scan = SlotScan::start(storage)?;
-    let recovered_log = scan.add_log(log, upto)?;
+    let recovered_log = scan.add_log(log, up_to)?;
     let (chunk_store, damage) = scan.finish()?;
     Ok((chunk_store, damage, recovered_log))
 }
@@ -241,10 +240,10 @@ impl<S: SlotStorage> SlotScan<S> {
     }
 
     /// Adds the log up to a group, and compares it with the checkpoint.
-    pub(in crate::store) fn add_log(&mut self, log: LogContents, upto: u64) -> Result<RecoveredLog, EngineError> {
+    pub(in crate::store) fn add_log(&mut self, log: LogContents, up_to: u64) -> Result<RecoveredLog, EngineError> {
         let (folded_group, id) = self.checkpoint.map_or((0, 0), |checkpoint| (checkpoint.group, checkpoint.id));
         let recovered_log = RecoveredLog::from_contents(id, folded_group, log);
-        self.last_group = recovered_log.last_group.min(upto);
+        self.last_group = recovered_log.last_group.min(up_to);
         self.chunk_store.set_checkpoint(id, folded_group);
         let doubts = &mut self.damage.doubts;
         if id == 0 {
@@ -265,8 +264,8 @@ impl<S: SlotStorage> SlotScan<S> {
         } else if recovered_log.last_group < folded_group {
             doubts.push(format!("its log ends with group {}: the groups up to {folded_group} are lost", recovered_log.last_group));
         }
-        doubts.extend(recovered_log.damage_messages(upto));
-        let (batches, unreadable) = recovered_log.decode_batches(folded_group, upto)?;
+        doubts.extend(recovered_log.damage_messages(up_to));
+        let (batches, unreadable) = recovered_log.decode_batches(folded_group, up_to)?;
         self.damage.damaged_count += unreadable;
         self.damage.suspect_everywhere |= unreadable > 0;
         self.batches = batches;
@@ -301,9 +300,9 @@ impl<S: SlotStorage> SlotScan<S> {
 
     fn build_manifest(&mut self, objects: BTreeMap<u64, ScannedObject>, damaged: bool) {
         let manifest_object = |mut object: ScannedObject| {
-            let (complete, slots) = (object.is_complete(), object.slots());
+            let (is_complete, slots) = (object.is_complete(), object.slots());
             let body = if object.is_damaged() { None } else { Some(object.take_body().into()) };
-            ManifestObject { head: object.head, body, slots, complete }
+            ManifestObject { head: object.head, body, slots, is_complete }
         };
         let manifest_objects = objects.into_values().map(manifest_object);
         let (manifest, garbage) = Manifest::from_objects(manifest_objects.collect(), damaged);
@@ -375,7 +374,8 @@ impl<S: SlotStorage> SlotScan<S> {
                 }
                 Some(object) if !object.is_damaged() => write_remainder(&mut self.chunk_store, object, low, &end)?,
                 Some(_) | None => {
-                    // the next write hides the damage, so the id 0 marks the store
+                    // the write below replaces the damaged chunk by an empty one; until the repair
+                    // ends, the id 0 records that something was lost
                     if self.damage.lost.is_empty() {
                         self.chunk_store.set_log_id(0)?;
                     }

@@ -28,6 +28,15 @@ struct FakeDiskState {
     operations_left: Option<usize>,
 }
 
+/// How much of the unsynced data a power cut loses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Loss {
+    All,
+    None,
+    /// A random part.
+    Some,
+}
+
 /// A file of the log.
 #[derive(Debug, Clone, Default)]
 struct FakeLogFile {
@@ -56,12 +65,16 @@ impl FakeDisk {
             *kept_counts.entry(*slot).or_default() += 1;
         }
         // often all or nothing, like a kill or a disk that delays all writes
-        let fate = random.random_range(0..4);
+        let loss = match random.random_range(0..4_u32) {
+            0 => Loss::All,
+            1 => Loss::None,
+            _ => Loss::Some,
+        };
         for count in kept_counts.values_mut() {
-            *count = match fate {
-                0 => 0,
-                1 => *count,
-                _ => random.random_range(0..=*count),
+            *count = match loss {
+                Loss::All => 0,
+                Loss::None => *count,
+                Loss::Some => random.random_range(0..=*count),
             };
         }
         for (slot, value) in unsynced {
@@ -73,16 +86,16 @@ impl FakeDisk {
         }
         // a removed file may exist again
         for (number, file) in std::mem::take(&mut state.removed) {
-            if fate == 0 || fate > 1 && random.random() {
+            if loss == Loss::All || loss == Loss::Some && random.random() {
                 state.files.insert(number, file);
             }
         }
         for file in state.files.values_mut() {
-            file.lose_unsynced(fate, random);
+            file.lose_unsynced(loss, random);
         }
         let marks = state.marks.len();
-        state.marks.truncate(if fate == 1 { marks } else { random.random_range(marks.min(1)..=marks) });
-        state.files.retain(|_, file| file.is_entry_synced || fate == 1 || fate > 1 && random.random());
+        state.marks.truncate(if loss == Loss::None { marks } else { random.random_range(marks.min(1)..=marks) });
+        state.files.retain(|_, file| file.is_entry_synced || loss == Loss::None || loss == Loss::Some && random.random());
         state.files.values_mut().for_each(|file| file.is_entry_synced = true);
     }
 
@@ -131,11 +144,11 @@ impl FakeDisk {
 
 impl FakeLogFile {
     /// Loses a part of the unsynced bytes, or replaces them by noise.
-    fn lose_unsynced(&mut self, fate: u32, random: &mut StdRng) {
+    fn lose_unsynced(&mut self, loss: Loss, random: &mut StdRng) {
         let unsynced = self.bytes.len().saturating_sub(self.synced.len());
-        if fate == 0 || !self.bytes.starts_with(&self.synced) {
+        if loss == Loss::All || !self.bytes.starts_with(&self.synced) {
             self.bytes = self.synced.clone();
-        } else if fate > 1 && unsynced > 0 {
+        } else if loss == Loss::Some && unsynced > 0 {
             let kept_length = self.synced.len() + random.random_range(0..=unsynced);
             if random.random() { self.bytes.truncate(kept_length) } else { random.fill(&mut self.bytes[kept_length..]) }
         }

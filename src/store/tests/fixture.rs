@@ -45,12 +45,12 @@ pub(super) fn fixture_contents() -> UnpackedContents {
         tombstones: vec![(Sequence(700), tombstone(Kind::Ip, "10.0.0.1", 3)), (Sequence(701), tombstone(Kind::Service, "shop/cart", 4))],
         floor: Sequence(650),
         epochs: vec![
-            EpochSpan { epoch: Epoch(0xabc), began: Sequence(0), vouched: Some(Sequence(90)) },
-            EpochSpan { epoch: Epoch(u64::MAX), began: Sequence(500), vouched: None },
+            EpochSpan { epoch: Epoch(0xabc), start: Sequence(0), accepted_up_to: Some(Sequence(90)) },
+            EpochSpan { epoch: Epoch(u64::MAX), start: Sequence(500), accepted_up_to: None },
         ],
-        covered: Sequence(701),
+        covered_sequence: Sequence(701),
         // the fixture is older than derived entries
-        derived: None,
+        derivation_version: None,
         sequence_reserved: Sequence(1000),
         damaged_count: 0,
     }
@@ -68,8 +68,8 @@ fn write_fixture() {
         tombstones: fixture_contents.tombstones.into_iter().map(|(sequence, tombstone)| (sequence, Some(tombstone))).collect(),
         floor: Some(fixture_contents.floor),
         epochs: Some(fixture_contents.epochs),
-        covered: Some(fixture_contents.covered),
-        derived: fixture_contents.derived,
+        covered_sequence: Some(fixture_contents.covered_sequence),
+        derivation_version: fixture_contents.derivation_version,
         sequence_reserved: Some(fixture_contents.sequence_reserved),
     };
     store.apply(&group).unwrap();

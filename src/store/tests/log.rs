@@ -45,8 +45,8 @@ pub(super) fn read_back(files: &dyn LogFiles) -> (u64, u64, BTreeMap<Vec<u8>, Ve
     (recovered.first_group, recovered.last_group, pairs.collect())
 }
 
-pub(super) fn state_after(upto: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    merged(1..=upto).into_iter().map(|(key, value)| (key.to_vec(), value.unwrap().body().to_vec())).collect()
+pub(super) fn state_after(up_to: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    merged(1..=up_to).into_iter().map(|(key, value)| (key.to_vec(), value.unwrap().body().to_vec())).collect()
 }
 
 pub(super) fn append(log: &WriteAheadLog, numbers: std::ops::RangeInclusive<u64>) {

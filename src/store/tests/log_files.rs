@@ -86,9 +86,10 @@ fn a_log_stops_at_its_limit_until_groups_are_folded() {
     assert_eq!(last_recovered_group(&disk), number + 1);
 }
 
-/// A frame in several parts is used only if it is complete, except for damaged parts.
+/// A frame whose end is missing is not used at all. A frame with a damaged part keeps its other
+/// parts.
 #[test]
-fn a_frame_in_parts_is_used_only_if_complete() {
+fn a_cut_frame_is_dropped_and_a_damaged_one_keeps_its_other_parts() {
     let disk = FakeDisk::default();
     let log = create_log(Arc::new(disk.clone()), 1);
     let many: KeyChanges = (0..40).flat_map(|number| large(number, 8_000)).collect();
@@ -117,7 +118,8 @@ fn a_frame_in_parts_is_used_only_if_complete() {
     }
 }
 
-/// Frames after a gap are not used, and the next start removes them.
+/// Nothing here was synced, so the files after a cut frame are not used, and the next start removes
+/// them.
 #[test]
 fn files_after_a_gap_are_removed() {
     let disk = FakeDisk::default();
@@ -127,8 +129,9 @@ fn files_after_a_gap_are_removed() {
     append(&log, 3..=4);
     log.begin_epoch(crate::model::Epoch(9));
     append(&log, 5..=6);
-    let second = *disk.log().keys().nth(2).unwrap();
-    disk.change_log(second, |mut bytes| {
+    // the first file has no frames, so the third one has the groups 3 and 4
+    let third = *disk.log().keys().nth(2).unwrap();
+    disk.change_log(third, |mut bytes| {
         bytes.truncate(bytes.len() - 1);
         Some(bytes)
     });

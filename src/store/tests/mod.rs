@@ -105,8 +105,8 @@ struct UnpackedContents {
     tombstones: Vec<(Sequence, Tombstone)>,
     floor: Sequence,
     epochs: Vec<EpochSpan>,
-    covered: Sequence,
-    derived: Option<u64>,
+    covered_sequence: Sequence,
+    derivation_version: Option<u64>,
     sequence_reserved: Sequence,
     damaged_count: u64,
 }
@@ -117,9 +117,29 @@ impl From<super::StoreContents> for UnpackedContents {
         assert_eq!(loaded.record_count(), records.iter().filter(|record| record.key.kind.is_mirrored()).count() as u64);
         assert!(records.iter().all(|record| loaded.record(&record.key).as_deref() == Some(record)));
         let super::StoreContents {
-            cursors, clusters, tombstones, floor, epochs, covered, derived, sequence_reserved, damaged_count, ..
+            cursors,
+            clusters,
+            tombstones,
+            floor,
+            epochs,
+            covered_sequence,
+            derivation_version,
+            sequence_reserved,
+            damaged_count,
+            ..
         } = loaded;
-        Self { records, cursors, clusters, tombstones, floor, epochs, covered, derived, sequence_reserved, damaged_count }
+        Self {
+            records,
+            cursors,
+            clusters,
+            tombstones,
+            floor,
+            epochs,
+            covered_sequence,
+            derivation_version,
+            sequence_reserved,
+            damaged_count,
+        }
     }
 }
 

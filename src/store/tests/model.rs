@@ -21,8 +21,8 @@ pub(super) struct StoreModel {
     tombstones: BTreeMap<Sequence, Tombstone>,
     epochs: Vec<EpochSpan>,
     floor: Sequence,
-    covered: Sequence,
-    derived: Option<u64>,
+    covered_sequence: Sequence,
+    derivation_version: Option<u64>,
     reserved: Sequence,
     /// Last used sequence. Deletes do not free sequences.
     sequence: u64,
@@ -37,9 +37,9 @@ impl StoreModel {
         apply_changes(&mut self.clusters, group.clusters.iter().map(|(key, record)| (key, record.as_ref())));
         apply_changes(&mut self.tombstones, group.tombstones.iter().map(|(key, tombstone)| (key, tombstone.as_ref())));
         self.epochs = group.epochs.clone().unwrap_or_else(|| std::mem::take(&mut self.epochs));
-        self.derived = group.derived.or(self.derived);
+        self.derivation_version = group.derivation_version.or(self.derivation_version);
         self.floor = self.floor.max(group.floor.unwrap_or_default());
-        self.covered = self.covered.max(group.covered.unwrap_or_default());
+        self.covered_sequence = self.covered_sequence.max(group.covered_sequence.unwrap_or_default());
         self.reserved = self.reserved.max(group.sequence_reserved.unwrap_or_default());
     }
 
@@ -53,8 +53,8 @@ impl StoreModel {
             tombstones: self.tombstones.clone().into_iter().collect(),
             floor: self.floor,
             epochs: self.epochs.clone(),
-            covered: self.covered,
-            derived: self.derived,
+            covered_sequence: self.covered_sequence,
+            derivation_version: self.derivation_version,
             sequence_reserved: self.reserved,
             damaged_count: 0,
         }
@@ -70,16 +70,16 @@ fn apply_changes<'a, K: Ord + Clone + 'a, V: Clone + 'a>(map: &mut BTreeMap<K, V
     }
 }
 
-pub(super) fn random_group(random: &mut StdRng, model: &mut StoreModel, width: u32) -> Group {
+pub(super) fn random_group(random: &mut StdRng, model: &mut StoreModel, name_count: u32) -> Group {
     let mut group = Group::default();
-    for _ in 0..random.random_range(0..width * 3) {
+    for _ in 0..random.random_range(0..name_count * 3) {
         let kind = Kind::STORED[random.random_range(0..Kind::STORED.len())];
         let key = key(
             kind,
             CLUSTERS[random.random_range(0..3)],
-            &format!("{}{}", random.random_range(0..width), if kind == Kind::NodeIp { "#10.0.0.1" } else { "" }),
+            &format!("{}{}", random.random_range(0..name_count), if kind == Kind::NodeIp { "#10.0.0.1" } else { "" }),
         );
-        let length = if random.random_ratio(1, 50 * width) { 300_000 } else { random.random_range(0..300) };
+        let length = if random.random_ratio(1, 50 * name_count) { 300_000 } else { random.random_range(0..300) };
         model.sequence += 1;
         let put =
             random.random_ratio(if model.shrinking { 1 } else { 3 }, 4).then(|| Arc::new(record(key.clone(), model.sequence, length)));
@@ -102,11 +102,11 @@ pub(super) fn random_group(random: &mut StdRng, model: &mut StoreModel, width: u
         group.tombstones.insert(sequence, random.random_ratio(3, 4).then(|| tombstone(Kind::Ip, "10.0.0.1", sequence.0)));
     }
     if random.random_ratio(1, 4) {
-        let vouched = random.random::<bool>().then_some(Sequence(model.sequence));
-        group.epochs = Some(vec![EpochSpan { epoch: Epoch(random.random()), began: Sequence(model.sequence), vouched }]);
+        let accepted_up_to = random.random::<bool>().then_some(Sequence(model.sequence));
+        group.epochs = Some(vec![EpochSpan { epoch: Epoch(random.random()), start: Sequence(model.sequence), accepted_up_to }]);
         group.floor = Some(Sequence(model.sequence / 2).max(model.floor));
-        group.covered = Some(Sequence(model.sequence));
-        group.derived = random.random::<bool>().then(|| random.random());
+        group.covered_sequence = Some(Sequence(model.sequence));
+        group.derivation_version = random.random::<bool>().then(|| random.random());
     }
     for _ in 0..random.random_range(0..3) {
         let scope = scope(Kind::ALL[random.random_range(0..Kind::ALL.len())], CLUSTERS[random.random_range(0..3)]);

@@ -170,7 +170,7 @@ fn reopen_with_objects(disk: &FakeDisk, records: &RecordMap, newer: &RecordMap) 
 fn run(random: &mut StdRng) -> (usize, usize) {
     let (mut answered_count, mut asked_count) = (0, 0);
     let disk = FakeDisk::default();
-    let mut store = TestStore::begin(&disk);
+    let mut store = TestStore::create(&disk);
     let width = if random.random_ratio(1, 10) { 200 } else { 6 };
     let (mut records, mut sequence, mut acknowledged) = (RecordMap::new(), 0, false);
     for _ in 0..random.random_range(1..25) {
@@ -179,11 +179,11 @@ fn run(random: &mut StdRng) -> (usize, usize) {
         }
         let mut newer = records.clone();
         let group = random_group(random, &mut newer, &mut sequence, width);
-        let outcome = store.work(random).and_then(|()| {
+        let outcome = store.fold_randomly(random).and_then(|()| {
             store.commit(&group)?;
             records.clone_from(&newer);
             acknowledged = true;
-            store.work(random)
+            store.fold_randomly(random)
         });
         if outcome.is_ok() && !random.random_ratio(1, 6) {
             disk.fail_after(None);
@@ -197,7 +197,7 @@ fn run(random: &mut StdRng) -> (usize, usize) {
         // after the first group, the store has everything that early lookups need
         assert!(early.is_some() || !acknowledged, "no manifest");
         store = reopen_with_objects(&disk, &records, &newer);
-        let loaded = crate::store::recovery::load::load_contents(&store.chunk_store, BTreeMap::new()).unwrap().loaded;
+        let loaded = crate::store::recovery::load::load_contents(&store.chunk_store, BTreeMap::new()).unwrap().contents;
         let found: Vec<Sequence> = loaded.records().iter().map(|record| record.last_sequence).collect();
         if !found.iter().copied().eq(records.values().map(|record| record.last_sequence)) {
             records = newer;

@@ -33,7 +33,7 @@ pub(super) struct TestStore {
 }
 
 impl TestStore {
-    pub(super) fn begin(disk: &FakeDisk) -> Self {
+    pub(super) fn create(disk: &FakeDisk) -> Self {
         let mut chunk_store = ChunkStore::create(disk.clone()).unwrap();
         let recovered = create_log(&mut chunk_store, &BTreeMap::new(), disk).unwrap();
         let log = WriteAheadLog::new_closed(Arc::new(disk.clone()));
@@ -66,8 +66,9 @@ impl TestStore {
         Ok(())
     }
 
-    pub(super) fn work(&mut self, random: &mut StdRng) -> Result<(), EngineError> {
-        let outcome = work(&mut self.chunk_store, random);
+    /// Folds at random like [`fold_randomly`], and removes the folded files of the log.
+    pub(super) fn fold_randomly(&mut self, random: &mut StdRng) -> Result<(), EngineError> {
+        let outcome = fold_randomly(&mut self.chunk_store, random);
         if outcome.is_ok() {
             self.log.remove_folded_files(self.chunk_store.folded_group());
             if random.random_ratio(1, 10) && self.chunk_store.is_fully_folded() {
@@ -85,8 +86,8 @@ pub(super) fn reopen(disk: &FakeDisk) -> TestStore {
     store
 }
 
-fn loaded(chunk_store: &ChunkStore<FakeDisk>) -> UnpackedContents {
-    load_contents(chunk_store, BTreeMap::new()).unwrap().loaded.into()
+fn contents_of(chunk_store: &ChunkStore<FakeDisk>) -> UnpackedContents {
+    load_contents(chunk_store, BTreeMap::new()).unwrap().contents.into()
 }
 
 /// Describes the difference by names, because whole values would fill pages.
@@ -124,7 +125,7 @@ fn acknowledged_groups_survive_any_power_cut() {
 /// first ones of the groups that were appended and not stored.
 fn run(random: &mut StdRng) {
     let disk = FakeDisk::default();
-    let mut store = TestStore::begin(&disk);
+    let mut store = TestStore::create(&disk);
     // with many different keys, chunks are split and joined
     let width = if random.random_ratio(1, 10) { 600 } else { 6 };
     let mut stored = StoreModel::default();
@@ -144,7 +145,7 @@ fn run(random: &mut StdRng) {
             continue;
         }
         let count = random.random_range(1..=waiting.len());
-        let outcome = store.work(random).and_then(|()| {
+        let outcome = store.fold_randomly(random).and_then(|()| {
             let mut together = Group::default();
             for (group, _) in &waiting[..count] {
                 let mut newer = group.clone();
@@ -157,7 +158,7 @@ fn run(random: &mut StdRng) {
             waiting.drain(..count);
             store.chunk_store.fold_excess()?;
             store.chunk_store.add_changes(together.number, &together.changes());
-            store.work(random)
+            store.fold_randomly(random)
         });
         if matches!(outcome, Err(EngineError::Log(_))) {
             // the next round tries again
@@ -185,14 +186,14 @@ fn run(random: &mut StdRng) {
     assert!(store.chunk_store.fold_all().is_ok());
     drop(store);
     disk.cut_power(random);
-    assert!(loaded(&reopen(&disk).chunk_store) == stored.loaded());
+    assert!(contents_of(&reopen(&disk).chunk_store) == stored.loaded());
 }
 
 /// Opens the store after a power cut. The store has all stored groups, and may have the first ones
 /// of the groups that were appended later.
 fn reopen_after_cut(disk: &FakeDisk, stored: &StoreModel, waiting: &[(Group, StoreModel)]) -> (TestStore, StoreModel) {
     let store = reopen(disk);
-    let found = loaded(&store.chunk_store);
+    let found = contents_of(&store.chunk_store);
     let mut candidates = std::iter::once(stored).chain(waiting.iter().map(|(_, newer)| newer));
     let model = candidates.find(|model| model.loaded() == found);
     let model = model.unwrap_or_else(|| {
@@ -201,7 +202,8 @@ fn reopen_after_cut(disk: &FakeDisk, stored: &StoreModel, waiting: &[(Group, Sto
     (store, model.clone())
 }
 
-pub(super) fn work(chunk_store: &mut ChunkStore<FakeDisk>, random: &mut StdRng) -> Result<(), EngineError> {
+/// Folds up to twice: everything, what is due, or a few chunks.
+pub(super) fn fold_randomly(chunk_store: &mut ChunkStore<FakeDisk>, random: &mut StdRng) -> Result<(), EngineError> {
     for _ in 0..random.random_range(0..3) {
         match random.random_range(0..6) {
             0 => chunk_store.fold_all()?,
@@ -219,7 +221,7 @@ const LONG: Duration = Duration::from_secs(600);
 /// Returns a disk with three groups that are only in the log.
 fn three_groups() -> (FakeDisk, StoreModel) {
     let (disk, mut model) = (FakeDisk::default(), StoreModel::default());
-    let mut store = TestStore::begin(&disk);
+    let mut store = TestStore::create(&disk);
     let mut random = StdRng::seed_from_u64(1);
     for _ in 0..3 {
         let group = random_group(&mut random, &mut model, 6);
@@ -239,7 +241,7 @@ fn only_due_chunks_are_folded() {
         chunk_store.add_unfolded(u64::MAX, LOG_FULL_BYTES * used_permille / 1000);
         chunk_store.set_committed_bytes(committed_megabytes << 20);
         chunk_store.fold_due(began, until).unwrap();
-        assert!(loaded(&chunk_store) == model.loaded());
+        assert!(contents_of(&chunk_store) == model.loaded());
         chunk_store.dirty_chunks().0
     };
     let left = [(600, 64), (900, 0), (900, 4), (900, 64)].map(|(permille, megabytes)| dirty_after(permille, megabytes, (now, later)));
@@ -263,7 +265,7 @@ fn the_checkpoint_excludes_groups_that_a_chunk_lacks() {
     );
     store.log.remove_folded_files(store.chunk_store.folded_group());
     drop(store);
-    assert!(loaded(&reopen(&disk).chunk_store) == model.loaded());
+    assert!(contents_of(&reopen(&disk).chunk_store) == model.loaded());
 }
 
 /// The log has a maximum size at any write rate.
@@ -276,7 +278,7 @@ fn a_group_waits_while_the_log_exceeds_its_limit() {
         let group = random_group(&mut StdRng::seed_from_u64(2), &mut model, 1);
         model.apply(&group);
         store.commit(&group).unwrap();
-        assert!(loaded(&store.chunk_store) == model.loaded());
+        assert!(contents_of(&store.chunk_store) == model.loaded());
         assert_eq!(store.chunk_store.dirty_chunks().1.is_none_or(|since| since > 3), is_folded, "{raw_bytes}");
     }
 }
@@ -316,6 +318,6 @@ fn groups_that_a_kill_left_unsynced_are_synced_before_folding() {
         store.chunk_store.fold_all().unwrap();
         drop(store);
         disk.cut_power(&mut StdRng::seed_from_u64(seed));
-        assert!(loaded(&reopen(&disk).chunk_store) == model.loaded());
+        assert!(contents_of(&reopen(&disk).chunk_store) == model.loaded());
     }
 }

@@ -308,8 +308,8 @@ impl View {
         }
     }
 
-    /// Subtracts one from the unconfirmed restored keys of a scope, if a record with this
-    /// generation is one of them.
+    /// Subtracts a confirmed key from the restored keys of its scope, if it is one of them
+    /// (generation 0) and the whole scope is not confirmed yet.
     fn count_confirmed(&mut self, scope: ScopeNumber, generation: u64) {
         if generation == 0 && self.scopes.state(scope).is_some_and(|state| !state.confirmed) {
             self.scopes.state_mut(scope).restored_count -= 1;

@@ -32,7 +32,7 @@ impl View {
         let chunks: Vec<Chunk> = chunks.into_iter().flat_map(with_indexed_fields).collect();
         let (mut announced, mut derived, mut others) = (Vec::new(), Vec::new(), Vec::new());
         for chunk in &chunks {
-            for (rows, cluster) in chunk.clusters() {
+            for (rows, cluster) in chunk.scopes() {
                 let (kind, _) = chunk.scope(rows.start);
                 if kind.is_mirrored() {
                     let scope = self.scopes.entry(Scope { cluster: cluster.clone(), kind });

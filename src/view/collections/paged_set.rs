@@ -138,7 +138,8 @@ fn copy_with_item<T: Copy>(items: &[T], index: usize, item: T) -> Arc<[T]> {
 }
 
 impl<A: Copy + Ord> PagedSet<A> {
-    /// Creates a set from entries sorted by address. `owner` maps the owner numbers.
+    /// Creates a set from entries sorted by address. Each entry `(address, n)` gets the owner
+    /// `owner(n)`.
     pub(in crate::view) fn from_sorted(entries: &[(A, u32)], owner: impl Fn(u32) -> u32) -> Self {
         debug_assert!(entries.is_sorted_by_key(|(address, _)| *address), "entries must be sorted by address");
         let (mut pages, mut rest, mut length) = (Vec::with_capacity(entries.len() / PAGE_LENGTH_FILLED + 1), entries, 0);

@@ -30,7 +30,7 @@ pub(in crate::view) struct PrefixIndex {
     ipv6: PrefixSets<u128>,
 }
 
-/// Host entries with the numbers of their clusters or nodes.
+/// Entries for single addresses (not CIDRs), with the numbers of their clusters or nodes.
 #[derive(Debug, Default)]
 pub(in crate::view) struct HostEntries {
     pub(in crate::view) ipv4: PagedSet<u32>,
@@ -40,7 +40,7 @@ pub(in crate::view) struct HostEntries {
 /// One set per prefix length and for hosts, most specific first.
 type PrefixSets<A> = Arc<Vec<(Specificity, PagedSet<A>)>>;
 
-/// Prefix length, and whether it belongs to hosts, in ascending precedence.
+/// Prefix length and host flag. A lookup prefers the greater value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Specificity {
     length: u8,
@@ -194,12 +194,12 @@ impl IpIndex {
         self.noncanonical.range((prefix, EntryKey::lowest())..).take_while(move |(other, _)| *other == prefix).map(|(_, key)| key)
     }
 
-    /// Returns the prefixes with more than one entry, in order; entries for hosts count together
-    /// with those in `others`. All prefixes of noncanonical entries are included.
-    pub(in crate::view) fn duplicate_prefixes(&self, others: &PrefixIndex) -> Vec<ObjectPrefix> {
+    /// Returns the prefixes with more than one entry, in order. Host entries here and in `derived`
+    /// count together. All prefixes of noncanonical entries are included.
+    pub(in crate::view) fn duplicate_prefixes(&self, derived: &PrefixIndex) -> Vec<ObjectPrefix> {
         let mut found: Vec<ObjectPrefix> = self.noncanonical.iter().map(|(prefix, _)| *prefix).collect();
-        add_duplicates(&self.canonical.ipv4, &others.ipv4, &mut found);
-        add_duplicates(&self.canonical.ipv6, &others.ipv6, &mut found);
+        add_duplicates(&self.canonical.ipv4, &derived.ipv4, &mut found);
+        add_duplicates(&self.canonical.ipv6, &derived.ipv6, &mut found);
         found
     }
 
@@ -236,7 +236,7 @@ impl PrefixIndex {
         }
     }
 
-    /// Adds many hosts at once.
+    /// Adds many entries for single addresses at once.
     pub(in crate::view) fn add_hosts(&mut self, hosts: HostEntries) {
         merge_set(&mut self.ipv4, Specificity::of_hosts(32), hosts.ipv4);
         merge_set(&mut self.ipv6, Specificity::of_hosts(128), hosts.ipv6);

@@ -223,7 +223,7 @@ mod tests {
             }
         }
         for number in 0..2_000 {
-            let is_removed = |upto: u32| number % 5 == 1 && number + 3 < upto;
+            let is_removed = |up_to: u32| number % 5 == 1 && number + 3 < up_to;
             let found = |index: &NodeIndex| {
                 let names = index.nodes_at(AddressKind::Listed, ObjectPrefix::of_host(entry(number).1));
                 names.map(|name| (name.cluster, name.node.to_string())).collect::<Vec<_>>()

@@ -112,7 +112,7 @@ impl NodeNumbers {
     }
 
     fn hash(&self, cluster: u32, node: &str) -> u32 {
-        // 32 bits are enough
+        // the upper half is enough, because names with the same hash are compared (`has_name`)
         (self.hasher.hash_one((cluster, node)) >> 32) as u32
     }
 

@@ -10,8 +10,8 @@ use crate::model::{ClusterName, Record};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EntryRank {
     /// Entries derived from pod CIDRs are a fallback and rank last, even those of the own cluster:
-    /// their sources are no stronger than those of pods (`podCIDREntries`,
-    /// `pkg/node/manager/manager.go`).
+    /// an agent does not let a pod CIDR override an announced entry, because its source is no
+    /// stronger (`podCIDREntries`, `pkg/node/manager/manager.go`).
     is_fallback: bool,
     /// Entries of other clusters do not overwrite those of the agent's own cluster
     /// (`defaultSources`, `pkg/source/source.go`).
@@ -33,7 +33,7 @@ pub enum RankReason {
     /// The other entry is announced, and this one is derived from a node.
     Derived,
     /// The newest bytes of this entry cannot be used.
-    Refused,
+    Rejected,
     /// The other entry was written later.
     Older,
 }
@@ -61,7 +61,7 @@ impl EntryRank {
         } else if self.is_derived != stronger.is_derived {
             RankReason::Derived
         } else if self.is_rejected != stronger.is_rejected {
-            RankReason::Refused
+            RankReason::Rejected
         } else {
             RankReason::Older
         }

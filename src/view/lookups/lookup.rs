@@ -41,7 +41,7 @@ pub struct LiveKey(LiveLocation);
 enum LiveLocation {
     Record(RecordLocation),
     /// A cluster, a finding or a notice, which have no record.
-    Own(EntryKey),
+    WithoutRecord(EntryKey),
 }
 
 impl LiveKey {
@@ -50,7 +50,7 @@ impl LiveKey {
     pub fn key(&self) -> EntryKey {
         match &self.0 {
             LiveLocation::Record(location) => location.key(),
-            LiveLocation::Own(key) => key.clone(),
+            LiveLocation::WithoutRecord(key) => key.clone(),
         }
     }
 
@@ -59,7 +59,7 @@ impl LiveKey {
     pub fn cluster(&self) -> &ClusterName {
         match &self.0 {
             LiveLocation::Record(location) => location.cluster(),
-            LiveLocation::Own(key) => &key.cluster,
+            LiveLocation::WithoutRecord(key) => &key.cluster,
         }
     }
 
@@ -67,7 +67,7 @@ impl LiveKey {
     pub(in crate::view) fn location(&self) -> Option<&RecordLocation> {
         match &self.0 {
             LiveLocation::Record(location) => Some(location),
-            LiveLocation::Own(_) => None,
+            LiveLocation::WithoutRecord(_) => None,
         }
     }
 
@@ -76,7 +76,7 @@ impl LiveKey {
     pub fn kind(&self) -> Kind {
         match &self.0 {
             LiveLocation::Record(location) => location.kind(),
-            LiveLocation::Own(key) => key.kind,
+            LiveLocation::WithoutRecord(key) => key.kind,
         }
     }
 }
@@ -215,12 +215,12 @@ impl View {
         let Some(prefix) = self.indices.longest_match(ip) else { return Vec::new() };
         let mut found: Vec<Arc<Record>> = self.indices.ip_keys_at(prefix).iter().filter_map(|key| self.record(key)).collect();
         found.sort_by_key(|record| EntryRank::of(record, own));
-        found.iter().filter_map(|record| self.join(record)).collect()
+        found.iter().filter_map(|record| self.join_labels_and_node(record)).collect()
     }
 
     /// Adds to an ipcache entry the labels of its identity and the name of its node.
     #[must_use]
-    pub fn join(&self, record: &Arc<Record>) -> Option<LookupMatch> {
+    pub fn join_labels_and_node(&self, record: &Arc<Record>) -> Option<LookupMatch> {
         let entry = record.object.as_deref()?.as_ip()?;
         let cluster = &record.key.cluster;
         let labels = self.labels_of(entry.identity, cluster);
@@ -248,9 +248,9 @@ impl View {
         Some(labels)
     }
 
-    /// Returns the labels of an identity without the cache, because `cluster` has no key with the
-    /// number or may have several: of `cluster` if possible, otherwise of the first cluster that
-    /// has it.
+    /// Returns the labels of an identity without the cache. For an identity of which `cluster` has
+    /// no key, or may have several. If `cluster` has none, returns the labels in the first cluster
+    /// that has one.
     fn uncached_labels_of(&self, identity: u32, cluster: &ClusterName) -> Option<IdentityLabels> {
         let keys = self.indices.identities(identity);
         let cluster = &keys.iter().find(|key| key.cluster == *cluster).or(keys.first())?.cluster;
@@ -268,7 +268,7 @@ impl View {
         let found = self.records.changed_after(position, count);
         let entries = found.into_iter().map(|(sequence, location)| (sequence, LiveKey(LiveLocation::Record(location))));
         let without_record = self.own_objects_after(position).take(count).chain(self.notices_after(position));
-        let without_record = without_record.map(|(sequence, key)| (sequence, LiveKey(LiveLocation::Own(key))));
+        let without_record = without_record.map(|(sequence, key)| (sequence, LiveKey(LiveLocation::WithoutRecord(key))));
         let mut found: Vec<(Sequence, LiveKey)> = entries.chain(without_record).collect();
         found.sort_unstable_by_key(|(sequence, _)| *sequence);
         found.truncate(count);
@@ -276,7 +276,8 @@ impl View {
     }
 
     /// Iterates over the keys from `start` on that may be ipcache entries on these hosts, in key
-    /// order. A few other keys are included, so that the caller can pause there.
+    /// order. Also yields one key of each skipped chunk, so that a long scan returns to its caller
+    /// regularly.
     pub fn live_keys_on(&self, start: &EntryKey, hosts: &[IpAddr]) -> impl Iterator<Item = LiveKey> {
         self.records.scan_hosts(start, hosts).map(|location| LiveKey(LiveLocation::Record(location)))
     }
@@ -290,7 +291,7 @@ impl View {
     pub fn record_if(&self, live: &LiveKey, test: impl Fn(&EntryKey) -> bool) -> Option<Arc<Record>> {
         match &live.0 {
             LiveLocation::Record(location) => self.records.record_at_if(location, test),
-            LiveLocation::Own(_) => None,
+            LiveLocation::WithoutRecord(_) => None,
         }
     }
 

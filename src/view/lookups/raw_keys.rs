@@ -90,7 +90,7 @@ impl View {
     pub fn value(&self, key: &EntryKey) -> Option<Arc<[u8]>> {
         Some(match self.records.locate(key)?.record() {
             Ok(record) => Arc::clone(&record.value),
-            Err(packed) => packed.chunk.record_of(packed.row, key.clone()).value,
+            Err(packed) => packed.chunk.record_with_key(packed.row, key.clone()).value,
         })
     }
 

@@ -70,7 +70,7 @@ impl ChunkMap {
         self.deltas.get(id.0)
     }
 
-    /// Returns the last list that contained a row; 0 if none did.
+    /// Returns the number of the last list that contained a row; 0 if none did.
     pub(in crate::view::records) fn generation(&self, packed: &PackedRow) -> u64 {
         self.delta(packed.id).generation(packed.row)
     }
@@ -194,7 +194,7 @@ impl ChunkMap {
         chunk: &'a Chunk,
     ) -> impl Iterator<Item = (Sequence, PackedRow)> + use<'a> {
         let delta = self.delta(id);
-        let rows = chunk.by_sequence();
+        let rows = chunk.rows_by_sequence();
         let start = rows.partition_point(|row| chunk.last_sequence(usize::from(*row)) <= position);
         let packed = rows[start..].iter().map(|row| usize::from(*row)).filter(move |row| matches!(delta.row_state(*row), RowState::Packed));
         packed.map(move |row| (chunk.last_sequence(row), PackedRow { id, chunk: chunk.clone(), row }))
@@ -238,7 +238,7 @@ impl ChunkMap {
         let chunks = self.chunks_from(first).map(|(id, chunk)| (self.delta(*id), chunk, chunk.rows_of(scope.kind, &scope.cluster)));
         // the first chunk may end before the scope
         let chunks = chunks.enumerate().take_while(|(index, (_, _, rows))| *index == 0 || !rows.is_empty()).map(|(_, found)| found);
-        let chunks = chunks.filter(|(delta, chunk, _)| !delta.is_empty() || chunk.may_be_held());
+        let chunks = chunks.filter(|(delta, chunk, _)| !delta.is_empty() || chunk.may_have_held_rows());
         let held_rows = |(delta, chunk, rows): (&ChunkDelta, &Chunk, std::ops::Range<usize>)| {
             let is_held = |row: &usize| match delta.row_state(*row) {
                 RowState::Packed => delta.source(*row).unwrap_or_else(|| chunk.source(*row)).held,

@@ -20,7 +20,7 @@ pub(in crate::view) struct Confirmations {
     source_count: usize,
 }
 
-/// Last list that contained each row.
+/// Number of the last list that contained each row.
 #[derive(Debug, Clone, Default)]
 struct RowGenerations {
     /// Highest generation of all rows.
@@ -36,8 +36,9 @@ impl RowGenerations {
         self.rows.get(row).copied().unwrap_or(self.newest)
     }
 
-    /// Sets the generation of an unchanged row. `live` is the number of unchanged rows.
-    fn set(&mut self, row: usize, generation: u32, rows: usize, live: usize) {
+    /// Sets the generation of an unchanged row. The chunk has `rows` rows, of which `unchanged` are
+    /// unchanged.
+    fn set(&mut self, row: usize, generation: u32, rows: usize, unchanged: usize) {
         let before = self.get(row);
         if before == generation {
             return;
@@ -48,7 +49,7 @@ impl RowGenerations {
         Arc::make_mut(&mut self.rows)[row] = generation;
         if generation > self.newest {
             self.newest = generation;
-            self.unconfirmed = live - 1;
+            self.unconfirmed = unchanged - 1;
         } else if generation == self.newest {
             self.unconfirmed -= 1;
         } else if before == self.newest {
@@ -66,7 +67,7 @@ impl RowGenerations {
 
 impl Confirmations {
     /// Creates the confirmations of a new chunk; `None` if no row was confirmed or restamped.
-    pub(in crate::view) fn of(chunk: &Chunk, rows: &[Confirmation]) -> Option<Self> {
+    pub(in crate::view) fn from_rows(chunk: &Chunk, rows: &[Confirmation]) -> Option<Self> {
         let mut confirmations = Self::default();
         let generations: Vec<u32> =
             rows.iter().map(|row| row.map_or(0, |(generation, _)| u32::try_from(generation).unwrap_or(u32::MAX))).collect();
@@ -84,7 +85,7 @@ impl Confirmations {
         (confirmations.generations.newest > 0 || confirmations.source_count > 0).then_some(confirmations)
     }
 
-    /// Returns the last list that contained a row; 0 if none did.
+    /// Returns the number of the last list that contained a row; 0 if none did.
     pub(in crate::view) fn generation(&self, row: usize) -> u64 {
         u64::from(self.generations.get(row))
     }
@@ -99,9 +100,10 @@ impl Confirmations {
         self.source_count
     }
 
-    /// Records that the list `generation` contained a row. `live` of all `rows` are unchanged.
-    pub(in crate::view) fn confirm(&mut self, row: usize, generation: u64, rows: usize, live: usize) {
-        self.generations.set(row, u32::try_from(generation).unwrap_or(u32::MAX), rows, live);
+    /// Records that the list `generation` contained a row. The chunk has `rows` rows, of which
+    /// `unchanged` are unchanged.
+    pub(in crate::view) fn confirm(&mut self, row: usize, generation: u64, rows: usize, unchanged: usize) {
+        self.generations.set(row, u32::try_from(generation).unwrap_or(u32::MAX), rows, unchanged);
     }
 
     /// Records the revision and lease of a put with equal bytes. The chunk has `rows` rows.

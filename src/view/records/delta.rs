@@ -95,7 +95,7 @@ impl ChunkDelta {
         self.changes.is_empty() && self.confirmations.is_none()
     }
 
-    /// Returns the last list that contained a row; 0 if none did.
+    /// Returns the number of the last list that contained a row; 0 if none did.
     pub(in crate::view) fn generation(&self, row: usize) -> u64 {
         self.confirmations.as_ref().map_or(0, |confirmations| confirmations.generation(row))
     }
@@ -110,8 +110,8 @@ impl ChunkDelta {
         self.confirmations.as_deref().map_or(0, Confirmations::source_count)
     }
 
-    /// Returns the number of changes that folding would pack. A revision and lease use a twentieth
-    /// of the memory of a record and count accordingly.
+    /// Returns the number of changes that folding would pack: replaced, deleted and inserted rows.
+    /// A new revision and lease use a twentieth of the memory of a record and count accordingly.
     pub(super) fn dirty_rows(&self) -> usize {
         self.changes.len() + self.inserted_count + self.restamped_count() / 20
     }
@@ -147,7 +147,7 @@ impl ChunkDeltas {
         for (row, change) in changes {
             self.put(number, row, change);
         }
-        if let Some(confirmations) = Confirmations::of(chunk, rows) {
+        if let Some(confirmations) = Confirmations::from_rows(chunk, rows) {
             self.restamped_count += confirmations.source_count();
             self.by_chunk.get_mut(number).confirmations = Some(Arc::new(confirmations));
         }
@@ -176,8 +176,8 @@ impl ChunkDeltas {
     pub(in crate::view) fn confirm(&mut self, chunk: usize, row: usize, generation: u64, rows: usize) {
         if self.get(chunk).generation(row) != generation {
             let delta = self.by_chunk.get_mut(chunk);
-            let live = rows - delta.changes.len();
-            delta.confirmations_mut().confirm(row, generation, rows, live);
+            let unchanged = rows - delta.changes.len();
+            delta.confirmations_mut().confirm(row, generation, rows, unchanged);
         }
     }
 

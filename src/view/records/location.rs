@@ -8,9 +8,10 @@ use crate::model::{ClusterName, EntryKey, Kind, Record, Scope};
 use crate::pack::{Chunk, IndexedFields, RecordHistory};
 use crate::view::index::SecondaryIndices;
 
-/// Maximum length of a value that an announcement keeps packed, in bytes. For such a value, the
-/// ring of announcements counts the length of the chunk's longest value. An ipcache entry of a pod
-/// has about 350 bytes, a node 1,500, and the ring has 4 KiB per announcement.
+/// Maximum length of a value that an announcement keeps packed, in bytes. The ring of announcements
+/// charges a packed value with the length of the longest value in its chunk, so that length must be
+/// well below the ring's 4 KiB per announcement. An ipcache entry of a pod has about 350 bytes, a
+/// node 1,500.
 const PACKED_VALUE_MAX: usize = 2_048;
 
 /// Number of a chunk. A new chunk may get the number of a removed one.
@@ -41,7 +42,8 @@ impl PackedRow {
 }
 
 impl RecordLocation {
-    /// Returns the record if it is not packed, otherwise its row.
+    /// Returns the record if it is not packed. `Err` is no failure: it has the row of a packed
+    /// record.
     pub(in crate::view) fn record(&self) -> Result<&Arc<Record>, &PackedRow> {
         match self {
             Self::Overlay(record) | Self::Replaced(_, record) => Ok(record),
@@ -123,7 +125,7 @@ impl RecordLocation {
             // large values are unpacked now, because the ring must know their size
             Err(packed) => match packed.chunk.value_length_max(packed.row).filter(|length| *length <= PACKED_VALUE_MAX) {
                 Some(length) => Version::from_packed(packed.chunk.clone(), packed.row, length),
-                None => Version::from_record(&packed.chunk.record_of(packed.row, key.clone())),
+                None => Version::from_record(&packed.chunk.record_with_key(packed.row, key.clone())),
             },
         }
     }

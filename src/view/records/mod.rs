@@ -98,7 +98,7 @@ impl RecordStore {
             Err(packed) => {
                 let key = packed.key();
                 test(&key).then(|| {
-                    let mut record = self.with_confirmation(packed, packed.chunk.record_of(packed.row, key));
+                    let mut record = self.with_confirmation(packed, packed.chunk.record_with_key(packed.row, key));
                     record.object = decode_object(&record);
                     Arc::new(record)
                 })
@@ -117,7 +117,7 @@ impl RecordStore {
         record
     }
 
-    /// Returns the last list that contained the record at a location; 0 if none did.
+    /// Returns the number of the last list that contained the record at a location; 0 if none did.
     pub(super) fn generation_at(&self, location: &RecordLocation) -> u64 {
         location.record().map_or_else(|packed| self.chunks.generation(packed), |record| record.generation)
     }
@@ -128,8 +128,9 @@ impl RecordStore {
     }
 
     /// Iterates over the records from a key on, in key order, without decoding. With `hosts`, it
-    /// yields all records that may be ipcache entries on these hosts, and one more per chunk that
-    /// has none, so that the caller can pause there. No hosts means no filter.
+    /// yields all records that may be ipcache entries on these hosts, and one record of each
+    /// skipped chunk, so that a long scan returns to its caller regularly. No hosts means no
+    /// filter.
     pub(super) fn scan_hosts(&self, start: &EntryKey, hosts: &[IpAddr]) -> RecordScan<'_> {
         let hosts = hosts.iter().copied().map(hash_host).collect();
         RecordScan::new(&self.chunks, self.overlay.from(start), start, hosts)

@@ -120,6 +120,6 @@ pub(in crate::view) fn hash_host(ip: IpAddr) -> u32 {
 fn may_contain_hosts(chunk: &Chunk, hosts: &[u32]) -> bool {
     let host = |row: usize| decode_object(&chunk.record(row))?.as_ip()?.host_ip.map(hash_host);
     let is_ip = |row: &usize| matches!(chunk.scope(*row).0, Kind::Ip | Kind::NodeIp);
-    let host_hashes = chunk.noted(|chunk| (0..chunk.len()).filter(is_ip).filter_map(host).collect());
+    let host_hashes = chunk.derived_numbers(|chunk| (0..chunk.len()).filter(is_ip).filter_map(host).collect());
     hosts.iter().any(|host| host_hashes.binary_search(host).is_ok())
 }

@@ -117,15 +117,17 @@ fn merge_ports(exports: &[ClusterExport<'_>]) -> (Vec<ExportPort>, Option<Export
             let same_number = merged.iter().find(|(known, _)| similar(known, port));
             let conflict = match (same_name, same_number) {
                 (Some((known, older)), _) => Some(format!(
-                    "two ports have the name {:?}: {} of {older}, the oldest export with it, is used",
+                    "two ports have the name {:?}: {} is used, as in the oldest export with this name ({older})",
                     port.name,
                     port_text(known)
                 )),
-                (None, Some((known, older))) if known.name != port.name => {
-                    Some(format!("port {} has two names: {:?} of {older}, the oldest export with it, is used", port_text(port), known.name))
-                }
+                (None, Some((known, older))) if known.name != port.name => Some(format!(
+                    "port {} has two names: {:?} is used, as in the oldest export with this port ({older})",
+                    port_text(port),
+                    known.name
+                )),
                 (None, Some((known, older))) if known.app_protocol != port.app_protocol => Some(format!(
-                    "port {} has two application protocols: {:?} of {older}, the oldest export with it, is used",
+                    "port {} has two application protocols: {:?} is used, as in the oldest export with this port ({older})",
                     port_text(port),
                     known.app_protocol
                 )),

@@ -227,8 +227,8 @@ fn backends_of_slices(slices: &[EndpointSlice]) -> Vec<GlobalBackend> {
     backends
 }
 
-/// Creates a backend with all fields except ports and zone. If slices disagree about its state, the
-/// healthiest one counts.
+/// Creates a backend with all fields except ports, zone and hostname. If slices disagree about its
+/// state, the healthiest one counts.
 fn bare_backend(ip: IpAddr, endpoints: &[SliceAddress<'_>]) -> GlobalBackend {
     let mut names: Vec<String> = endpoints.iter().map(|one| one.slice.name.clone()).collect();
     names.sort_unstable();

@@ -38,7 +38,9 @@ impl SelectionRule {
             Self::NoAffinity => "without an affinity, local and remote backends are used equally",
             Self::LocalActive => "the affinity is local and a local backend is active: only local backends are used",
             Self::LocalInactive => "the affinity is local, but no local backend is active: remote backends are used too",
-            Self::LocalInactiveRemoteUnhealthy => "the affinity is local, but no backend is healthy: only local backends are used",
+            Self::LocalInactiveRemoteUnhealthy => {
+                "the affinity is local, no local backend is active and no remote one is healthy: only local backends are used"
+            }
             Self::RemoteHealthy => "the affinity is remote and a remote backend is healthy: only remote backends are used",
             Self::RemoteUnhealthy => "the affinity is remote, but no remote backend is healthy: local backends are used too",
             Self::NoneHealthy => "the affinity is remote, but no backend is healthy: only remote backends are used",

@@ -29,7 +29,7 @@ fn cluster(name: &str) -> ClusterName {
     ClusterName::parse(name).unwrap()
 }
 
-fn after(events: &[SourceEvent]) -> View {
+fn view_after(events: &[SourceEvent]) -> View {
     let mut view = View::default();
     for (revision, event) in events.iter().enumerate() {
         let revision = i64::try_from(revision).unwrap();
@@ -118,7 +118,7 @@ fn slice_put(cluster: &'static str, name: &'static str, slice: EndpointSlice) ->
 }
 
 /// Formats each backend as `cluster address port/protocol(names) …`.
-fn shown(shares: &[ServiceShare]) -> Vec<String> {
+fn describe_backends(shares: &[ServiceShare]) -> Vec<String> {
     let mut lines = Vec::new();
     for share in shares {
         for backend in &share.backends {
@@ -145,7 +145,7 @@ fn shown(shares: &[ServiceShare]) -> Vec<String> {
 }
 
 fn backends(view: &View) -> Vec<String> {
-    view.global_service("shop/cart").map(|service| shown(&service.shares)).unwrap_or_default()
+    view.global_service("shop/cart").map(|service| describe_backends(&service.shares)).unwrap_or_default()
 }
 
 fn names(view: &View) -> Vec<String> {
@@ -185,7 +185,7 @@ fn a_clusters_backends_are_replaced_and_removed_as_a_whole() {
         ("no backends, but the service is there", vec![paris(&[])], &[]),
     ];
     for (name, events, expected) in cases {
-        let view = after(&events);
+        let view = view_after(&events);
         assert_eq!(backends(&view), expected, "{name}");
         let is_gone = name == "the last delete leaves nothing";
         assert_eq!((names(&view).is_empty(), view.global_service_count()), (is_gone, u64::from(!is_gone)), "{name}");
@@ -204,7 +204,7 @@ fn only_shared_services_are_global() {
         ("shared again", vec![service_put("paris", shared(false)), service_put("paris", shared(true))], true),
     ];
     for (name, events, expected) in cases {
-        let view = after(&events);
+        let view = view_after(&events);
         assert_eq!((view.global_service("shop/cart").is_some(), view.global_service_count() == 1), (expected, expected), "{name}");
         assert!(view.local_share(&cluster("paris"), "shop/cart").is_some(), "{name}: the agents of its cluster use it anyway");
     }
@@ -225,7 +225,7 @@ fn ports_with_the_same_number_are_merged() {
         ("a zone", Service { backends: vec![zoned], ..cart(&[]) }, "paris 10.1.0.1 80/TCP(http) zone a for a,b"),
     ];
     for (name, service, expected) in cases {
-        assert_eq!(backends(&after(&[service_put("paris", service)])), [expected], "{name}");
+        assert_eq!(backends(&view_after(&[service_put("paris", service)])), [expected], "{name}");
     }
 }
 
@@ -301,7 +301,7 @@ fn slices_complement_or_replace_services() {
         ),
     ];
     for (name, events, expected) in cases {
-        assert_eq!(backends(&after(&events)), expected, "{name}");
+        assert_eq!(backends(&view_after(&events)), expected, "{name}");
     }
 }
 

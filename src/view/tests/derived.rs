@@ -245,7 +245,7 @@ fn each_event_of_a_node_is_announced_with_its_derived_entries() {
 }
 
 #[test]
-fn announced_entries_precede_derived_ones_then_the_newest() {
+fn a_lookup_lists_announced_entries_first_and_newer_ones_before_older() {
     let mut scenario = NodeScenario::new();
     let key_in = |number: u32, kind: Kind, name: &str| EntryKey::new(kind, cluster(number), name);
     let ip_value = |ip: &str, mask: &str| format!(r#"{{"IP":"{ip}","Mask":{mask},"HostIP":"","ID":300}}"#).into_bytes();

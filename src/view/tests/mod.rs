@@ -258,11 +258,13 @@ impl ViewPair {
         (self.view, self.reference, self.folding) = (View::starting_at(start), ReferenceView::starting_at(start), Vec::new());
         let records: Vec<Record> =
             old.records_from(&EntryKey::lowest()).map(|record| Record { generation: 0, ..(**record).clone() }).collect();
-        let stale = |record: &Record| Record { last_sequence: Sequence(record.last_sequence.0 + 500_000), version: 99, ..record.clone() };
+        // a version that only the chunk has; the record replaces it
+        let replaced =
+            |record: &Record| Record { last_sequence: Sequence(record.last_sequence.0 + 500_000), version: 99, ..record.clone() };
         let chunked: BTreeMap<EntryKey, Record> = records
             .iter()
             .filter(|_| random.random_ratio(3, 4))
-            .map(|record| (record.key.clone(), if record.version % 5 == 0 { stale(record) } else { record.clone() }))
+            .map(|record| (record.key.clone(), if record.version % 5 == 0 { replaced(record) } else { record.clone() }))
             .collect();
         // a key that was deleted after its chunk was packed
         let deleted_key = EntryKey::new(Kind::Ip, cluster(0), "10.9.9.9");
@@ -443,8 +445,8 @@ fn folding_packs_everything_when_nothing_changes() {
     pair.compare(&mut random);
 }
 
-/// Returns a change of one of some hundred addresses: too many for a chunk to be repacked each
-/// time.
+/// Returns a change of one of some hundred addresses: so many that a fold changes only a part of a
+/// chunk, and can edit it.
 fn random_ip_change(pair: &mut ViewPair, random: &mut StdRng, scope: &Scope) -> Change {
     let number = random.random_range(0..330);
     let key = EntryKey::new(scope.kind, scope.cluster.clone(), format!("10.1.{}.{}", number / 250, number % 250));

@@ -332,8 +332,8 @@ impl ReferenceView {
         change_set.announcements.push(Announcement {
             sequence: self.sequence,
             key: record.key.clone(),
-            old: old.as_deref().map(with_object),
-            new: Some(with_object(&record)),
+            old: old.as_deref().map(version_of),
+            new: Some(version_of(&record)),
             revision: Some(record.source.mod_revision),
             replaces: old.as_ref().map(|old| old.last_sequence),
             deleted: None,
@@ -441,7 +441,7 @@ impl ReferenceView {
         change_set.announcements.push(Announcement {
             sequence: self.sequence,
             key: key.clone(),
-            old: Some(with_object(&old)),
+            old: Some(version_of(&old)),
             new: None,
             revision: None,
             replaces: Some(old.last_sequence),
@@ -474,6 +474,6 @@ impl ReferenceView {
 }
 
 /// Creates a version of a record whose object is in memory.
-fn with_object(record: &Record) -> Version {
+fn version_of(record: &Record) -> Version {
     Version::from_record(record)
 }

@@ -1,9 +1,10 @@
 //! A fast reader for the backends of a service.
 //!
 //! Nearly all backends of a service have the same ports, and Go writes equal ports as equal bytes.
-//! Comparing 120 bytes takes a hundredth of the time of parsing them, so a text that followed an
-//! earlier address is not parsed again. Anything that Go would not write (an escape in a key, a
-//! repeated address) and any error is left to the general JSON reader, whose errors name the field.
+//! Comparing 120 bytes takes a hundredth of the time of parsing them, so ports whose JSON text was
+//! seen before, at an earlier address, are not parsed again. Anything that Go would not write (an
+//! escape in a key, a repeated address) and any error is left to the general JSON reader, whose
+//! errors name the field.
 
 use std::borrow::Cow;
 
@@ -11,7 +12,7 @@ use serde_json::value::RawValue;
 
 use super::{AddressPorts, RecentPortLists, ServiceJson, to_ports};
 use crate::wire::address::parse_ip;
-use crate::wire::go_json::{is_name, parse};
+use crate::wire::go_json::{matches_name, parse};
 
 const BACKENDS: &str = "backends";
 
@@ -24,7 +25,7 @@ pub(super) fn read(value: &[u8]) -> Option<(ServiceJson, Vec<AddressPorts<'_>>)>
     let text = str::from_utf8(value).ok()?;
     let mut result = None;
     JsonCursor(text).members(|key, cursor| {
-        if !is_name(BACKENDS, key) {
+        if !matches_name(BACKENDS, key) {
             return cursor.value().map(drop);
         }
         if result.is_some() {
@@ -58,7 +59,8 @@ fn read_backends<'a>(cursor: &mut JsonCursor<'a>) -> Option<Vec<AddressPorts<'a>
         Some(())
     })?;
     backends.sort_by_key(|backend| backend.ip);
-    // the general reader decides about repeated addresses: their last ports count, or all of them
+    // for a repeated address the general reader keeps the last ports (same spelling) or merges them
+    // (other spelling)
     backends.is_sorted_by(|one, next| one.ip < next.ip).then_some(backends)
 }
 

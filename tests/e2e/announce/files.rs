@@ -38,7 +38,7 @@ impl AnnounceRun {
         let metrics = format!("--metrics-file={}", setup.path("announce.prom").display());
         let rack_path = setup.path("rack.yaml").display().to_string();
         let announcer = Announcer(setup.command("log", &[flags, &[&metrics, &rack_path]].concat()).spawn().unwrap());
-        setup.says("log", "announced").await;
+        setup.wait_for_log("log", "announced").await;
         Self { etcd, setup, announcer }
     }
 
@@ -89,7 +89,7 @@ async fn rewriting_a_file_line_by_line_withdraws_nothing() {
     }
     eventually("the new workload", async || (run.addresses().await.len() == 21).then_some(())).await;
     let after: Vec<_> = run.addresses().await.into_iter().filter(|address| before.contains(address)).collect();
-    assert_eq!((after, run.setup.said("log", "held back")), (before, 0));
+    assert_eq!((after, run.setup.count_log_lines("log", "held back")), (before, 0));
 }
 
 #[tokio::test]
@@ -98,7 +98,7 @@ async fn an_emptied_file_withdraws_nothing_before_sighup() {
     let before = run.addresses().await;
     fs::write(run.file(), "").unwrap();
     let message = format!("{}: would withdraw 20 of 20 workloads", run.file().display());
-    run.setup.says("log", &message).await;
+    run.setup.wait_for_log("log", &message).await;
     run.wait_for_metrics(&["meshkeep_announce_held_files{cluster=\"vms\"} 1".into(), run.held_workloads_line(20)]).await;
     // a change of another file is applied meanwhile
     run.setup.write(&super::FILE.replace("192.168.9.1", "192.168.9.1, 192.168.9.2"));
@@ -107,13 +107,13 @@ async fn an_emptied_file_withdraws_nothing_before_sighup() {
         (reply.count() == 1).then_some(())
     })
     .await;
-    assert_eq!((run.addresses().await, run.setup.said("log", &message)), (before, 1));
+    assert_eq!((run.addresses().await, run.setup.count_log_lines("log", &message)), (before, 1));
     run.hangup();
     run.wait_for_withdrawal().await;
     run.wait_for_metrics(&["meshkeep_announce_held_files{cluster=\"vms\"} 0".into()]).await;
     run.announcer.terminate();
-    assert_eq!((run.announcer.end().await, run.setup.said("log", "stopped announcing cluster vms: its keys stay")), (0, 1));
-    assert_eq!(run.setup.said("log", "some changes of the files were not applied"), 0);
+    assert_eq!((run.announcer.end().await, run.setup.count_log_lines("log", "stopped announcing cluster vms: its keys stay")), (0, 1));
+    assert_eq!(run.setup.count_log_lines("log", "some changes of the files were not applied"), 0);
 }
 
 #[tokio::test]
@@ -121,10 +121,10 @@ async fn a_deleted_file_is_withdrawn_after_the_hold_time() {
     let run = AnnounceRun::start(&["--hold-time=8s"]).await;
     let before = run.addresses().await;
     fs::remove_file(run.file()).unwrap();
-    run.setup.says("log", "would withdraw 20 of 20 workloads").await;
+    run.setup.wait_for_log("log", "would withdraw 20 of 20 workloads").await;
     assert_eq!(run.addresses().await, before);
     run.wait_for_withdrawal().await;
-    run.setup.says("log", "no change to the file is held back any more").await;
+    run.setup.wait_for_log("log", "no change to the file is held back any more").await;
     // adding the workloads again is not a withdrawal
     fs::write(run.file(), rack_yaml(WORKLOADS)).unwrap();
     eventually("the file's addresses", async || (run.addresses().await.len() == 20).then_some(())).await;
@@ -135,13 +135,13 @@ async fn a_deleted_file_is_withdrawn_after_the_hold_time() {
 async fn the_summary_lists_held_changes_and_100_percent_holds_none() {
     let mut run = AnnounceRun::start(&["--max-withdrawal=40%"]).await;
     fs::write(run.file(), rack_yaml(WORKLOADS / 2)).unwrap();
-    run.setup.says("log", "exceeds --max-withdrawal 40%").await;
+    run.setup.wait_for_log("log", "exceeds --max-withdrawal 40%").await;
     run.announcer.terminate();
     assert_eq!(run.announcer.end().await, 0);
     let summary = "rack.yaml: would withdraw 10 of 20 workloads\" file_errors=0";
-    assert_eq!((run.setup.said("log", summary), run.addresses().await.len()), (1, 20));
+    assert_eq!((run.setup.count_log_lines("log", summary), run.addresses().await.len()), (1, 20));
     let run = AnnounceRun::start(&["--max-withdrawal=100%"]).await;
     fs::write(run.file(), "").unwrap();
     run.wait_for_withdrawal().await;
-    assert_eq!(run.setup.said("log", "held back"), 0);
+    assert_eq!(run.setup.count_log_lines("log", "held back"), 0);
 }

@@ -14,9 +14,9 @@ use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 
-use super::acts::{ACTS, Act};
 use super::contents::{becomes, contents, expected};
-use super::history::{Allowed, Mark, Truth, since};
+use super::events::{CHAOS_EVENTS, ChaosEvent};
+use super::history::{AllowedDeviations, Mark, SourceContents, events_since};
 use crate::harness::etcd::{Etcd, EtcdMembers, etcd_binaries};
 use crate::harness::eventually;
 use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, SMALL};
@@ -50,7 +50,7 @@ pub(super) struct ChaosMesh {
     /// Clusters that have a file.
     pub(super) present: BTreeSet<String>,
     pub(super) random: StdRng,
-    pub(super) truth: Truth,
+    pub(super) truth: SourceContents,
     /// Keys written by other clients that must stay.
     pub(super) foreign: BTreeMap<String, String>,
     mark: Mark,
@@ -74,7 +74,7 @@ impl ChaosMesh {
             sources,
             present: ["c01", "c02", "c03"].map(str::to_owned).into(),
             random: StdRng::seed_from_u64(seed),
-            truth: Truth::default(),
+            truth: SourceContents::default(),
             foreign: BTreeMap::new(),
             mark: Mark::default(),
             stamp: 0,
@@ -83,7 +83,7 @@ impl ChaosMesh {
             let wires = join_all(mesh.target.members.iter().map(|member| Proxy::to(member.port()))).await;
             let endpoints: String = wires.iter().map(|wire| format!("- http://127.0.0.1:{}\n", wire.port())).collect();
             let file = format!("endpoints:\n{endpoints}username: {}\npassword: {}\n", USER.0, USER.1);
-            let home = Home::new().reflecting(&file).with_flags(&FLAGS);
+            let home = Home::new().with_reflect_to(&file).with_flags(&FLAGS);
             for name in &mesh.present {
                 home.write_cluster(name, &mesh.file_of(name));
             }
@@ -91,7 +91,7 @@ impl ChaosMesh {
             writer.start().await;
             mesh.writers.push(writer);
         }
-        mesh.note();
+        mesh.record_contents();
         mesh.becomes("the start").await;
         mesh
     }
@@ -107,9 +107,9 @@ impl ChaosMesh {
     }
 
     /// Records the sources' current contents as valid.
-    pub(super) fn note(&mut self) {
+    pub(super) fn record_contents(&mut self) {
         let mut truth = std::mem::take(&mut self.truth);
-        truth.note(self.clusters());
+        truth.record_contents(self.clusters());
         self.truth = truth;
     }
 
@@ -168,15 +168,15 @@ impl ChaosMesh {
     }
 
     /// Starts a new history at the current revision.
-    pub(super) async fn begin(&mut self) {
+    pub(super) async fn start_history(&mut self) {
         let reply = self.client().await.get("cilium/cache/", Some(GetOptions::new().with_prefix())).await.unwrap();
         let entries = reply.kvs().iter().map(|kv| (kv.key_str().unwrap().to_owned(), kv.value().to_vec())).collect();
         self.mark = Mark { revision: reply.header().unwrap().revision(), entries };
     }
 
     /// Checks the history up to now.
-    pub(super) async fn check(&mut self, before: &BTreeSet<String>, allowed: &Allowed, during: &str) {
-        let events = since(self.client().await, self.mark.revision).await;
+    pub(super) async fn check(&mut self, before: &BTreeSet<String>, allowed: &AllowedDeviations, during: &str) {
+        let events = events_since(self.client().await, self.mark.revision).await;
         let after: BTreeSet<String> = self.keys();
         let lasting = before.intersection(&after).cloned().collect();
         self.truth.check(std::mem::take(&mut self.mark), &events, &lasting, allowed, during);
@@ -193,7 +193,7 @@ impl ChaosMesh {
             let mut leaders = Vec::new();
             for (number, writer) in self.writers.iter().enumerate() {
                 if let Some(meshkeep) = &writer.meshkeep
-                    && meshkeep.ask("/v1/status").await.1["reflection"]["leader"] == true
+                    && meshkeep.send_get("/v1/status").await.1["reflection"]["leader"] == true
                 {
                     leaders.push(number);
                 }
@@ -211,11 +211,11 @@ impl ChaosMesh {
         }
     }
 
-    async fn run_act(&mut self, act: Act) {
+    async fn run_act(&mut self, act: ChaosEvent) {
         let (name, before) = (format!("{act:?}"), self.keys());
-        self.begin().await;
+        self.start_history().await;
         let allowed = act.run(self).await;
-        self.note();
+        self.record_contents();
         self.becomes(&name).await;
         self.check(&before, &allowed, &name).await;
         self.everything_recovers(&name).await;
@@ -263,9 +263,9 @@ async fn the_target_is_right_during_and_after_every_event() {
     let run_time = number_of("MESHKEEP_REFLECT_CHAOS_SECONDS").map(Duration::from_secs);
     let started = Instant::now();
     let mut mesh = ChaosMesh::start(seed).await;
-    let mut done: BTreeMap<Act, u32> = BTreeMap::new();
+    let mut done: BTreeMap<ChaosEvent, u32> = BTreeMap::new();
     while done.is_empty() || run_time.is_some_and(|run_time| started.elapsed() < run_time) {
-        let mut round = ACTS;
+        let mut round = CHAOS_EVENTS;
         round.shuffle(&mut mesh.random);
         for act in round {
             let since = Instant::now();

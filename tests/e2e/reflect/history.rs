@@ -23,7 +23,7 @@ pub(super) struct Mark {
 }
 
 /// Returns all events below `cilium/` after a revision.
-pub(super) async fn since(mut target: Client, revision: i64) -> Vec<Event> {
+pub(super) async fn events_since(mut target: Client, revision: i64) -> Vec<Event> {
     let end = target.put(END, "", None).await.unwrap().header().unwrap().revision();
     let options = WatchOptions::new().with_all_keys().with_start_revision(revision + 1);
     let mut stream = target.watch("", Some(options)).await.unwrap();
@@ -44,7 +44,7 @@ pub(super) async fn since(mut target: Client, revision: i64) -> Vec<Event> {
 
 /// All contents that the sources ever had.
 #[derive(Default)]
-pub(super) struct Truth {
+pub(super) struct SourceContents {
     values: BTreeMap<String, BTreeSet<Vec<u8>>>,
     /// Keys that were deleted at their source, or removed with their cluster.
     deleted: BTreeSet<String>,
@@ -52,7 +52,7 @@ pub(super) struct Truth {
 
 /// Allowed deviations from the sources' contents.
 #[derive(Default)]
-pub(super) struct Allowed {
+pub(super) struct AllowedDeviations {
     /// Keys that other clients wrote or deleted.
     pub(super) by_others: BTreeSet<String>,
     /// True if a value may be written again. An answer may be lost with the connection or the
@@ -60,9 +60,9 @@ pub(super) struct Allowed {
     pub(super) may_be_rewritten: bool,
 }
 
-impl Truth {
+impl SourceContents {
     /// Records the current contents of the reflected clusters.
-    pub(super) fn note<'a>(&mut self, clusters: impl IntoIterator<Item = &'a MeshCluster>) {
+    pub(super) fn record_contents<'a>(&mut self, clusters: impl IntoIterator<Item = &'a MeshCluster>) {
         let mut present = BTreeSet::new();
         for (key, value) in clusters.into_iter().flat_map(|cluster| &cluster.entries) {
             self.values.entry(key.clone()).or_default().insert(value.clone());
@@ -83,7 +83,7 @@ impl Truth {
 
     /// Checks that entries only had values that their sources had, that no entry was deleted while
     /// its source had it, and that no canary was written before all entries in `lasting`.
-    pub(super) fn check(&self, mark: Mark, events: &[Event], lasting: &BTreeSet<String>, allowed: &Allowed, during: &str) {
+    pub(super) fn check(&self, mark: Mark, events: &[Event], lasting: &BTreeSet<String>, allowed: &AllowedDeviations, during: &str) {
         let mut entries = mark.entries;
         for Event { key, value } in events {
             if let Some(path) = key.strip_prefix("cilium/synced/").filter(|_| value.is_some()) {

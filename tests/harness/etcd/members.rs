@@ -46,11 +46,11 @@ impl EtcdMembers {
             member.stop().await;
         }
         join_all(self.members.iter_mut().map(Etcd::restart)).await;
-        self.agree().await;
+        self.wait_for_quorum().await;
     }
 
     /// Waits until there is a leader and a write succeeds.
-    pub(crate) async fn agree(&self) {
+    pub(crate) async fn wait_for_quorum(&self) {
         self.leader().await;
         eventually("a write that succeeds", async || self.client().await.put("members-agree", "", None).await.ok()).await;
     }

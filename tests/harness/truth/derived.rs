@@ -10,7 +10,7 @@ use super::{Objects, address, items, parse, prefix, without_unset};
 /// Returns the ipcache entries that an agent derives from a node (Cilium's
 /// `pkg/node/manager/manager.go`, `NodeUpdated`). Their keys are the node's key, `#` and the
 /// address.
-pub(super) fn derived(key: &str, value: &[u8]) -> Objects {
+pub(super) fn derived_entries(key: &str, value: &[u8]) -> Objects {
     let Some((cluster, name)) = key.strip_prefix("cilium/cache/nodes/v1/").and_then(|rest| rest.split_once('/')) else {
         return Objects::new();
     };

@@ -154,7 +154,7 @@ async fn check_number<B: Backend>(shared: &Arc<AllocatorShared<B>>, id: Id, key:
         UpdateOutcome::Unchanged => {}
         UpdateOutcome::Rewritten => tracing::info!(%id, %key, "wrote an identity in use again that was missing in the store"),
         UpdateOutcome::Lost => {
-            let event = shared.state().lose(id, key);
+            let event = shared.state().forget_lost(id, key);
             drop(key_mutex);
             tracing::error!(%id, %key, "an identity in use was lost: its references expired, and the number was reused");
             publish(shared, event).await;

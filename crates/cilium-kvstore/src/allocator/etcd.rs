@@ -23,7 +23,7 @@ use super::backend::{
     Backend, BackendError, CollectionLimits, CollectionRound, Id, LockCollection, Locker, Mutation, StaleIds, StaleLocks, UpdateOutcome,
 };
 use super::key::AllocatorKey;
-use crate::{Condition, EventKind, KeyValue, KeyValueEvent, KvLocker, KvstoreError, Life, Session, Write};
+use crate::{Condition, EventKind, KeyLifetime, KeyValue, KeyValueEvent, KvLocker, KvstoreError, Session, Write};
 
 /// Capacity of the queue of etcd events: one page of a list (`etcd.limit`, 256).
 const EVENTS_MAX: usize = 256;
@@ -154,30 +154,32 @@ impl Backend for EtcdBackend {
     async fn write_id_if_locked(&self, id: Id, key: &AllocatorKey, lock: &KvLocker) -> Result<bool, BackendError> {
         let entry = self.names.entry(id);
         let conditions = [Condition::Locked(lock), Condition::Absent(&entry)];
-        let written = self.session.write_if(&conditions, &[Write::Put(&entry, key.as_str().as_bytes(), Life::Permanent)]).await?;
+        let written = self.session.write_if(&conditions, &[Write::Put(&entry, key.as_str().as_bytes(), KeyLifetime::Permanent)]).await?;
         self.check_lock(lock, written).await
     }
 
     async fn allocate_id_if_locked(&self, id: Id, key: &AllocatorKey, lock: &KvLocker) -> Result<bool, BackendError> {
         let (entry, reference, number) = (self.names.entry(id), self.names.reference(key), id.to_string());
         let conditions = [Condition::Locked(lock), Condition::Absent(&entry)];
-        let writes =
-            [Write::Put(&entry, key.as_str().as_bytes(), Life::Permanent), Write::Put(&reference, number.as_bytes(), Life::Leased)];
+        let writes = [
+            Write::Put(&entry, key.as_str().as_bytes(), KeyLifetime::Permanent),
+            Write::Put(&reference, number.as_bytes(), KeyLifetime::Leased),
+        ];
         let written = self.session.write_if(&conditions, &writes).await?;
         self.check_lock(lock, written).await
     }
 
     async fn delete_id_if_locked(&self, id: Id, key: &AllocatorKey, lock: &KvLocker) -> Result<(), BackendError> {
         let entry = self.names.entry(id);
-        let conditions = [Condition::Locked(lock), Condition::Holds(&entry, key.as_str().as_bytes())];
+        let conditions = [Condition::Locked(lock), Condition::HasValue(&entry, key.as_str().as_bytes())];
         self.session.write_if(&conditions, &[Write::Delete(&entry)]).await?;
         Ok(())
     }
 
     async fn acquire_reference(&self, id: Id, key: &AllocatorKey, lock: &KvLocker) -> Result<bool, BackendError> {
         let (entry, reference, number) = (self.names.entry(id), self.names.reference(key), id.to_string());
-        let conditions = [Condition::Locked(lock), Condition::Holds(&entry, key.as_str().as_bytes())];
-        let written = self.session.write_if(&conditions, &[Write::Put(&reference, number.as_bytes(), Life::Leased)]).await?;
+        let conditions = [Condition::Locked(lock), Condition::HasValue(&entry, key.as_str().as_bytes())];
+        let written = self.session.write_if(&conditions, &[Write::Put(&reference, number.as_bytes(), KeyLifetime::Leased)]).await?;
         self.check_lock(lock, written).await
     }
 

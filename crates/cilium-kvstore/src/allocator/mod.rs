@@ -46,10 +46,10 @@
 //! use std::num::NonZeroU32;
 //!
 //! use cilium_kvstore::allocator::{Allocator, AllocatorOptions, CollectionLimits, EtcdBackend, IdRange, StaleIds};
-//! # use cilium_kvstore::{EtcdConfig, Life, Session, SessionOptions};
+//! # use cilium_kvstore::{EtcdConfig, KeyLifetime, Session, SessionOptions};
 //! # use tokio_util::sync::CancellationToken;
 //! # let session = Session::start(EtcdConfig::new(url), SessionOptions::default(), CancellationToken::new());
-//! # session.update(b"cilium/state/identities/v1/id/300", b"k8s:app=old;", Life::Permanent).await?;
+//! # session.update(b"cilium/state/identities/v1/id/300", b"k8s:app=old;", KeyLifetime::Permanent).await?;
 //!
 //! let backend = EtcdBackend::new(session.clone(), "cilium/state/identities/v1", "operator");
 //! let collector = Allocator::for_collection(backend, AllocatorOptions::default())?;

@@ -109,7 +109,7 @@ impl AllocatorState {
 
     /// Removes a key whose number was assigned to another key. Returns the event if this node used
     /// the key with this number.
-    pub(super) fn lose(&mut self, id: Id, key: &AllocatorKey) -> Option<AllocatorEvent> {
+    pub(super) fn forget_lost(&mut self, id: Id, key: &AllocatorKey) -> Option<AllocatorEvent> {
         (self.local.id(key) == Some(id)).then(|| {
             self.local.forget(key);
             AllocatorEvent { kind: AllocatorEventKind::Lost, id, key: key.clone() }

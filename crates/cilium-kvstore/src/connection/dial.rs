@@ -39,7 +39,7 @@ pub(crate) async fn dial(config: &EtcdConfig, address: &EndpointAddress, options
         let (stream, _) = open_stream(config, address).await?;
         into_channel(stream, address, options).await
     };
-    timeout(limit, opening).await.unwrap_or_else(|_| Err(KvstoreError::Timeout { what: format!("connecting to {authority}"), limit }))
+    timeout(limit, opening).await.unwrap_or_else(|_| Err(KvstoreError::Timeout { operation: format!("connecting to {authority}"), limit }))
 }
 
 /// Opens a second connection to find out whether the server refuses our certificate or requires

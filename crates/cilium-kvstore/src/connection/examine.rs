@@ -290,7 +290,7 @@ impl ServerCertVerifier for RecordingVerifier {
     ) -> Result<ServerCertVerified, rustls::Error> {
         let verified = self.verifier.verify_server_cert(end_entity, intermediates, name, stapled, now);
         self.recorder.record(|handshake| {
-            handshake.chain = std::iter::once(end_entity).chain(intermediates).filter_map(CertificateFacts::of).collect();
+            handshake.chain = std::iter::once(end_entity).chain(intermediates).filter_map(CertificateFacts::from_der).collect();
             handshake.untrusted = verified.err().and_then(|_| self.verifier.refusal());
         });
         Ok(ServerCertVerified::assertion())
@@ -332,7 +332,7 @@ impl ResolvesClientCert for RecordingResolver {
         let key = self.resolver.resolve(authorities, schemes);
         self.recorder.record(|handshake| {
             handshake.acceptable_authorities = Some(authorities.iter().filter_map(authority_name).collect());
-            handshake.client_chain = key.iter().flat_map(|key| &key.cert).filter_map(CertificateFacts::of).collect();
+            handshake.client_chain = key.iter().flat_map(|key| &key.cert).filter_map(CertificateFacts::from_der).collect();
         });
         key
     }

@@ -71,7 +71,7 @@ impl Connection {
     }
 
     async fn read_short(&self, key: &[u8], range_end: Option<&[u8]>) -> Result<(Vec<KeyValue>, Revision), KvstoreError> {
-        self.pace().await;
+        self.wait_for_rate_limit().await;
         let mut options = GetOptions::new().with_limit(KEYS_MAX);
         if let Some(end) = range_end {
             options = options.with_range(end);

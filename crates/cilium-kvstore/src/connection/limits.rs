@@ -64,8 +64,8 @@ impl Default for ClientOptions {
 
 /// Token bucket with a rate per second and a burst of the same size.
 ///
-/// Until [`RateLimiter::caught_up`] is called, the rate may be higher, but the burst is always the
-/// normal one (Cilium's `pkg/kvstore/etcd.go`).
+/// Until [`RateLimiter::end_bootstrap`] is called, the rate may be higher, but the burst is always
+/// the normal one (Cilium's `pkg/kvstore/etcd.go`).
 #[derive(Debug)]
 pub(crate) struct RateLimiter {
     burst: u32,
@@ -88,7 +88,7 @@ impl RateLimiter {
     }
 
     /// Switches from the bootstrap rate to the normal rate.
-    pub(crate) fn caught_up(&self) {
+    pub(crate) fn end_bootstrap(&self) {
         self.bucket().interval = Duration::from_secs(1) / self.burst;
     }
 
@@ -148,7 +148,7 @@ mod tests {
         }
         let fast = start.elapsed().as_millis();
         assert!((500..=520).contains(&fast), "50 calls after the burst, at 100 per second: {fast} ms");
-        limiter.caught_up();
+        limiter.end_bootstrap();
         let start = Instant::now();
         for _ in 0..20 {
             limiter.acquire().await;

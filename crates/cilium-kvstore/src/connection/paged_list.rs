@@ -72,7 +72,7 @@ impl Connection {
     /// # Errors
     /// [`KvstoreError`].
     pub async fn changes_since(&self, prefix: &[u8], after: Revision) -> Result<Option<ChangedKeys>, KvstoreError> {
-        self.pace().await;
+        self.wait_for_rate_limit().await;
         let options = GetOptions::new().with_range(prefix_end(prefix)).with_min_mod_revision(after.next().0).with_limit(CHANGED_KEYS_MAX);
         let (reply, revision) = match self.range(prefix, options).await {
             Ok(reply) => reply,
@@ -149,7 +149,7 @@ impl PagedList {
             return Ok(None);
         }
         if !std::mem::replace(&mut self.started, true) {
-            self.connection.pace().await;
+            self.connection.wait_for_rate_limit().await;
         }
         if let Some(page) = self.next_streamed_page().await? {
             return Ok(Some(page));
@@ -237,12 +237,12 @@ impl PagedList {
     }
 
     fn too_large(&self, bytes_max: usize) -> KvstoreError {
-        let what = format!(
+        let operation = format!(
             "reading one key from {} to {}",
             printable(self.checker.as_ref().map_or(&self.start, ListChecker::next)),
             printable(&self.end)
         );
-        KvstoreError::TooLarge { what, bytes_max }
+        KvstoreError::TooLarge { operation, bytes_max }
     }
 }
 

@@ -37,7 +37,7 @@ pub struct Watch {
 /// Combines the responses of one watch into complete revisions. No IO.
 struct RevisionAssembler {
     etcd_cluster_id: EtcdClusterId,
-    what: String,
+    operation: String,
     message_bytes_max: usize,
     /// Revision of the read before the watch. Events up to and including it are dropped: the watch
     /// starts at it, and older etcds send additional old events (etcd #20221).
@@ -85,7 +85,7 @@ impl Connection {
     /// [`KvstoreError`]. `Compacted` may also be the first error of [`Watch::next`]. `WentBack` if
     /// the revision is in the future.
     pub async fn watch(&self, key: &[u8], range_end: Option<&[u8]>, after: Revision) -> Result<Watch, KvstoreError> {
-        self.pace().await;
+        self.wait_for_rate_limit().await;
         self.watch_unlimited(key, range_end, after).await
     }
 
@@ -94,7 +94,7 @@ impl Connection {
     /// # Errors
     /// Those of [`Connection::watch`].
     pub(crate) async fn watch_deletes(&self, key: &[u8], range_end: Option<&[u8]>, after: Revision) -> Result<Watch, KvstoreError> {
-        self.pace().await;
+        self.wait_for_rate_limit().await;
         self.watch_with_token_retry(key, range_end, after, &[WatchFilterType::NoPut]).await
     }
 
@@ -132,13 +132,13 @@ impl Connection {
         if let Some(end) = range_end {
             options = options.with_range(end);
         }
-        let what = format!("watching {}", printable(key));
+        let operation = format!("watching {}", printable(key));
         let (limit, message_bytes_max) = (self.options().request_timeout, self.options().message_bytes_max);
-        let too_long = || KvstoreError::Timeout { what: what.clone(), limit };
+        let too_long = || KvstoreError::Timeout { operation: operation.clone(), limit };
         let subscription = timeout(limit, Box::pin(self.subscribe(CreateRequest { key: key.to_vec(), options }))).await;
         let subscription = subscription.map_err(|_| too_long())?;
-        let subscription = subscription.map_err(|e| KvstoreError::from_call(what.clone(), message_bytes_max, &e))?;
-        let assembler = RevisionAssembler::new(self.etcd_cluster_id(), what.clone(), message_bytes_max, after);
+        let subscription = subscription.map_err(|e| KvstoreError::from_call(operation.clone(), message_bytes_max, &e))?;
+        let assembler = RevisionAssembler::new(self.etcd_cluster_id(), operation.clone(), message_bytes_max, after);
         let mut watch = Watch { subscription, created: None, assembler };
         let first = watch.subscription.next_within(limit).await.map_err(|_| too_long())?;
         watch.accept_creation(first)?;
@@ -199,7 +199,11 @@ impl Watch {
             return Err(KvstoreError::Malformed { reason: "a watch that sends events before it is created".into() });
         }
         if revision < self.assembler.read_revision {
-            return Err(KvstoreError::WentBack { what: self.assembler.what.clone(), from: self.assembler.read_revision, to: revision });
+            return Err(KvstoreError::WentBack {
+                operation: self.assembler.operation.clone(),
+                from: self.assembler.read_revision,
+                to: revision,
+            });
         }
         self.created = Some(revision);
         Ok(())
@@ -207,12 +211,12 @@ impl Watch {
 
     /// Returns the error with which the stream ended.
     fn end_error(&self) -> KvstoreError {
-        let what = self.assembler.what.clone();
-        let Some(error) = self.subscription.end() else { return KvstoreError::WatchEnded { what } };
-        match KvstoreError::from_call(what, self.assembler.message_bytes_max, error) {
+        let operation = self.assembler.operation.clone();
+        let Some(error) = self.subscription.end() else { return KvstoreError::WatchEnded { operation } };
+        match KvstoreError::from_call(operation, self.assembler.message_bytes_max, error) {
             // tonic did not read the message, so it is unknown which watch it was for. etcd would
             // send it again; a list avoids this, because it reads in pages.
-            KvstoreError::TooLarge { what, bytes_max } => KvstoreError::BatchTooLarge { what, bytes_max },
+            KvstoreError::TooLarge { operation, bytes_max } => KvstoreError::BatchTooLarge { operation, bytes_max },
             error => error,
         }
     }
@@ -225,8 +229,8 @@ fn start_revision(after: Revision) -> Revision {
 }
 
 impl RevisionAssembler {
-    fn new(etcd_cluster_id: EtcdClusterId, what: String, message_bytes_max: usize, after: Revision) -> Self {
-        Self { etcd_cluster_id, what, message_bytes_max, read_revision: after, returned_revision: after, pending: Vec::new() }
+    fn new(etcd_cluster_id: EtcdClusterId, operation: String, message_bytes_max: usize, after: Revision) -> Self {
+        Self { etcd_cluster_id, operation, message_bytes_max, read_revision: after, returned_revision: after, pending: Vec::new() }
     }
 
     /// Processes one response; `None` if the response completes no message.
@@ -237,7 +241,7 @@ impl RevisionAssembler {
         }
         let is_progress = response.events.is_empty() && !response.fragment;
         if is_progress && header_revision < self.returned_revision {
-            return Err(KvstoreError::WentBack { what: self.what.clone(), from: self.returned_revision, to: header_revision });
+            return Err(KvstoreError::WentBack { operation: self.operation.clone(), from: self.returned_revision, to: header_revision });
         }
         self.append(response.events, header_revision)?;
         let complete = if response.fragment { self.take_complete_revisions() } else { std::mem::take(&mut self.pending) };
@@ -271,15 +275,17 @@ impl RevisionAssembler {
                 continue;
             }
             if revision <= self.returned_revision || self.pending.last().is_some_and(|last| revision < last.mod_revision()) {
-                return Err(KvstoreError::Malformed { reason: format!("{}: an event of revision {revision} out of order", self.what) });
+                return Err(KvstoreError::Malformed {
+                    reason: format!("{}: an event of revision {revision} out of order", self.operation),
+                });
             }
             if revision > header_revision {
-                let reason = format!("{}: an event of revision {revision} in a response of revision {header_revision}", self.what);
+                let reason = format!("{}: an event of revision {revision} in a response of revision {header_revision}", self.operation);
                 return Err(KvstoreError::Malformed { reason });
             }
             bytes += size(&event);
             if bytes > bytes_max {
-                return Err(KvstoreError::BatchTooLarge { what: self.what.clone(), bytes_max });
+                return Err(KvstoreError::BatchTooLarge { operation: self.operation.clone(), bytes_max });
             }
             self.pending.push(event);
         }
@@ -291,12 +297,12 @@ impl RevisionAssembler {
     /// and no revision if it ends the watch for another reason.
     fn check(&self, response: &PbWatchResponse) -> Result<Revision, KvstoreError> {
         let (_, revision) = check_header(Some(self.etcd_cluster_id), response.header.as_ref())?;
-        let what = || self.what.clone();
+        let operation = || self.operation.clone();
         if response.compact_revision != 0 {
-            return Err(KvstoreError::Compacted { what: what(), compact_revision: Some(Revision(response.compact_revision)) });
+            return Err(KvstoreError::Compacted { operation: operation(), compact_revision: Some(Revision(response.compact_revision)) });
         }
         if response.canceled {
-            return Err(KvstoreError::WatchCancelled { what: what(), reason: response.cancel_reason.clone() });
+            return Err(KvstoreError::WatchCancelled { operation: operation(), reason: response.cancel_reason.clone() });
         }
         Ok(revision)
     }

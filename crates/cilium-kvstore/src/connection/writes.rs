@@ -17,32 +17,32 @@ impl Connection {
         let mut kv = self.shared.kv.clone();
         let options = (lease.0 != 0).then(|| PutOptions::new().with_lease(lease.0));
         let call = Box::pin(kv.put(key, value, options));
-        Ok(self.shared.read(|| format!("writing {}", printable(key)), call, |reply| reply.0.header.as_ref()).await?.1)
+        Ok(self.shared.call(|| format!("writing {}", printable(key)), call, |reply| reply.0.header.as_ref()).await?.1)
     }
 
     /// Deletes a key, or the range `[key, range_end)`. Returns the number of deleted keys.
     pub(crate) async fn delete(&self, key: &[u8], range_end: Option<&[u8]>) -> Result<(u64, Revision), KvstoreError> {
         let mut kv = self.shared.kv.clone();
         let call = Box::pin(kv.delete(key, delete_options(range_end)));
-        let (reply, revision) = self.shared.read(|| format!("deleting {}", printable(key)), call, |reply| reply.0.header.as_ref()).await?;
+        let (reply, revision) = self.shared.call(|| format!("deleting {}", printable(key)), call, |reply| reply.0.header.as_ref()).await?;
         let count =
             u64::try_from(reply.0.deleted).map_err(|_| KvstoreError::Malformed { reason: "a negative count of deletions".into() })?;
         Ok((count, revision))
     }
 
-    pub(crate) async fn transact(&self, what: impl Fn() -> String, txn: Txn) -> Result<(PbTxnResponse, Revision), KvstoreError> {
+    pub(crate) async fn transact(&self, operation: impl Fn() -> String, txn: Txn) -> Result<(PbTxnResponse, Revision), KvstoreError> {
         let _permit = self.shared.permit().await;
-        self.transact_without_permit(what, txn).await
+        self.transact_without_permit(operation, txn).await
     }
 
     /// Runs the transaction of a lock, without waiting for a permit.
     pub(crate) async fn transact_without_permit(
         &self,
-        what: impl Fn() -> String,
+        operation: impl Fn() -> String,
         txn: Txn,
     ) -> Result<(PbTxnResponse, Revision), KvstoreError> {
         let mut kv = self.shared.kv.clone();
-        let (reply, revision) = self.shared.call_without_permit(what, Box::pin(kv.txn(txn)), |reply| reply.0.header.as_ref()).await?;
+        let (reply, revision) = self.shared.call_without_permit(operation, Box::pin(kv.txn(txn)), |reply| reply.0.header.as_ref()).await?;
         Ok((reply.0, revision))
     }
 
@@ -79,22 +79,22 @@ impl Connection {
     /// would stay open between renewals.
     pub(crate) async fn keep_alive(&self, lease: LeaseId, limit: Duration) -> Result<bool, KvstoreError> {
         let mut leases = self.shared.client.lease_client();
-        let what = || format!("renewing lease {:x}", lease.0);
+        let operation = || format!("renewing lease {:x}", lease.0);
         match timeout(limit, Box::pin(leases.keep_alive(lease.0))).await {
             Ok(Ok(_)) => Ok(true),
             // the client crate's error for a response whose TTL is 0 or less
             Ok(Err(etcd_client::Error::LeaseKeepAliveError(_))) => Ok(false),
             Ok(Err(etcd_client::Error::GRpcStatus(status))) if status.code() == Code::NotFound => Ok(false),
-            Ok(Err(error)) => Err(KvstoreError::from_call(what(), self.shared.options.message_bytes_max, &error)),
-            Err(_) => Err(KvstoreError::Timeout { what: what(), limit }),
+            Ok(Err(error)) => Err(KvstoreError::from_call(operation(), self.shared.options.message_bytes_max, &error)),
+            Err(_) => Err(KvstoreError::Timeout { operation: operation(), limit }),
         }
     }
 
     /// Revokes a lease and thereby deletes all its keys.
     pub(crate) async fn revoke(&self, lease: LeaseId) -> Result<(), KvstoreError> {
         let mut leases = self.shared.client.lease_client();
-        let what = || format!("revoking lease {:x}", lease.0);
-        match self.shared.call_without_permit(what, Box::pin(leases.revoke(lease.0)), |reply| reply.0.header.as_ref()).await {
+        let operation = || format!("revoking lease {:x}", lease.0);
+        match self.shared.call_without_permit(operation, Box::pin(leases.revoke(lease.0)), |reply| reply.0.header.as_ref()).await {
             Err(KvstoreError::Rpc { code: Code::NotFound, .. }) | Ok(_) => Ok(()),
             Err(error) => Err(error),
         }
@@ -103,8 +103,9 @@ impl Connection {
     /// Requests the status of this member (`Maintenance/Status`).
     pub(crate) async fn member_status(&self) -> Result<PbStatusResponse, KvstoreError> {
         let mut maintenance = self.shared.client.maintenance_client();
-        let what = || "reading the member's status".into();
-        let (reply, _) = self.shared.call_without_permit(what, Box::pin(maintenance.status()), |reply| reply.0.header.as_ref()).await?;
+        let operation = || "reading the member's status".into();
+        let (reply, _) =
+            self.shared.call_without_permit(operation, Box::pin(maintenance.status()), |reply| reply.0.header.as_ref()).await?;
         Ok(reply.0)
     }
 
@@ -130,15 +131,15 @@ impl Connection {
 
     pub(crate) async fn grant_role(&self, name: &str, role: &str) -> Result<(), KvstoreError> {
         let mut users = self.shared.client.auth_client();
-        let what = || format!("granting role {role:?} to user {name:?}");
-        self.shared.call_without_permit(what, Box::pin(users.user_grant_role(name, role)), |reply| reply.0.header.as_ref()).await?;
+        let operation = || format!("granting role {role:?} to user {name:?}");
+        self.shared.call_without_permit(operation, Box::pin(users.user_grant_role(name, role)), |reply| reply.0.header.as_ref()).await?;
         Ok(())
     }
 
     pub(crate) async fn revoke_role(&self, name: &str, role: &str) -> Result<(), KvstoreError> {
         let mut users = self.shared.client.auth_client();
-        let what = || format!("revoking role {role:?} from user {name:?}");
-        self.shared.call_without_permit(what, Box::pin(users.user_revoke_role(name, role)), |reply| reply.0.header.as_ref()).await?;
+        let operation = || format!("revoking role {role:?} from user {name:?}");
+        self.shared.call_without_permit(operation, Box::pin(users.user_revoke_role(name, role)), |reply| reply.0.header.as_ref()).await?;
         Ok(())
     }
 

@@ -41,7 +41,7 @@ pub struct LostKeys {
 
 impl LostKeys {
     #[cfg(test)]
-    pub(crate) fn of<'a>(keys: impl IntoIterator<Item = &'a [u8]>) -> Self {
+    pub(crate) fn from_keys<'a>(keys: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let hasher = RandomState::new();
         let mut hashes: Vec<u64> = keys.into_iter().map(|key| hasher.hash_one(key)).collect();
         hashes.sort_unstable();
@@ -201,13 +201,13 @@ impl Leases {
 
     /// Handles leases that etcd no longer has. Scans all keys once for all these leases, because a
     /// wiped etcd loses all of them.
-    pub(super) fn lose(&self, leases: &[LeaseId]) {
+    pub(super) fn mark_lost(&self, leases: &[LeaseId]) {
         let mut table = self.table();
         let lost: BTreeSet<u32> = leases.iter().filter_map(|lease| table.numbers.get(lease).copied()).collect();
         if lost.is_empty() {
             return;
         }
-        let affected = table.lose(&lost, &self.hasher);
+        let affected = table.mark_lost(&lost, &self.hasher);
         drop(table);
         let first = leases.first().map(|lease| format!("{:x}", lease.0));
         tracing::warn!(count = lost.len(), first, "leases were lost; their keys will be written again");
@@ -218,7 +218,7 @@ impl Leases {
 
     /// Handles a change of the etcd's history: all leases are lost.
     pub(super) fn mark_all_lost(&self) {
-        self.lose(&self.ids());
+        self.mark_lost(&self.ids());
     }
 
     /// Renews all leases at once, because the etcd of a new connection may no longer have them.
@@ -230,7 +230,7 @@ impl Leases {
 
     /// Renews leases for as long as the future is polled: each lease after a third of its time to
     /// live. A failed renewal is repeated until the lease expires.
-    pub(super) async fn keep(&self, connection: impl Fn() -> Option<Connection>) {
+    pub(super) async fn renew_until_dropped(&self, connection: impl Fn() -> Option<Connection>) {
         loop {
             let next = self.table().leases.values().map(|lease| lease.renew_at.min(lease.lost_at)).min();
             let wait = async {
@@ -245,7 +245,7 @@ impl Leases {
             }
             let now = Instant::now();
             let expired: Vec<LeaseId> = self.table().leases.values().filter(|lease| lease.lost_at <= now).map(|lease| lease.id).collect();
-            self.lose(&expired);
+            self.mark_lost(&expired);
             self.renew_due(connection(), now).await;
         }
     }
@@ -277,7 +277,7 @@ impl Leases {
                 }
             }
         }
-        self.lose(&lost);
+        self.mark_lost(&lost);
     }
 
     fn set_renewed(&self, lease: LeaseId, requested_at: Instant) {
@@ -374,7 +374,7 @@ impl LeaseTable {
     }
 
     /// Removes leases and their keys. Returns the observers to call, each with its lost keys.
-    fn lose(&mut self, leases: &BTreeSet<u32>, hasher: &RandomState) -> Vec<(LeaseObserver, LostKeys)> {
+    fn mark_lost(&mut self, leases: &BTreeSet<u32>, hasher: &RandomState) -> Vec<(LeaseObserver, LostKeys)> {
         for number in leases {
             if let Some(lease) = self.leases.remove(number) {
                 self.numbers.remove(&lease.id);
@@ -449,8 +449,8 @@ mod tests {
         }
         let lost_token = leases.lost_token(LeaseId(1));
         leases.set_observer(b"s/", None);
-        leases.lose(&[LeaseId(1)]);
-        leases.lose(&[LeaseId(1)]);
+        leases.mark_lost(&[LeaseId(1)]);
+        leases.mark_lost(&[LeaseId(1)]);
         assert_eq!(*reports.lock().unwrap(), [("n/", 2, true, false), ("n/x/", 1, false, true)]);
         assert!(lost_token.is_cancelled() && !leases.is_in_use());
         assert_eq!(choose(&leases, "n/a"), None, "a lost lease is not chosen");

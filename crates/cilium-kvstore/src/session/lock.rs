@@ -58,7 +58,9 @@ impl Session {
     pub async fn lock_path(&self, path: &[u8]) -> Result<KvLocker, KvstoreError> {
         let limit = LOCKING_MAX;
         let locking = self.traced("lock", path, self.lock(path, false));
-        timeout(limit, locking).await.unwrap_or_else(|_| Err(KvstoreError::Timeout { what: format!("locking {}", printable(path)), limit }))
+        timeout(limit, locking)
+            .await
+            .unwrap_or_else(|_| Err(KvstoreError::Timeout { operation: format!("locking {}", printable(path)), limit }))
     }
 
     /// Locks a path without a time limit for waiting or holding. For leaders, which hold the lock
@@ -119,12 +121,12 @@ impl KvLocker {
     /// forcibly released before.
     pub async fn unlock(mut self) -> Result<(), KvstoreError> {
         let (shared, path) = (Arc::clone(&self.held_path.shared), self.held_path.path.clone());
-        let what = || format!("unlocking {}", printable(&path));
+        let operation = || format!("unlocking {}", printable(&path));
         if !shared.paths.begin_unlock(&path, self.held_path.owner) {
             self.held_path.released = true;
-            return Err(KvstoreError::LockLost { what: format!("{}: lock has already been released", what()) });
+            return Err(KvstoreError::LockLost { operation: format!("{}: lock has already been released", operation()) });
         }
-        shared.connection(what).await?.delete_without_permit(&self.lock.key).await?;
+        shared.connection(operation).await?.delete_without_permit(&self.lock.key).await?;
         self.held_path.unlock();
         Ok(())
     }
@@ -164,7 +166,7 @@ impl SessionState {
     /// Forgets the lease of a lock if etcd no longer has it.
     fn forget_lost_lock_lease(&self, error: &KvstoreError, lease: LeaseId) {
         if error.is_lease_not_found() {
-            self.locks.lose(&[lease]);
+            self.locks.mark_lost(&[lease]);
         }
     }
 

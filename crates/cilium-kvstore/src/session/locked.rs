@@ -3,9 +3,9 @@
 use etcd_client::proto::{PbTxnOpResponse, PbTxnResponse};
 use etcd_client::{GetOptions, Txn, TxnOp};
 
-use super::mutex::range;
+use super::mutex::range_reply;
 use super::operations::{absent, put_op};
-use super::{KvLocker, Life, Session};
+use super::{KeyLifetime, KvLocker, Session};
 use crate::error::printable;
 use crate::{KeyValue, KvstoreError, LeaseId, Revision, prefix_end};
 
@@ -40,22 +40,34 @@ impl Session {
     ///
     /// # Errors
     /// [`KvstoreError`]; `LockLost` if the lock is not held.
-    pub async fn update_if_locked(&self, key: &[u8], value: &[u8], life: Life, lock: &KvLocker) -> Result<Revision, KvstoreError> {
-        self.traced("update_if_locked", key, self.put_locked(key, value, life, lock)).await
+    pub async fn update_if_locked(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        lifetime: KeyLifetime,
+        lock: &KvLocker,
+    ) -> Result<Revision, KvstoreError> {
+        self.traced("update_if_locked", key, self.put_locked(key, value, lifetime, lock)).await
     }
 
     /// [`Session::update_if_different`] under a lock.
     ///
     /// # Errors
     /// [`KvstoreError`]; `LockLost` if the lock is not held.
-    pub async fn update_if_different_if_locked(&self, key: &[u8], value: &[u8], life: Life, lock: &KvLocker) -> Result<bool, KvstoreError> {
+    pub async fn update_if_different_if_locked(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        lifetime: KeyLifetime,
+        lock: &KvLocker,
+    ) -> Result<bool, KvstoreError> {
         let updating = async {
             match self.read_locked(key, GetOptions::new(), lock).await {
-                Ok(key_values) if self.is_up_to_date(key_values.first(), value, life) => return Ok(false),
+                Ok(key_values) if self.is_up_to_date(key_values.first(), value, lifetime) => return Ok(false),
                 Err(error @ KvstoreError::LockLost { .. }) => return Err(error),
                 Ok(_) | Err(_) => {}
             }
-            self.put_locked(key, value, life, lock).await?;
+            self.put_locked(key, value, lifetime, lock).await?;
             Ok(true)
         };
         self.traced("update_if_different_if_locked", key, updating).await
@@ -66,19 +78,25 @@ impl Session {
     ///
     /// # Errors
     /// [`KvstoreError`]; `LockLost` if the key does not exist and the lock is not held.
-    pub async fn create_only_if_locked(&self, key: &[u8], value: &[u8], life: Life, lock: &KvLocker) -> Result<bool, KvstoreError> {
+    pub async fn create_only_if_locked(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        lifetime: KeyLifetime,
+        lock: &KvLocker,
+    ) -> Result<bool, KvstoreError> {
         let creating = async {
-            let what = || format!("creating {}", printable(key));
-            let (connection, lease) = self.shared.connection_and_lease(key, life, what).await?;
+            let operation = || format!("creating {}", printable(key));
+            let (connection, lease) = self.shared.connection_and_lease(key, lifetime, operation).await?;
             let put = [put_op(key, value, lease)];
             let txn = Txn::new().when([absent(key), lock.comparator().comparison()]).and_then(put).or_else([TxnOp::get(key, None)]);
-            let result = connection.transact(what, txn).await;
+            let result = connection.transact(operation, txn).await;
             let (reply, _) = self.shared.forget_lost_lease(result, lease)?;
             if reply.succeeded {
                 return Ok(true);
             }
-            self.shared.release_unwritten(key, life);
-            if range(&reply, 0)?.kvs.is_empty() { Err(lock_lost(&what())) } else { Ok(false) }
+            self.shared.release_unwritten(key, lifetime);
+            if range_reply(&reply, 0)?.kvs.is_empty() { Err(lock_lost(&operation())) } else { Ok(false) }
         };
         self.traced("create_only_if_locked", key, creating).await
     }
@@ -98,27 +116,27 @@ impl Session {
 
     async fn read_locked(&self, key: &[u8], options: GetOptions, lock: &KvLocker) -> Result<Vec<KeyValue>, KvstoreError> {
         let (reply, _) = self.transact_if_locked(|| format!("reading {}", printable(key)), lock, TxnOp::get(key, Some(options))).await?;
-        Ok(range(&reply, 0)?.kvs.iter().cloned().map(KeyValue::from).collect())
+        Ok(range_reply(&reply, 0)?.kvs.iter().cloned().map(KeyValue::from).collect())
     }
 
-    async fn put_locked(&self, key: &[u8], value: &[u8], life: Life, lock: &KvLocker) -> Result<Revision, KvstoreError> {
-        let what = || format!("writing {}", printable(key));
-        let (connection, lease) = self.shared.connection_and_lease(key, life, what).await?;
+    async fn put_locked(&self, key: &[u8], value: &[u8], lifetime: KeyLifetime, lock: &KvLocker) -> Result<Revision, KvstoreError> {
+        let operation = || format!("writing {}", printable(key));
+        let (connection, lease) = self.shared.connection_and_lease(key, lifetime, operation).await?;
         let txn = Txn::new().when([lock.comparator().comparison()]).and_then([put_op(key, value, lease)]);
-        let (reply, revision) = self.shared.forget_lost_lease(connection.transact(what, txn).await, lease)?;
-        if reply.succeeded { Ok(revision) } else { Err(lock_lost(&what())) }
+        let (reply, revision) = self.shared.forget_lost_lease(connection.transact(operation, txn).await, lease)?;
+        if reply.succeeded { Ok(revision) } else { Err(lock_lost(&operation())) }
     }
 
     async fn transact_if_locked(
         &self,
-        what: impl Fn() -> String,
+        operation: impl Fn() -> String,
         lock: &KvLocker,
-        operation: TxnOp,
+        request: TxnOp,
     ) -> Result<(PbTxnResponse, Revision), KvstoreError> {
-        let connection = self.shared.paced_connection(&what).await?;
-        let txn = Txn::new().when([lock.comparator().comparison()]).and_then([operation]);
-        let (reply, revision) = self.shared.forget_lost_lease(connection.transact(&what, txn).await, LeaseId(0))?;
-        if reply.succeeded { Ok((reply, revision)) } else { Err(lock_lost(&what())) }
+        let connection = self.shared.paced_connection(&operation).await?;
+        let txn = Txn::new().when([lock.comparator().comparison()]).and_then([request]);
+        let (reply, revision) = self.shared.forget_lost_lease(connection.transact(&operation, txn).await, LeaseId(0))?;
+        if reply.succeeded { Ok((reply, revision)) } else { Err(lock_lost(&operation())) }
     }
 }
 
@@ -130,6 +148,6 @@ fn deleted_count(reply: &PbTxnResponse) -> Result<u64, KvstoreError> {
     }
 }
 
-fn lock_lost(what: &str) -> KvstoreError {
-    KvstoreError::LockLost { what: what.to_owned() }
+fn lock_lost(operation: &str) -> KvstoreError {
+    KvstoreError::LockLost { operation: operation.to_owned() }
 }

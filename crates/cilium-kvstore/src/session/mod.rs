@@ -41,7 +41,7 @@ pub use self::interval::status_check_interval;
 pub use self::leases::LostKeys;
 pub use self::lock::KvLocker;
 pub use self::mutex::LockKey;
-pub use self::operations::Life;
+pub use self::operations::KeyLifetime;
 pub use self::status::{EndpointStatus, SessionStatus};
 pub use self::transaction::{Condition, Write};
 pub use self::watcher::{EventKind, KeyValueEvent, Watcher};
@@ -114,16 +114,16 @@ pub struct Session {
 }
 
 struct SessionState {
-    file: EtcdConfig,
+    config: EtcdConfig,
     options: SessionOptions,
     cancel: CancellationToken,
     tasks: TaskTracker,
-    current: watch::Sender<CurrentConnection>,
+    connection_state: watch::Sender<CurrentConnection>,
     keys: Leases,
     locks: Leases,
     paths: PathLocks,
     lock_cleaner: LockCleaner,
-    caught_up: AtomicBool,
+    bootstrap_ended: AtomicBool,
     status: Mutex<SessionStatus>,
 }
 
@@ -141,20 +141,20 @@ impl Session {
     /// Starts a session, which connects in the background and reconnects after each failure. Needs
     /// a tokio runtime.
     #[must_use]
-    pub fn start(file: EtcdConfig, options: SessionOptions, cancel: CancellationToken) -> Self {
+    pub fn start(config: EtcdConfig, options: SessionOptions, cancel: CancellationToken) -> Self {
         let keys = Leases::new(options.lease_ttl, options.keys_per_lease_max);
         let locks = Leases::new(options.lock_ttl, options.keys_per_lease_max);
         let shared = Arc::new(SessionState {
-            file,
+            config,
             options,
             cancel,
             tasks: TaskTracker::new(),
-            current: watch::Sender::new(CurrentConnection::default()),
+            connection_state: watch::Sender::new(CurrentConnection::default()),
             keys,
             locks,
             paths: PathLocks::default(),
             lock_cleaner: LockCleaner::default(),
-            caught_up: AtomicBool::new(false),
+            bootstrap_ended: AtomicBool::new(false),
             status: Mutex::new(SessionStatus::default()),
         });
         shared.tasks.spawn(reconnect::run(Arc::clone(&shared)));
@@ -167,7 +167,7 @@ impl Session {
     /// # Errors
     /// `Closed` if the session is closed first.
     pub async fn connected(&self) -> Result<(), KvstoreError> {
-        let mut current = self.shared.current.subscribe();
+        let mut current = self.shared.connection_state.subscribe();
         tokio::select! {
             biased;
             () = self.shared.cancel.cancelled() => Err(closed("connecting")),
@@ -180,7 +180,7 @@ impl Session {
         if self.connected().await.is_err() {
             return;
         }
-        let mut current = self.shared.current.subscribe();
+        let mut current = self.shared.connection_state.subscribe();
         tokio::select! {
             _ = current.wait_for(|current| !current.ready) => {}
             () = self.shared.cancel.cancelled() => {}
@@ -190,14 +190,14 @@ impl Session {
     /// Returns whether there is a connection now.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.shared.current.borrow().ready
+        self.shared.connection_state.borrow().ready
     }
 
     /// Returns the status of the session.
     #[must_use]
     pub fn status(&self) -> SessionStatus {
         let mut status = self.shared.status.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let current = self.shared.current.borrow();
+        let current = self.shared.connection_state.borrow();
         status.connected = current.ready;
         status.cause = current.cause.clone();
         status.leases = self.shared.keys.count();
@@ -207,10 +207,10 @@ impl Session {
 
     /// Ends the bootstrap phase: from now on, the requests of this and later connections use the
     /// normal rate limit.
-    pub fn caught_up(&self) {
-        self.shared.caught_up.store(true, Ordering::Relaxed);
-        if let Some(connection) = &self.shared.current.borrow().connection {
-            connection.caught_up();
+    pub fn end_bootstrap(&self) {
+        self.shared.bootstrap_ended.store(true, Ordering::Relaxed);
+        if let Some(connection) = &self.shared.connection_state.borrow().connection {
+            connection.end_bootstrap();
         }
     }
 
@@ -261,7 +261,7 @@ impl Session {
     /// expire, unless [`SessionOptions::revoke_on_close`] is set; then each lease is revoked with a
     /// single attempt.
     pub async fn close(&self) {
-        let connection = self.shared.current.borrow().connection.clone();
+        let connection = self.shared.connection_state.borrow().connection.clone();
         self.shared.cancel.cancel();
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
@@ -276,23 +276,23 @@ impl Session {
 
 impl SessionState {
     /// Waits for the connection, at most as long as the request timeout.
-    async fn connection(&self, what: impl Fn() -> String) -> Result<Connection, KvstoreError> {
+    async fn connection(&self, operation: impl Fn() -> String) -> Result<Connection, KvstoreError> {
         let limit = self.options.client.request_timeout;
-        let mut current = self.current.subscribe();
+        let mut current = self.connection_state.subscribe();
         let waiting = async { current.wait_for(|current| current.ready).await.ok().and_then(|current| current.connection.clone()) };
         tokio::select! {
             biased;
-            () = self.cancel.cancelled() => Err(KvstoreError::Closed { what: what() }),
+            () = self.cancel.cancelled() => Err(KvstoreError::Closed { operation: operation() }),
             result = tokio::time::timeout(limit, waiting) => match result {
                 Ok(Some(connection)) => Ok(connection),
-                Ok(None) | Err(_) => Err(KvstoreError::NotConnected { what: what(), cause: self.current.borrow().cause.clone() }),
+                Ok(None) | Err(_) => Err(KvstoreError::NotConnected { operation: operation(), cause: self.connection_state.borrow().cause.clone() }),
             },
         }
     }
 
     /// Waits for the connection without a time limit; `None` once the session is closed.
     async fn wait_for_connection(&self) -> Option<Connection> {
-        let mut current = self.current.subscribe();
+        let mut current = self.connection_state.subscribe();
         tokio::select! {
             biased;
             () = self.cancel.cancelled() => None,
@@ -301,6 +301,6 @@ impl SessionState {
     }
 }
 
-fn closed(what: &str) -> KvstoreError {
-    KvstoreError::Closed { what: what.to_owned() }
+fn closed(operation: &str) -> KvstoreError {
+    KvstoreError::Closed { operation: operation.to_owned() }
 }

@@ -32,16 +32,16 @@ pub(super) fn key_of(path: &[u8], lease: LeaseId) -> Vec<u8> {
 pub(super) async fn acquire(connection: &Connection, path: &[u8], lease: LeaseId) -> Result<LockKey, KvstoreError> {
     let key = key_of(path, lease);
     let prefix = [path, b"/"].concat();
-    let what = || format!("locking {}", printable(path));
+    let operation = || format!("locking {}", printable(path));
     let oldest_key = TxnOp::get(&*prefix, Some(prefix_options(&prefix).with_sort(SortTarget::Create, SortOrder::Ascend).with_limit(1)));
     let put = TxnOp::put(&*key, "", Some(etcd_client::PutOptions::new().with_lease(lease.0)));
     let txn = Txn::new()
         .when([Compare::create_revision(&*key, CompareOp::Equal, 0)])
         .and_then([put, oldest_key.clone()])
         .or_else([TxnOp::get(&*key, None), oldest_key]);
-    let (reply, revision) = connection.transact_without_permit(what, txn).await?;
+    let (reply, revision) = connection.transact_without_permit(operation, txn).await?;
     let create_revision = if reply.succeeded { revision } else { create_revision_of(&own_key(&reply)?)? };
-    let owner = range(&reply, 1)?.kvs.first().map(|owner| owner.create_revision);
+    let owner = range_reply(&reply, 1)?.kvs.first().map(|owner| owner.create_revision);
     if owner.is_none_or(|owner| owner == create_revision.0) {
         return Ok(LockKey { key, create_revision });
     }
@@ -50,7 +50,7 @@ pub(super) async fn acquire(connection: &Connection, path: &[u8], lease: LeaseId
     let (reread, _) = connection.range_without_permit(&key, GetOptions::new()).await?;
     match reread.kvs.first() {
         Some(key_value) if key_value.create_revision == create_revision.0 => Ok(LockKey { key, create_revision }),
-        _ => Err(KvstoreError::LockLost { what: format!("{}: session is expired", what()) }),
+        _ => Err(KvstoreError::LockLost { operation: format!("{}: session is expired", operation()) }),
     }
 }
 
@@ -87,7 +87,7 @@ fn prefix_options(prefix: &[u8]) -> GetOptions {
 
 /// Returns our own key from the reply to the lock transaction.
 fn own_key(reply: &PbTxnResponse) -> Result<PbKeyValue, KvstoreError> {
-    range(reply, 0)?.kvs.first().cloned().ok_or_else(|| malformed("a lock key that exists, but is not in the reply"))
+    range_reply(reply, 0)?.kvs.first().cloned().ok_or_else(|| malformed("a lock key that exists, but is not in the reply"))
 }
 
 fn create_revision_of(key_value: &PbKeyValue) -> Result<Revision, KvstoreError> {
@@ -95,7 +95,7 @@ fn create_revision_of(key_value: &PbKeyValue) -> Result<Revision, KvstoreError> 
 }
 
 /// Returns the reply to the read at this index of a transaction.
-pub(super) fn range(reply: &PbTxnResponse, index: usize) -> Result<&PbRangeResponse, KvstoreError> {
+pub(super) fn range_reply(reply: &PbTxnResponse, index: usize) -> Result<&PbRangeResponse, KvstoreError> {
     match reply.responses.get(index).and_then(|response| response.response.as_ref()) {
         Some(PbTxnOpResponse::ResponseRange(range)) => Ok(range),
         _ => Err(malformed("a read in a transaction got the answer of another request")),

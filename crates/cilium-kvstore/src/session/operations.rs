@@ -12,7 +12,7 @@ use crate::{Connection, KeyValue, KvstoreError, LeaseId, PagedList, Revision, ke
 
 /// Lifetime of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Life {
+pub enum KeyLifetime {
     /// The key exists until it is deleted.
     Permanent,
     /// The key exists until its lease expires, one TTL after the session ends.
@@ -67,23 +67,24 @@ impl Session {
     ///
     /// # Errors
     /// [`KvstoreError`].
-    pub async fn update(&self, key: &[u8], value: &[u8], life: Life) -> Result<Revision, KvstoreError> {
-        self.traced("update", key, self.put(key, value, life)).await
+    pub async fn update(&self, key: &[u8], value: &[u8], lifetime: KeyLifetime) -> Result<Revision, KvstoreError> {
+        self.traced("update", key, self.put(key, value, lifetime)).await
     }
 
-    /// Writes a key, unless it already has this value and, if `life` is [`Life::Leased`], this
-    /// session's lease. Returns whether it wrote. If the read fails, the key is written.
+    /// Writes a key, unless it already has this value and, if `lifetime` is
+    /// [`KeyLifetime::Leased`], this session's lease. Returns whether it wrote. If the read fails,
+    /// the key is written.
     ///
     /// # Errors
     /// [`KvstoreError`].
-    pub async fn update_if_different(&self, key: &[u8], value: &[u8], life: Life) -> Result<bool, KvstoreError> {
+    pub async fn update_if_different(&self, key: &[u8], value: &[u8], lifetime: KeyLifetime) -> Result<bool, KvstoreError> {
         let updating = async {
             if let Ok(key_values) = self.read(key, GetOptions::new()).await
-                && self.is_up_to_date(key_values.first(), value, life)
+                && self.is_up_to_date(key_values.first(), value, lifetime)
             {
                 return Ok(false);
             }
-            self.put(key, value, life).await?;
+            self.put(key, value, lifetime).await?;
             Ok(true)
         };
         self.traced("update_if_different", key, updating).await
@@ -93,15 +94,15 @@ impl Session {
     ///
     /// # Errors
     /// [`KvstoreError`].
-    pub async fn create_only(&self, key: &[u8], value: &[u8], life: Life) -> Result<bool, KvstoreError> {
+    pub async fn create_only(&self, key: &[u8], value: &[u8], lifetime: KeyLifetime) -> Result<bool, KvstoreError> {
         let creating = async {
-            let what = || format!("creating {}", printable(key));
-            let (connection, lease) = self.shared.connection_and_lease(key, life, what).await?;
+            let operation = || format!("creating {}", printable(key));
+            let (connection, lease) = self.shared.connection_and_lease(key, lifetime, operation).await?;
             let txn = Txn::new().when([absent(key)]).and_then([put_op(key, value, lease)]);
-            let result = connection.transact(what, txn).await;
+            let result = connection.transact(operation, txn).await;
             let (reply, _) = self.shared.forget_lost_lease(result, lease)?;
             if !reply.succeeded {
-                self.shared.release_unwritten(key, life);
+                self.shared.release_unwritten(key, lifetime);
             }
             Ok(reply.succeeded)
         };
@@ -143,18 +144,18 @@ impl Session {
         Ok(reply.kvs.into_iter().map(KeyValue::from).collect())
     }
 
-    async fn put(&self, key: &[u8], value: &[u8], life: Life) -> Result<Revision, KvstoreError> {
-        let (connection, lease) = self.shared.connection_and_lease(key, life, || format!("writing {}", printable(key))).await?;
+    async fn put(&self, key: &[u8], value: &[u8], lifetime: KeyLifetime) -> Result<Revision, KvstoreError> {
+        let (connection, lease) = self.shared.connection_and_lease(key, lifetime, || format!("writing {}", printable(key))).await?;
         let result = connection.put(key, value, lease).await;
         self.shared.forget_lost_lease(result, lease)
     }
 
-    /// Returns whether no write is needed: the key has the value and, if `life` is
-    /// [`Life::Leased`], our lease. (If Cilium does not know a key without a lease, it treats it as
-    /// a key with its own lease: 0 equals 0.)
-    pub(super) fn is_up_to_date(&self, key_value: Option<&KeyValue>, value: &[u8], life: Life) -> bool {
+    /// Returns whether no write is needed: the key has the value and, if `lifetime` is
+    /// [`KeyLifetime::Leased`], our lease. (If Cilium does not know a key without a lease, it
+    /// treats it as a key with its own lease: 0 equals 0.)
+    pub(super) fn is_up_to_date(&self, key_value: Option<&KeyValue>, value: &[u8], lifetime: KeyLifetime) -> bool {
         key_value.is_some_and(|key_value| {
-            let leased = life == Life::Permanent || self.shared.keys.lease_of(&key_value.key) == Some(key_value.lease);
+            let leased = lifetime == KeyLifetime::Permanent || self.shared.keys.lease_of(&key_value.key) == Some(key_value.lease);
             leased && *key_value.value == *value
         })
     }
@@ -179,9 +180,9 @@ impl Session {
 
 impl SessionState {
     /// Returns the connection once the rate limit permits one more call.
-    pub(super) async fn paced_connection(&self, what: impl Fn() -> String) -> Result<Connection, KvstoreError> {
-        let connection = self.connection(what).await?;
-        connection.pace().await;
+    pub(super) async fn paced_connection(&self, operation: impl Fn() -> String) -> Result<Connection, KvstoreError> {
+        let connection = self.connection(operation).await?;
+        connection.wait_for_rate_limit().await;
         Ok(connection)
     }
 
@@ -190,15 +191,15 @@ impl SessionState {
     pub(super) async fn connection_and_lease(
         &self,
         key: &[u8],
-        life: Life,
-        what: impl Fn() -> String,
+        lifetime: KeyLifetime,
+        operation: impl Fn() -> String,
     ) -> Result<(Connection, LeaseId), KvstoreError> {
-        let connection = self.connection(what).await?;
-        let lease = match life {
-            Life::Permanent => LeaseId(0),
-            Life::Leased => self.keys.lease_for(&connection, key).await?,
+        let connection = self.connection(operation).await?;
+        let lease = match lifetime {
+            KeyLifetime::Permanent => LeaseId(0),
+            KeyLifetime::Leased => self.keys.lease_for(&connection, key).await?,
         };
-        connection.pace().await;
+        connection.wait_for_rate_limit().await;
         Ok((connection, lease))
     }
 
@@ -207,14 +208,14 @@ impl SessionState {
     pub(super) fn forget_lost_lease<T>(&self, result: Result<T, KvstoreError>, lease: LeaseId) -> Result<T, KvstoreError> {
         result.inspect_err(|error| {
             if error.is_lease_not_found() {
-                self.keys.lose(&[lease]);
+                self.keys.mark_lost(&[lease]);
             }
         })
     }
 
     /// Stops counting a leased key that was not written, because another process has created it.
-    pub(super) fn release_unwritten(&self, key: &[u8], life: Life) {
-        if life == Life::Leased {
+    pub(super) fn release_unwritten(&self, key: &[u8], lifetime: KeyLifetime) {
+        if lifetime == KeyLifetime::Leased {
             self.keys.release(key);
         }
     }

@@ -31,8 +31,8 @@ struct EtcdHistory {
 
 /// Keeps the session connected until it is closed.
 pub(super) async fn run(shared: Arc<SessionState>) {
-    let renew_keys = shared.keys.keep(|| shared.current.borrow().connection.clone());
-    let renew_locks = shared.locks.keep(|| shared.current.borrow().connection.clone());
+    let renew_keys = shared.keys.renew_until_dropped(|| shared.connection_state.borrow().connection.clone());
+    let renew_locks = shared.locks.renew_until_dropped(|| shared.connection_state.borrow().connection.clone());
     tokio::select! {
         () = shared.cancel.cancelled() => {}
         () = renew_keys => {}
@@ -41,18 +41,18 @@ pub(super) async fn run(shared: Arc<SessionState>) {
         () = shared.sweep_stale_locks() => {}
         () = shared.delete_abandoned_locks() => {}
     }
-    shared.current.send_replace(CurrentConnection::default());
+    shared.connection_state.send_replace(CurrentConnection::default());
 }
 
 async fn reconnect_forever(shared: &Arc<SessionState>) {
     let mut history = EtcdHistory::default();
     let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
     for attempt in 0_usize.. {
-        let endpoints = shared.file.endpoints();
+        let endpoints = shared.config.endpoints();
         let endpoint = &endpoints[attempt % endpoints.len()];
         let started = Instant::now();
         let error = connect_once(shared, endpoint, &mut history).await;
-        shared.current.send_replace(CurrentConnection { cause: Some(error.to_string()), ..CurrentConnection::default() });
+        shared.connection_state.send_replace(CurrentConnection { cause: Some(error.to_string()), ..CurrentConnection::default() });
         if started.elapsed() > STABLE_CONNECTION {
             backoff.reset();
         }
@@ -78,9 +78,9 @@ async fn connect_once(shared: &Arc<SessionState>, endpoint: &Endpoint, history: 
 }
 
 async fn open(shared: &SessionState, endpoint: &Endpoint, history: &mut EtcdHistory) -> Result<(Connection, FollowedRange), KvstoreError> {
-    let connection = Connection::open(&shared.file, endpoint, &shared.options.client).await?;
-    if shared.caught_up.load(Ordering::Relaxed) {
-        connection.caught_up();
+    let connection = Connection::open(&shared.config, endpoint, &shared.options.client).await?;
+    if shared.bootstrap_ended.load(Ordering::Relaxed) {
+        connection.end_bootstrap();
     }
     history.compare(shared, &connection);
     let key = HEARTBEAT_PATH.as_bytes();
@@ -91,7 +91,7 @@ async fn open(shared: &SessionState, endpoint: &Endpoint, history: &mut EtcdHist
     if shared.options.quorum_check {
         shared.locks.lease_for(&connection, INIT_LOCK_PATH.as_bytes()).await?;
     }
-    shared.current.send_replace(CurrentConnection { connection: Some(connection.clone()), ready: true, cause: None });
+    shared.connection_state.send_replace(CurrentConnection { connection: Some(connection.clone()), ready: true, cause: None });
     // a wiped etcd has none of the leases, and reports this in the first renewal
     shared.keys.renew_all();
     shared.locks.renew_all();
@@ -150,11 +150,11 @@ async fn status_checks(shared: &Arc<SessionState>, connection: &Connection, conn
             status.quorum_error.clone_from(&quorum_error);
         });
         if let Some(error) = quorum_error.filter(|_| quorum_errors > shared.options.quorum_errors_max) {
-            return KvstoreError::NotConnected { what: "checking etcd's quorum".into(), cause: Some(error) };
+            return KvstoreError::NotConnected { operation: "checking etcd's quorum".into(), cause: Some(error) };
         }
         if healthy == 0 && shared.options.endpoint_check {
             let cause = endpoints.into_iter().find_map(|endpoint| endpoint.version.err());
-            return KvstoreError::NotConnected { what: "not able to connect to any etcd endpoints".into(), cause };
+            return KvstoreError::NotConnected { operation: "not able to connect to any etcd endpoints".into(), cause };
         }
         let nodes = shared.options.cluster_size.as_ref().map_or(0, |size| size());
         tokio::time::sleep(status_check_interval(nodes, all_healthy && quorum_errors == 0)).await;
@@ -165,15 +165,16 @@ async fn status_checks(shared: &Arc<SessionState>, connection: &Connection, conn
 /// over a temporary one.
 async fn check_endpoints(shared: &SessionState, connection: &Connection, connected_endpoint: &Endpoint) -> Vec<EndpointStatus> {
     let mut statuses = Vec::new();
-    for endpoint in shared.file.endpoints() {
+    for endpoint in shared.config.endpoints() {
         let request = async {
             if endpoint == connected_endpoint {
                 return connection.member_status().await;
             }
-            Connection::open(&shared.file, endpoint, &shared.options.client).await?.member_status().await
+            Connection::open(&shared.config, endpoint, &shared.options.client).await?.member_status().await
         };
         let answer = timeout(CHECK_MAX, request).await;
-        let answer = answer.unwrap_or_else(|_| Err(KvstoreError::Timeout { what: "reading the member's status".into(), limit: CHECK_MAX }));
+        let answer =
+            answer.unwrap_or_else(|_| Err(KvstoreError::Timeout { operation: "reading the member's status".into(), limit: CHECK_MAX }));
         let endpoint = endpoint.to_string();
         statuses.push(match answer {
             Ok(status) => EndpointStatus {

@@ -4,7 +4,7 @@
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 
 use super::operations::{absent, put_op};
-use super::{KvLocker, Life, Session};
+use super::{KeyLifetime, KvLocker, Session};
 use crate::error::printable;
 use crate::{KvstoreError, LeaseId, Revision, prefix_end};
 
@@ -14,7 +14,7 @@ pub enum Condition<'a> {
     /// The key does not exist.
     Absent(&'a [u8]),
     /// The key exists and has this value.
-    Holds(&'a [u8], &'a [u8]),
+    HasValue(&'a [u8], &'a [u8]),
     /// The key was last written at this revision.
     WrittenAt(&'a [u8], Revision),
     /// No key has this prefix.
@@ -29,7 +29,7 @@ pub enum Condition<'a> {
 #[derive(Clone, Copy)]
 pub enum Write<'a> {
     /// Puts a key with a value.
-    Put(&'a [u8], &'a [u8], Life),
+    Put(&'a [u8], &'a [u8], KeyLifetime),
     /// Deletes a key.
     Delete(&'a [u8]),
 }
@@ -46,7 +46,7 @@ impl Condition<'_> {
     fn comparison(&self) -> Compare {
         match self {
             Self::Absent(key) => absent(key),
-            Self::Holds(key, value) => Compare::value(*key, CompareOp::Equal, *value),
+            Self::HasValue(key, value) => Compare::value(*key, CompareOp::Equal, *value),
             Self::WrittenAt(key, revision) => Compare::mod_revision(*key, CompareOp::Equal, revision.0),
             // etcd compares a range without keys like one missing key, so a comparison of values
             // would never succeed
@@ -68,15 +68,15 @@ impl Session {
     pub async fn write_if(&self, conditions: &[Condition<'_>], writes: &[Write<'_>]) -> Result<bool, KvstoreError> {
         let first = writes.first().map_or(&b""[..], Write::key);
         let writing = async {
-            let what = || format!("writing {}", printable(first));
-            let connection = self.shared.connection(what).await?;
+            let operation = || format!("writing {}", printable(first));
+            let connection = self.shared.connection(operation).await?;
             let (mut operations, mut leases) = (Vec::new(), Vec::new());
             for write in writes {
                 operations.push(match write {
-                    Write::Put(key, value, life) => {
-                        let lease = match life {
-                            Life::Permanent => LeaseId(0),
-                            Life::Leased => self.shared.keys.lease_for(&connection, key).await?,
+                    Write::Put(key, value, lifetime) => {
+                        let lease = match lifetime {
+                            KeyLifetime::Permanent => LeaseId(0),
+                            KeyLifetime::Leased => self.shared.keys.lease_for(&connection, key).await?,
                         };
                         leases.push(lease);
                         put_op(key, value, lease)
@@ -84,16 +84,16 @@ impl Session {
                     Write::Delete(key) => TxnOp::delete(*key, None),
                 });
             }
-            connection.pace().await;
+            connection.wait_for_rate_limit().await;
             let txn = Txn::new().when(conditions.iter().map(Condition::comparison).collect::<Vec<_>>()).and_then(operations);
-            let result = connection.transact(what, txn).await;
+            let result = connection.transact(operation, txn).await;
             // usually only one lease is used; etcd does not report which lease is lost
             let result =
                 leases.into_iter().filter(|lease| lease.0 != 0).fold(result, |result, lease| self.shared.forget_lost_lease(result, lease));
             let (reply, _) = result?;
             for write in writes {
                 match write {
-                    Write::Put(key, _, life) if !reply.succeeded => self.shared.release_unwritten(key, *life),
+                    Write::Put(key, _, lifetime) if !reply.succeeded => self.shared.release_unwritten(key, *lifetime),
                     Write::Delete(key) if reply.succeeded => self.shared.keys.release(key),
                     Write::Put(..) | Write::Delete(_) => {}
                 }

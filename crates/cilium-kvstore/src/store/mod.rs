@@ -16,7 +16,7 @@
 //! use std::sync::Arc;
 //!
 //! use cilium_kvstore::store::{Observer, SyncStore, SyncStoreOptions, WatchStore};
-//! use cilium_kvstore::{EtcdConfig, Life, Session, SessionOptions};
+//! use cilium_kvstore::{EtcdConfig, KeyLifetime, Session, SessionOptions};
 //! # use tokio_util::sync::CancellationToken;
 //! # let session = Session::start(EtcdConfig::new(url), SessionOptions::default(), CancellationToken::new());
 //!
@@ -36,7 +36,7 @@
 //!     prefix: prefix.clone(),
 //!     cluster: "paris".into(),
 //!     synced_key: None,
-//!     life: Life::Leased,
+//!     lifetime: KeyLifetime::Leased,
 //!     workers: 1,
 //! });
 //! written.upsert(b"paris/worker-1", *b"{}");
@@ -55,14 +55,14 @@
 mod queue;
 mod shared;
 mod sync;
-mod watched;
+mod watch;
 
 use std::sync::Arc;
 
 pub use queue::{DesiredState, QueueCounts, SyncQueue};
 pub use shared::{SharedStore, SharedStoreOptions};
 pub use sync::{SyncStore, SyncStoreOptions};
-pub use watched::WatchStore;
+pub use watch::WatchStore;
 
 /// Receives the changes of a store. Its methods must be fast, because the store reads no further
 /// changes while they run.

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::error::printable;
-use crate::{Backoff, KvstoreError, Life, LostKeys, Session};
+use crate::{Backoff, KeyLifetime, KvstoreError, LostKeys, Session};
 
 /// Maximum number of keys in the queue: 256 for each of 64 calls in flight, some 2 MB of keys.
 const WAITING_MAX: usize = 16_384;
@@ -80,7 +80,7 @@ impl<W: DesiredState> Clone for SyncQueue<W> {
 struct QueueShared<W: DesiredState> {
     session: Session,
     wanted: Arc<W>,
-    life: Life,
+    lifetime: KeyLifetime,
     workers: usize,
     state: Mutex<QueueState<W::Key>>,
     /// Notified when a key to write or lost leases to search for were added.
@@ -92,7 +92,7 @@ struct QueueShared<W: DesiredState> {
 struct QueueState<K> {
     items: HashMap<K, Item>,
     ready: VecDeque<K>,
-    later: BTreeSet<(Instant, K)>,
+    retries: BTreeSet<(Instant, K)>,
     /// Number of unwritten keys in each group.
     groups: HashMap<u32, usize>,
     /// Lost leases whose keys have not been searched for yet.
@@ -111,7 +111,7 @@ impl<K> Default for QueueState<K> {
         Self {
             items: HashMap::new(),
             ready: VecDeque::new(),
-            later: BTreeSet::new(),
+            retries: BTreeSet::new(),
             groups: HashMap::new(),
             lost: Vec::new(),
             scan: None,
@@ -152,13 +152,13 @@ impl<W: DesiredState> SyncQueue<W> {
 
     /// Creates a queue that writes nothing until [`SyncQueue::run`].
     #[must_use]
-    pub fn new(session: Session, wanted: Arc<W>, life: Life, workers: usize) -> Self {
+    pub fn new(session: Session, wanted: Arc<W>, lifetime: KeyLifetime, workers: usize) -> Self {
         let (work_added, key_finished) = (Notify::new(), Notify::new());
         Self {
             shared: Arc::new(QueueShared {
                 session,
                 wanted,
-                life,
+                lifetime,
                 workers: workers.max(1),
                 state: Mutex::default(),
                 work_added,
@@ -210,7 +210,7 @@ impl<W: DesiredState> SyncQueue<W> {
     }
 
     /// Waits until all added keys of a group are written.
-    pub async fn settled(&self, group: u32) {
+    pub async fn wait_until_written(&self, group: u32) {
         loop {
             let key_finished = self.shared.key_finished.notified();
             if self.pending(group) == 0 {
@@ -256,7 +256,7 @@ impl<W: DesiredState> SyncQueue<W> {
         let mut state = self.shared.state();
         state.items.clear();
         state.ready.clear();
-        state.later.clear();
+        state.retries.clear();
         state.lost.clear();
         state.scan = None;
         state.groups.clear();
@@ -273,11 +273,11 @@ impl<W: DesiredState> SyncQueue<W> {
         loop {
             let scan_continues = self.scan_for_lost_keys();
             while writing.len() < self.shared.workers
-                && let Some(key) = self.shared.state().take(Instant::now())
+                && let Some(key) = self.shared.state().next_due(Instant::now())
             {
                 writing.push(self.write(key));
             }
-            let next_retry = self.shared.state().later.first().map(|(time, _)| *time);
+            let next_retry = self.shared.state().retries.first().map(|(time, _)| *time);
             let due = async {
                 match next_retry {
                     Some(time) => tokio::time::sleep_until(time).await,
@@ -298,7 +298,7 @@ impl<W: DesiredState> SyncQueue<W> {
         let QueueShared { session, wanted, .. } = &*self.shared;
         let etcd_key = wanted.etcd_key(&key);
         let result = match wanted.value(&key) {
-            Some(value) => session.update(&etcd_key, &value, self.shared.life).await.map(|_| Outcome::Put),
+            Some(value) => session.update(&etcd_key, &value, self.shared.lifetime).await.map(|_| Outcome::Put),
             None => session.delete(&etcd_key).await.map(|_| Outcome::Deleted),
         };
         (key, result)
@@ -397,10 +397,10 @@ impl<K: Clone + Ord + Hash> QueueState<K> {
         true
     }
 
-    fn take(&mut self, now: Instant) -> Option<K> {
+    fn next_due(&mut self, now: Instant) -> Option<K> {
         let key = match self.ready.pop_front() {
             Some(key) => key,
-            None if self.later.first().is_some_and(|(time, _)| *time <= now) => self.later.pop_first()?.1,
+            None if self.retries.first().is_some_and(|(time, _)| *time <= now) => self.retries.pop_first()?.1,
             None => return None,
         };
         if let Some(item) = self.items.get_mut(&key) {
@@ -431,7 +431,7 @@ impl<K: Clone + Ord + Hash> QueueState<K> {
         self.failing += usize::from(item.backoff.failures() == 0);
         let wait = item.backoff.next_wait();
         item.running = false;
-        self.later.insert((now + wait, key.clone()));
+        self.retries.insert((now + wait, key.clone()));
     }
 }
 

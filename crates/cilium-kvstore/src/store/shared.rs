@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Observer, Validate, name_below};
 use crate::error::printable;
 use crate::keys::join;
-use crate::{EventKind, KeyValueEvent, KvstoreError, Life, Session};
+use crate::{EventKind, KeyLifetime, KeyValueEvent, KvstoreError, Session};
 
 /// Capacity of the queue of events (Cilium's `watcherChanSize`).
 const EVENTS_MAX: usize = 100;
@@ -67,7 +67,7 @@ impl SharedStore {
     /// `Timeout` if the first list takes longer than `list_max`; `Closed` if the session ends
     /// first.
     pub async fn join(session: &Session, options: SharedStoreOptions, observer: Arc<dyn Observer>) -> Result<Self, KvstoreError> {
-        let (limit, what) = (options.list_max, format!("listing {}", printable(&options.prefix)));
+        let (limit, operation) = (options.list_max, format!("listing {}", printable(&options.prefix)));
         let inner =
             SharedStoreState { session: session.clone(), options, observer, keys: Mutex::default(), listed: watch::Sender::new(false) };
         let (inner, stop) = (Arc::new(inner), CancellationToken::new());
@@ -80,10 +80,10 @@ impl SharedStore {
         let waiting = async {
             tokio::select! {
                 _ = listed.wait_for(|listed| *listed) => Ok(()),
-                () = session.closed() => Err(KvstoreError::Closed { what: what.clone() }),
+                () = session.closed() => Err(KvstoreError::Closed { operation: operation.clone() }),
             }
         };
-        timeout(limit, waiting).await.unwrap_or_else(|_| Err(KvstoreError::Timeout { what: what.clone(), limit }))?;
+        timeout(limit, waiting).await.unwrap_or_else(|_| Err(KvstoreError::Timeout { operation: operation.clone(), limit }))?;
         Ok(store)
     }
 
@@ -212,7 +212,7 @@ impl SharedStoreState {
     }
 
     async fn sync_key(&self, name: &[u8], value: &[u8]) -> Result<bool, KvstoreError> {
-        self.session.update_if_different(&self.key(name), value, Life::Leased).await
+        self.session.update_if_different(&self.key(name), value, KeyLifetime::Leased).await
     }
 
     fn key(&self, name: &[u8]) -> Vec<u8> {

@@ -11,7 +11,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{DesiredState, QueueCounts, SyncQueue};
 use crate::keys::{SYNCED_PREFIX, join};
-use crate::{Life, Session};
+use crate::{KeyLifetime, Session};
 
 /// Group of the keys that the canary waits for.
 const INITIAL: u32 = 0;
@@ -28,7 +28,7 @@ pub struct SyncStoreOptions {
     /// Prefix that the canary names, if it differs from `prefix`.
     pub synced_key: Option<Vec<u8>>,
     /// Lifetime of the keys. Cilium's are leased.
-    pub life: Life,
+    pub lifetime: KeyLifetime,
     /// Number of concurrent writes. Cilium: 1.
     pub workers: usize,
 }
@@ -87,7 +87,7 @@ impl SyncStore {
     #[must_use]
     pub fn start(session: &Session, options: SyncStoreOptions) -> Self {
         let values = Arc::new(Values::default());
-        let queue = SyncQueue::new(session.clone(), Arc::clone(&values), options.life, options.workers);
+        let queue = SyncQueue::new(session.clone(), Arc::clone(&values), options.lifetime, options.workers);
         let canary = canary_key(&options);
         let stop = CancellationToken::new();
         queue.on_lease_lost(&options.prefix, SyncQueue::add_lost_keys);
@@ -97,7 +97,7 @@ impl SyncStore {
         queue.on_lease_lost(&canary, move |queue, _| {
             let (after, canary_key) = (queue.clone(), canary_key.clone());
             queue.session().spawn(stopped.clone(), async move {
-                after.settled(SyncQueue::<Values>::LOST).await;
+                after.wait_until_written(SyncQueue::<Values>::LOST).await;
                 after.add_now(canary_key, LATER);
             });
         });
@@ -137,10 +137,10 @@ impl SyncStore {
         let (values, queue, key, value) = (Arc::clone(&self.values), self.queue.clone(), canary_key(&self.options), value.into());
         let is_synced = self.canary.synced.clone();
         self.canary.session.spawn(self.canary.stop.clone(), async move {
-            queue.settled(INITIAL).await;
+            queue.wait_until_written(INITIAL).await;
             values.by_key().insert(key.clone(), value);
             queue.add_now(key, INITIAL);
-            queue.settled(INITIAL).await;
+            queue.wait_until_written(INITIAL).await;
             is_synced.send_replace(true);
         });
     }

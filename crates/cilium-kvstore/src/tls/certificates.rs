@@ -32,7 +32,7 @@ pub struct CertificateFacts {
 
 impl CertificateFacts {
     /// Parses a certificate; `None` if the bytes are not a certificate.
-    pub(crate) fn of(der: &CertificateDer<'_>) -> Option<Self> {
+    pub(crate) fn from_der(der: &CertificateDer<'_>) -> Option<Self> {
         let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
         Some(Self {
             subject: certificate.subject().to_string(),
@@ -108,7 +108,7 @@ impl EtcdConfig {
             let certificates = read_certificates(path).map_err(|error| error.to_string());
             CertificateFile {
                 path: path.clone(),
-                certificates: certificates.map(|ders| ders.iter().filter_map(CertificateFacts::of).collect()),
+                certificates: certificates.map(|ders| ders.iter().filter_map(CertificateFacts::from_der).collect()),
             }
         };
         self.trusted_ca_file.iter().chain(client_file).map(facts).collect()

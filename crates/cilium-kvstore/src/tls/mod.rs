@@ -52,7 +52,7 @@ impl ClientTls {
             None => (builder.with_no_client_auth(), None),
             Some(pair) => {
                 let key = certified_key(pair)?;
-                let client = format!("{} of {}", refusal::described(&key.cert[0]), pair.certificate_file.display());
+                let client = format!("{} of {}", refusal::describe_der(&key.cert[0]), pair.certificate_file.display());
                 (builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(key))), Some(client))
             }
         };
@@ -111,7 +111,7 @@ fn certified_key(pair: &ClientCertificate) -> Result<CertifiedKey, KvstoreError>
     if signing.public_key().is_some_and(|public| public.as_ref() != parsed.public_key().raw) {
         let reason = format!(
             "it is not the key of {} of {}; use a key and a certificate that belong together",
-            refusal::described(end_entity),
+            refusal::describe_der(end_entity),
             certificate.display()
         );
         return Err(unusable(key, reason));

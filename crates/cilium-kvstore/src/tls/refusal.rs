@@ -30,12 +30,12 @@ pub struct TlsRefusal {
     /// Certificate or alert that is the reason, and what is wrong with it.
     pub reason: String,
     /// Change that would solve the problem.
-    pub cure: String,
+    pub advice: String,
 }
 
 impl fmt::Display for TlsRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; {}", self.reason, self.cure)
+        write!(f, "{}; {}", self.reason, self.advice)
     }
 }
 
@@ -47,8 +47,8 @@ pub(super) enum CertificateSide {
 }
 
 impl TlsRefusal {
-    fn new(reason: impl Into<String>, cure: impl Into<String>) -> Self {
-        Self { reason: reason.into(), cure: cure.into() }
+    fn new(reason: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { reason: reason.into(), advice: advice.into() }
     }
 
     /// Describes a certificate that is not trusted, or not valid for this name.
@@ -71,7 +71,7 @@ impl TlsRefusal {
 
     /// Describes a server that cannot prove that it has the key of its certificate.
     pub(super) fn from_handshake_signature(certificate: &CertificateDer<'_>) -> Self {
-        let description = format!("the server's certificate {}", described(certificate));
+        let description = format!("the server's certificate {}", describe_der(certificate));
         if let Some(bits) = parsed(certificate).as_ref().and_then(short_rsa_bits) {
             return Self::short_key(&description, bits);
         }
@@ -106,7 +106,10 @@ impl TlsRefusal {
                 Self::new("the server does not use TLS", NO_TLS_ADVICE)
             }
             rustls::Error::PeerIncompatible(incompatibility) => Self::new(
-                format!("the server and this client have no TLS version, cipher suite or curve in common ({})", words(incompatibility)),
+                format!(
+                    "the server and this client have no TLS version, cipher suite or curve in common ({})",
+                    code_to_words(incompatibility)
+                ),
                 PROTOCOL_ADVICE,
             ),
             rustls::Error::NoCertificatesPresented => Self::new("the server sends no certificate", "give etcd --cert-file and --key-file"),
@@ -119,7 +122,7 @@ impl TlsRefusal {
     /// `certificate required`, which is `bad certificate` in TLS 1.2.
     fn from_alert(alert: AlertDescription, client: Option<&str>) -> Self {
         const CLIENT_AUTHORITY_ADVICE: &str = "use one that an authority in etcd's --trusted-ca-file signed";
-        let alert_name = words(alert);
+        let alert_name = code_to_words(alert);
         match (alert, client) {
             (AlertDescription::InternalError, _) => Self::new(
                 "the server failed during the handshake (internal error)",
@@ -208,7 +211,7 @@ fn parsed<'a>(certificate: &'a CertificateDer<'_>) -> Option<X509Certificate<'a>
 
 /// Describes a certificate in messages: its subject (or its names if it has none) and its serial
 /// number.
-pub(super) fn described(certificate: &CertificateDer<'_>) -> String {
+pub(super) fn describe_der(certificate: &CertificateDer<'_>) -> String {
     parsed(certificate).map_or_else(|| "that is damaged".to_owned(), |certificate| describe(&certificate))
 }
 
@@ -248,7 +251,7 @@ fn short_rsa_bits(certificate: &X509Certificate<'_>) -> Option<usize> {
 }
 
 /// Converts the name of an error code to words: `BadCertificate` to `bad certificate`.
-fn words(code: impl fmt::Debug) -> String {
+fn code_to_words(code: impl fmt::Debug) -> String {
     let code = format!("{code:?}");
     let name = code.split([' ', '(', '{']).next().unwrap_or_default();
     let mut text = String::new();
@@ -334,7 +337,7 @@ mod tests {
         assert_eq!(clip(&"ä".repeat(NAME_CHARS_MAX + 1)), "ä".repeat(NAME_CHARS_MAX) + "…");
         let names: Vec<String> = (0..NAMES_MAX + 2).map(|number| number.to_string()).collect();
         assert_eq!(list(&names), "0, 1, 2, 3, 4, 5, 6, 7, 2 more");
-        assert_eq!(words(AlertDescription::UnknownCA), "unknown ca");
-        assert_eq!(words(rustls::PeerIncompatible::Tls12NotOffered), "tls12 not offered");
+        assert_eq!(code_to_words(AlertDescription::UnknownCA), "unknown ca");
+        assert_eq!(code_to_words(rustls::PeerIncompatible::Tls12NotOffered), "tls12 not offered");
     }
 }

@@ -87,7 +87,7 @@ impl TrustedCertificates {
     }
 
     /// Returns the origin of the certificates, for messages.
-    pub(super) fn place(&self) -> String {
+    pub(super) fn source(&self) -> String {
         self.file.as_ref().map_or_else(|| "this system's CA certificates".to_owned(), |file| file.display().to_string())
     }
 

@@ -15,7 +15,7 @@ use crate::handle::{Filter, StreamStart};
 use crate::model::{Backend, Kind, Object, Port, Sequence, Service};
 
 #[tokio::test]
-async fn a_scan_is_short_while_other_streams_have_many_waiting_bytes() {
+async fn a_scan_is_short_while_many_bytes_wait_for_other_streams() {
     let fixture = ApiFixture::new();
     for number in 0..1_000 {
         let name = format!("10.20.{}.{}", number / 250, number % 250);
@@ -84,12 +84,12 @@ async fn bytes_that_wait_for_stalled_readers_are_bounded() {
     let mut readers: Vec<EventStream> = (1..=8).map(|last| open(&state, client(last))).collect();
     for stream in &mut readers {
         stream.next().await.unwrap().unwrap();
-        // a scan and its last event, of 0.6 MB
+        // the size limit of a scan, plus its last event of 0.6 MB
         assert!((3 << 20..5 << 20).contains(&unsent_bytes(stream)), "{} bytes", unsent_bytes(stream));
     }
     let all: usize = readers.iter().map(unsent_bytes).sum();
     assert_eq!(state.stream_metrics.queue_mark().1, all);
-    // bytes that the connection has received count until it asks for more
+    // bytes that were passed to the connection count as waiting until it asks for more
     let mut other = state.stream_metrics.open(Encoding::Sse, Sequence(1), client(9));
     other.add_waiting((256 << 20) - all);
     let mut late = open(&state, client(10));
@@ -100,26 +100,26 @@ async fn bytes_that_wait_for_stalled_readers_are_bounded() {
     assert!(unsent_bytes(&late) < 1 << 20, "{} bytes while little memory is free", unsent_bytes(&late));
 }
 
-/// A reader that reads an event now and then, and so never stalls as long as a socket may.
+/// A reader that reads an event from time to time, and so never runs into the write timeout.
 #[tokio::test(start_paused = true)]
-async fn a_slow_reader_is_ended_once_memory_is_short() {
+async fn a_slow_reader_is_disconnected_when_memory_is_short() {
     let (_fixture, state) = large_services().await;
-    let mut dripping = open(&state, client(1));
-    dripping.next().await.unwrap().unwrap();
-    // as slowly as it likes while there is free memory
+    let mut slow = open(&state, client(1));
+    slow.next().await.unwrap().unwrap();
+    // slow reading is allowed while memory is free
     tokio::time::advance(READ_TIME_MAX * 2).await;
-    let chunk = dripping.next().await.unwrap().unwrap();
+    let chunk = slow.next().await.unwrap().unwrap();
     assert!(!String::from_utf8_lossy(&chunk).contains(r#""error""#));
     let mut other = state.stream_metrics.open(Encoding::Sse, Sequence(1), client(2));
-    other.add_waiting((256 << 20) - unsent_bytes(&dripping));
+    other.add_waiting((256 << 20) - unsent_bytes(&slow));
     let mut late = open(&state, client(3));
     assert!(tokio::time::timeout(Duration::from_secs(5), late.next()).await.is_err(), "no memory is free");
-    let end = dripping.next().await.unwrap().unwrap();
+    let end = slow.next().await.unwrap().unwrap();
     let end = std::str::from_utf8(&end).unwrap();
     assert!(end.starts_with(r#"{"type":"error""#) && end.contains("tooBusy"), "{} bytes", end.len());
     late.next().await.unwrap().unwrap();
-    assert!(dripping.next().await.is_none());
-    assert_eq!(unsent_bytes(&dripping), 0);
+    assert!(slow.next().await.is_none());
+    assert_eq!(unsent_bytes(&slow), 0);
 }
 
 /// An API with one thread for long scans.
@@ -128,10 +128,10 @@ fn with_one_thread(fixture: &ApiFixture) -> ApiState {
         .with(|shared| shared.scans = ScanExecutor::with_threads(ScanLimits::default(), 1))
 }
 
-/// Occupies the thread until a message ends it, or it is dropped.
-async fn busy(scanner: &Scanner) -> (mpsc::SyncSender<()>, impl Future<Output = ()>) {
+/// Occupies the scan thread until a message is sent or the sender is dropped.
+async fn occupy_thread(scanner: &Scanner) -> (mpsc::SyncSender<()>, impl Future<Output = ()>) {
     let (began, begins) = tokio::sync::oneshot::channel();
-    // capacity for one message: the end
+    // capacity for one message, which ends the work
     let (end, ends) = mpsc::sync_channel(1);
     let mut began = Some(began);
     let mut work = Box::pin(scanner.run(move |_| {
@@ -146,14 +146,14 @@ async fn busy(scanner: &Scanner) -> (mpsc::SyncSender<()>, impl Future<Output = 
     (end, work)
 }
 
-/// The async threads serve streams that lack little. A snapshot is for the threads of scans, and
-/// its stream may be closed meanwhile.
+/// Streams that lack only a few changes are served on the async threads. A snapshot is scanned on
+/// the scan threads, and its stream may be closed while it waits.
 #[tokio::test]
-async fn a_scan_of_a_stream_waits_for_its_slice_and_a_closed_stream_does_not_scan() {
+async fn a_stream_waits_for_its_slice_and_does_not_scan_once_closed() {
     let fixture = ApiFixture::new();
     let state = with_one_thread(&fixture);
     let scanner = state.scans.admit(client(9)).unwrap();
-    let (end, work) = busy(&scanner).await;
+    let (end, work) = occupy_thread(&scanner).await;
     let mut readers = [open(&state, client(1)), open(&state, client(2))];
     for stream in &mut readers {
         assert!(stream.next().now_or_never().is_none(), "a snapshot is encoded while the thread is busy");
@@ -171,8 +171,8 @@ async fn a_scan_of_a_stream_waits_for_its_slice_and_a_closed_stream_does_not_sca
     let snapshot = waiting.next().await.unwrap().unwrap();
     assert!(snapshot.starts_with(b"{\"type\":\"reset\""));
     scanner.run_once(|| ()).await;
-    // its own, and those above and below
-    let scans = state.scans.spent().rows;
+    // one scan of the waiting stream, and the `run_once` above
+    let scans = state.scans.total_usage().rows;
     assert_eq!(scans, 2, "the closed stream scanned too");
 }
 
@@ -181,7 +181,7 @@ async fn a_stream_with_a_queued_scan_ends_on_shutdown() {
     let fixture = ApiFixture::new();
     let state = with_one_thread(&fixture);
     let scanner = state.scans.admit(client(9)).unwrap();
-    let (_end, _work) = busy(&scanner).await;
+    let (_end, _work) = occupy_thread(&scanner).await;
     let mut stream = open(&state, client(1));
     let next = stream.next();
     tokio::pin!(next);

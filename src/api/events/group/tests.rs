@@ -1,4 +1,4 @@
-//! Readers of one group: shared chunks, dropped chunks, and lost readers.
+//! Readers of one group: shared chunks, dropped chunks, and lagging readers.
 
 use std::task::Waker;
 
@@ -106,7 +106,7 @@ async fn a_reader_joins_between_chunks_only() {
     assert!(fixture.join(106).is_none() && fixture.join(108).is_none() && fixture.join(111).is_none());
     fixture.route(113, 1);
     fixture.route(114, 7);
-    // changes that are pending when a reader joins are not for it
+    // a joining reader already has the changes that are pending when it joins
     let mut joined = fixture.join(114).unwrap();
     assert_eq!(fixture.read(&mut joined), GroupRead::Pending);
     fixture.route(115, 7);
@@ -122,22 +122,22 @@ async fn a_reader_joins_between_chunks_only() {
 }
 
 #[tokio::test]
-async fn a_reader_that_reads_nothing_lags_and_its_changes_are_dropped() {
+async fn the_pending_changes_of_a_stalled_reader_are_dropped() {
     let fixture = GroupFixture::new();
-    let mut still = fixture.join(107).unwrap();
+    let mut stalled = fixture.join(107).unwrap();
     let last = 108 + PENDING_COUNT_MAX as u64;
     for sequence in 108..=last {
         fixture.route(sequence, 7);
     }
-    assert_eq!(fixture.read(&mut still), GroupRead::Lagged);
+    assert_eq!(fixture.read(&mut stalled), GroupRead::Lagged);
     fixture.route(last + 1, 7);
     assert_eq!(fixture.group.buffer().pending.len(), 0);
     assert!(fixture.join(last - 1).is_none());
     let mut membership = fixture.join(last + 1).unwrap();
     fixture.route(last + 2, 7);
     assert_eq!(sequences(&fixture.bytes(&mut membership)), [last + 2]);
-    assert_eq!(fixture.read(&mut still), GroupRead::Lagged);
-    fixture.group.leave(&still);
+    assert_eq!(fixture.read(&mut stalled), GroupRead::Lagged);
+    fixture.group.leave(&stalled);
     assert_eq!(fixture.retained(), 0);
 }
 
@@ -157,7 +157,7 @@ async fn chunks_end_at_64_kib() {
 }
 
 #[tokio::test]
-async fn a_change_routed_for_several_facets_is_sent_once() {
+async fn a_change_routed_for_several_filter_terms_is_sent_once() {
     let fixture = GroupFixture::new();
     let mut membership = fixture.join(107).unwrap();
     fixture.route(108, 7);
@@ -168,9 +168,9 @@ async fn a_change_routed_for_several_facets_is_sent_once() {
     assert_eq!(sequences(&fixture.bytes(&mut membership)), [109]);
 }
 
-/// Changes up to 400, each of its own key, except that the first hundred have later ones.
+/// 400 changes of 300 keys: the first 100 keys change twice.
 #[tokio::test]
-async fn a_conflated_range_has_no_join_and_no_bookmark_inside() {
+async fn readers_cannot_join_inside_a_conflated_range() {
     let fixture = GroupFixture::new();
     let mut membership = fixture.join(107).unwrap();
     let changes: Vec<Arc<Announcement>> = (108..508).map(|sequence| GroupFixture::change(sequence, 7, (sequence - 108) % 300)).collect();
@@ -196,11 +196,11 @@ async fn a_conflated_range_has_no_join_and_no_bookmark_inside() {
     }
     assert!(membership.is_complete);
     assert_eq!(received, (208..508).collect::<Vec<_>>());
-    // a reader that has everything before may join, and gets nothing twice
+    // a reader that already has the whole range may join
     assert!(fixture.join(507).is_some());
 }
 
-/// A group whose readers read nothing retains nothing that the feed has dropped.
+/// A group whose readers read nothing does not retain changes that the feed has dropped.
 #[tokio::test]
 async fn pending_changes_that_the_feed_dropped_are_discarded() {
     let fixture = GroupFixture::new();

@@ -1,4 +1,4 @@
-// The filter, and the requests that a reader sends: to the server that the page came from, and to no other.
+// Filters the page, and sends requests to the server that the page came from (and to no other).
 "use strict";
 
 const filter = document.getElementById("filter");
@@ -6,9 +6,9 @@ filter.addEventListener("input", () => {
   const wanted = filter.value.toLowerCase();
   for (const section of document.querySelectorAll("section")) {
     let shown = 0;
-    for (const one of section.querySelectorAll("details")) {
-      one.hidden = !one.textContent.toLowerCase().includes(wanted);
-      shown += one.hidden ? 0 : 1;
+    for (const details of section.querySelectorAll("details")) {
+      details.hidden = !details.textContent.toLowerCase().includes(wanted);
+      shown += details.hidden ? 0 : 1;
     }
     section.hidden = shown === 0;
   }
@@ -25,7 +25,7 @@ function unfold() {
 addEventListener("hashchange", unfold);
 unfold();
 
-// the URL that a form stands for; what is left empty is left out
+// builds the URL of a form; empty query parameters are omitted
 function urlOf(form) {
   let path = form.dataset.path;
   const query = new URLSearchParams();
@@ -71,14 +71,14 @@ for (const form of document.querySelectorAll("form")) {
     }
     answer.hidden = false;
     try {
-      const got = await fetch(urlOf(form), optionsOf(form));
-      let text = await got.text();
+      const response = await fetch(urlOf(form), optionsOf(form));
+      let text = await response.text();
       try {
         text = JSON.stringify(JSON.parse(text), null, 1);
       } catch {
-        // not JSON: as it is
+        // not JSON: shown unchanged
       }
-      answer.textContent = got.status + "\n" + text;
+      answer.textContent = response.status + "\n" + text;
     } catch (error) {
       answer.textContent = String(error);
     }

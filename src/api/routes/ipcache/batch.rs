@@ -48,11 +48,11 @@ struct LookupBatch {
     age_without_match: Option<SourceAge>,
 }
 
-/// Rest of a batch that is being sent, and its memory.
+/// A batch that is being sent, with its memory permit.
 struct LookupStream {
     scanner: Scanner,
     _permit: MemoryPermit,
-    /// `None` once the end was sent.
+    /// `None` once the last bytes were sent.
     batch: Option<LookupBatch>,
 }
 
@@ -89,8 +89,8 @@ pub(crate) async fn lookup_ips(
         age_without_match: None,
     };
     if meta_options.has_age() {
-        // the sources are known only after all lookups, and a refusal has to come before the first
-        // byte
+        // the sources are known only after all lookups, but a refusal must be sent before the first
+        // byte of the answer
         let mut batch = batch();
         let sources = scanner.run(move |slice| batch.collect_sources(slice)).await;
         meta_options.check(&sources)?;
@@ -101,7 +101,7 @@ pub(crate) async fn lookup_ips(
 }
 
 impl LookupBatch {
-    /// Finds the sources that all lookups use.
+    /// Collects the sources of all lookups, without building the answer.
     fn collect_sources(&mut self, slice: &mut WorkSlice) -> ControlFlow<Vec<SourceMeta>> {
         while let Some(text) = self.ips.get(self.next) {
             if slice.is_over() {

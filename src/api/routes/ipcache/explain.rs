@@ -93,17 +93,17 @@ fn explain_address(reading: &Reading, surveyed: &CurrentSurvey, ip: IpAddr, meta
 fn explain_entry(reading: &Reading, found: &LookupMatch, verdict: &EntryRole) -> Option<ExplainedEntry> {
     let entry = IpcacheEntry::from_match(found)?;
     let (verdict, reason) = match verdict {
-        EntryRole::Used(merit) => (Verdict::Wins, describe_merit(merit)),
+        EntryRole::Used(merit) => (Verdict::Wins, describe_use_reason(merit)),
         EntryRole::Shadowed => (Verdict::Shadowed, "a host entry for the address takes precedence over a CIDR of full length".to_owned()),
         EntryRole::LessSpecific(winner) => (Verdict::LessSpecific, format!("{winner} is more specific")),
-        EntryRole::Outranked(cluster, weakness) => (Verdict::Outranked, describe_weakness(cluster, *weakness)),
+        EntryRole::Outranked(cluster, weakness) => (Verdict::Outranked, describe_rank_reason(cluster, *weakness)),
     };
     let origin = reading.source_of(&found.record).origin;
     Some(ExplainedEntry { entry, verdict: verdict.into(), reason, origin: origin.into() })
 }
 
 /// Returns the reason why an agent uses an entry.
-fn describe_merit(merit: &UseReason) -> String {
+fn describe_use_reason(merit: &UseReason) -> String {
     match merit {
         UseReason::Only => "the only entry that covers the address".to_owned(),
         UseReason::MostSpecific => "the most specific entry that covers the address".to_owned(),
@@ -113,20 +113,20 @@ fn describe_merit(merit: &UseReason) -> String {
                 format!("it belongs to the own cluster: agents keep their own cluster's entries, and {cluster} does not overwrite them")
             }
             RankReason::Derived => format!("its cluster announces it, and the entry of {cluster} is derived from a node"),
-            RankReason::Refused => format!("{cluster} has the same prefix, but its newest value was rejected: see /v1/rejected"),
+            RankReason::Rejected => format!("{cluster} has the same prefix, but its newest value was rejected: see /v1/rejected"),
             RankReason::Older => format!("the newest entry for its prefix: {cluster} wrote its entry earlier"),
         },
     }
 }
 
 /// Returns the reason why the entry of a cluster takes precedence over another one of its prefix.
-fn describe_weakness(cluster: &ClusterName, weakness: RankReason) -> String {
+fn describe_rank_reason(cluster: &ClusterName, weakness: RankReason) -> String {
     match weakness {
         RankReason::Remote => {
             format!("{cluster} is the own cluster: agents keep their own cluster's entries, and no other cluster overwrites them")
         }
         RankReason::Derived => "an entry that a cluster announces takes precedence over one that is derived from a node".to_owned(),
-        RankReason::Refused => format!("its newest value was rejected, and {cluster} has the same prefix: see /v1/rejected"),
+        RankReason::Rejected => format!("its newest value was rejected, and {cluster} has the same prefix: see /v1/rejected"),
         RankReason::Older => format!("{cluster} wrote the same prefix later"),
     }
 }

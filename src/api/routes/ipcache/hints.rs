@@ -112,12 +112,12 @@ fn nearest_hint(prefix: ObjectPrefix, record: &Arc<Record>) -> Hint {
     let object = record.object.as_deref().and_then(|object| object.as_ip());
     let pod = object.filter(|entry| !entry.pod_name.is_empty()).map(|entry| format!(" ({}/{})", entry.namespace, entry.pod_name));
     let node = record.key.derived_from();
-    let node_said = node.map(|node| format!(" (node {node})"));
+    let node_text = node.map(|node| format!(" (node {node})"));
     Hint {
         clusters: vec![cluster.to_string()],
         prefix: Some(prefix.net.to_string()),
         node: node.map(str::to_owned),
         key: Some(record.key.to_string()),
-        ..Hint::new(HintKind::Nearest, format!("the nearest known entry: {shown} of {cluster}{}", pod.or(node_said).unwrap_or_default()))
+        ..Hint::new(HintKind::Nearest, format!("the nearest known entry: {shown} of {cluster}{}", pod.or(node_text).unwrap_or_default()))
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::handle::{LookupMatch, Reading, SourceMeta};
 use crate::model::{ClusterName, Kind};
 
-/// Kinds that the ipcache consists of: nodes have entries too.
+/// Kinds that ipcache entries are read from: some entries are derived from nodes.
 pub(super) const IPCACHE_KINDS: [Kind; 2] = [Kind::Ip, Kind::Node];
 
 /// Kinds that a lookup joins.
@@ -19,9 +19,9 @@ pub(super) struct LookupSources {
 }
 
 impl LookupSources {
-    pub(super) fn add(&mut self, found: &[LookupMatch]) {
-        self.all |= found.is_empty();
-        for found in found {
+    pub(super) fn add(&mut self, matches: &[LookupMatch]) {
+        self.all |= matches.is_empty();
+        for found in matches {
             if !self.clusters.contains(&found.record.key.cluster) {
                 self.clusters.insert(found.record.key.cluster.clone());
             }

@@ -10,13 +10,13 @@ use crate::model::{ClusterStatus, Kind, Phase, Scope};
 
 /// Adds all metrics of the clusters.
 pub(super) fn add(text: &mut MetricsText, handle: &Handle, all: &[ClusterReading]) {
-    phases(text, all);
-    resources(text, all);
-    remotes(text, all);
-    changes(text, handle, all);
+    add_phases(text, all);
+    add_resources(text, all);
+    add_remotes(text, all);
+    add_changes(text, handle, all);
 }
 
-fn phases(text: &mut MetricsText, all: &[ClusterReading]) {
+fn add_phases(text: &mut MetricsText, all: &[ClusterReading]) {
     let mut counts: BTreeMap<&str, u64> = Phase::ALL.iter().map(|phase| (phase.api_name(), 0)).collect();
     for cluster in all {
         if let Some(phase) = cluster.phase {
@@ -27,20 +27,20 @@ fn phases(text: &mut MetricsText, all: &[ClusterReading]) {
     for (phase, count) in counts {
         clusters.sample(&[("phase", phase)], count);
     }
-    let mut now = text.gauge("meshkeep_cluster_phase", "1 for the current phase of the cluster.");
+    let mut current_phase = text.gauge("meshkeep_cluster_phase", "1 for the current phase of the cluster.");
     for cluster in all {
         for phase in Phase::ALL {
             let labels = [("target_cluster", cluster.name.as_str()), ("phase", phase.api_name())];
-            now.sample(&labels, u8::from(cluster.phase == Some(phase)));
+            current_phase.sample(&labels, u8::from(cluster.phase == Some(phase)));
         }
     }
-    let mut since = text.gauge("meshkeep_cluster_phase_seconds", "Time in the current phase.");
+    let mut phase_seconds = text.gauge("meshkeep_cluster_phase_seconds", "Time in the current phase.");
     for (name, status) in with_file(all) {
-        since.sample(&[("target_cluster", name)], status.phase_since.elapsed().as_secs_f64());
+        phase_seconds.sample(&[("target_cluster", name)], status.phase_since.elapsed().as_secs_f64());
     }
 }
 
-fn resources(text: &mut MetricsText, all: &[ClusterReading]) {
+fn add_resources(text: &mut MetricsText, all: &[ClusterReading]) {
     let mut each = |name, help, value: &dyn Fn(&crate::handle::ResourceReading) -> Option<f64>| {
         let mut family = text.gauge(name, help);
         for (cluster, resource) in all.iter().flat_map(|cluster| cluster.resources.iter().map(move |resource| (cluster, resource))) {
@@ -79,7 +79,7 @@ fn with_file(all: &[ClusterReading]) -> impl Iterator<Item = (&str, &ClusterStat
     all.iter().filter_map(|cluster| Some((cluster.name.as_str(), cluster.status.as_ref()?)))
 }
 
-fn remotes(text: &mut MetricsText, all: &[ClusterReading]) {
+fn add_remotes(text: &mut MetricsText, all: &[ClusterReading]) {
     text.gauge("meshkeep_remote_clusters", "Clusters with a client file.").sample(&[], with_file(all).count());
     let mut each = |name, help, value: &dyn Fn(&ClusterStatus) -> Option<f64>| {
         let mut family = text.gauge(name, help);
@@ -105,22 +105,22 @@ fn remotes(text: &mut MetricsText, all: &[ClusterReading]) {
     });
     let mut unknown = text.gauge("meshkeep_cluster_unknown_keys", "Keys of the source that this version does not know, by prefix.");
     for (name, status) in with_file(all) {
-        for found in &status.unknown_prefixes {
-            unknown.sample(&[("target_cluster", name), ("prefix", &found.prefix)], found.key_count);
+        for unknown_prefix in &status.unknown_prefixes {
+            unknown.sample(&[("target_cluster", name), ("prefix", &unknown_prefix.prefix)], unknown_prefix.key_count);
         }
     }
 }
 
-fn changes(text: &mut MetricsText, handle: &Handle, all: &[ClusterReading]) {
+fn add_changes(text: &mut MetricsText, handle: &Handle, all: &[ClusterReading]) {
     let mut changes = text.counter("meshkeep_cluster_changes_total", "Changes since the start.");
     // removed clusters are no longer exposed
-    let is_there = |scope: &Scope| all.iter().any(|cluster| cluster.name == scope.cluster);
-    for (scope, counts) in handle.changes_counted().into_iter().filter(|(scope, _)| is_there(scope)) {
-        let mut one = |change, count| {
+    let has_cluster = |scope: &Scope| all.iter().any(|cluster| cluster.name == scope.cluster);
+    for (scope, counts) in handle.changes_counted().into_iter().filter(|(scope, _)| has_cluster(scope)) {
+        let mut add_sample = |change, count| {
             changes.sample(&[("target_cluster", scope.cluster.as_str()), ("kind", scope.kind.api_name()), ("change", change)], count);
         };
-        one("upsert", counts.upserts);
-        one("delete", counts.deletes);
+        add_sample("upsert", counts.upserts);
+        add_sample("delete", counts.deletes);
     }
 }
 

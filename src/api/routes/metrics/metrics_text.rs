@@ -37,24 +37,24 @@ impl MetricsText {
 }
 
 impl MetricFamily<'_> {
-    /// Adds one sample. Label values are names of meshkeep, of clusters, or versions, so none needs
-    /// escaping; characters that would are removed.
+    /// Adds one sample. Label values are names or versions that need no escaping. Characters that
+    /// would need it are removed.
     pub(super) fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
-        self.sample_of("", labels, value);
+        self.write_sample("", labels, value);
     }
 
     /// Adds all samples of a histogram.
     pub(super) fn times(&mut self, labels: &[(&str, &str)], times: &HistogramSnapshot) {
-        for (step, count) in HISTOGRAM_BOUNDS.iter().zip(times.up_to) {
-            let step = step.to_string();
-            self.sample_of("_bucket", &[labels, &[("le", &step)]].concat(), count);
+        for (bound, count) in HISTOGRAM_BOUNDS.iter().zip(times.up_to) {
+            let bound = bound.to_string();
+            self.write_sample("_bucket", &[labels, &[("le", &bound)]].concat(), count);
         }
-        self.sample_of("_bucket", &[labels, &[("le", "+Inf")]].concat(), times.count);
-        self.sample_of("_sum", labels, times.sum_seconds);
-        self.sample_of("_count", labels, times.count);
+        self.write_sample("_bucket", &[labels, &[("le", "+Inf")]].concat(), times.count);
+        self.write_sample("_sum", labels, times.sum_seconds);
+        self.write_sample("_count", labels, times.count);
     }
 
-    fn sample_of(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
+    fn write_sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
         let labels: Vec<String> =
             labels.iter().map(|(name, value)| format!("{name}=\"{}\"", value.replace(['\\', '"', '\n'], ""))).collect();
         let braced = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };

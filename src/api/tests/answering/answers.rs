@@ -12,7 +12,7 @@ use crate::api::tests::fixture::ApiFixture;
 /// Members that differ from run to run.
 const VOLATILE: [&str; 8] = ["now", "since", "ageSeconds", "oldestAgeSeconds", "phaseSeconds", "uptimeSeconds", "firstSeen", "lastSeen"];
 
-const ASKED: &[&str] = &[
+const URIS: &[&str] = &[
     "/v1/status",
     "/v1/clusters",
     "/v1/clusters/paris",
@@ -89,7 +89,7 @@ fn mask(value: &mut Value) {
 async fn every_route_gives_the_recorded_answer() {
     let fixture = ApiFixture::new();
     let mut found = BTreeMap::new();
-    for uri in ASKED {
+    for uri in URIS {
         let answer = fixture.get(uri).await;
         let mut body = answer.json();
         mask(&mut body);
@@ -104,9 +104,9 @@ async fn every_route_gives_the_recorded_answer() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/api/tests/answering/answers.json");
     let expected: Value = std::fs::read_to_string(path).map_or(Value::Null, |text| serde_json::from_str(&text).unwrap());
     if found != expected {
-        let seen = std::env::temp_dir().join("meshkeep-answers.json");
-        std::fs::write(&seen, serde_json::to_string_pretty(&found).unwrap() + "\n").unwrap();
-        panic!("the answers differ: compare {path} with {}", seen.display());
+        let actual_path = std::env::temp_dir().join("meshkeep-answers.json");
+        std::fs::write(&actual_path, serde_json::to_string_pretty(&found).unwrap() + "\n").unwrap();
+        panic!("the answers differ: compare {path} with {}", actual_path.display());
     }
 }
 
@@ -121,7 +121,7 @@ async fn head_is_like_get_without_a_body() {
 }
 
 #[tokio::test]
-async fn json_is_compressed_streams_are_not_and_raw_bytes_have_their_source() {
+async fn json_is_compressed_and_raw_bytes_have_their_source() {
     let fixture = ApiFixture::new();
     for encoding in ["gzip", "zstd"] {
         let request = Request::get("/v1/ipcache").header("accept-encoding", encoding).body(Body::empty()).unwrap();

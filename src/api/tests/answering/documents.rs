@@ -16,7 +16,7 @@ async fn the_served_documents_are_the_committed_ones() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi").join(name);
         let committed = std::fs::read_to_string(path).unwrap_or_default();
         let seen = std::env::temp_dir().join(format!("meshkeep-{name}"));
-        let hint = format!("openapi/{name} differs from the routes: run scripts/openapi, or take {}", seen.display());
+        let hint = format!("openapi/{name} differs from the routes: run scripts/openapi, or copy {}", seen.display());
         if committed != openapi_json(form) {
             std::fs::write(&seen, openapi_json(form)).unwrap();
             differing.push(hint);
@@ -30,19 +30,19 @@ async fn the_served_documents_are_the_committed_ones() {
 }
 
 /// Calls a function with every object in a document.
-fn each_object(value: &Value, see: &mut dyn FnMut(&serde_json::Map<String, Value>)) {
+fn each_object(value: &Value, visit: &mut dyn FnMut(&serde_json::Map<String, Value>)) {
     match value {
-        Value::Array(items) => items.iter().for_each(|item| each_object(item, see)),
+        Value::Array(items) => items.iter().for_each(|item| each_object(item, visit)),
         Value::Object(object) => {
-            see(object);
-            object.values().for_each(|item| each_object(item, see));
+            visit(object);
+            object.values().for_each(|item| each_object(item, visit));
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 
 #[tokio::test]
-async fn the_3_0_document_says_the_same_in_the_older_way() {
+async fn the_3_0_document_is_equivalent_to_the_3_1_document() {
     let fixture = ApiFixture::new();
     let (new, old) = (fixture.json("/openapi.json").await, fixture.json("/openapi-3.0.json").await);
     assert_eq!((&new["openapi"], &old["openapi"]), (&json!("3.1.0"), &json!("3.0.3")));
@@ -67,7 +67,7 @@ async fn the_3_0_document_says_the_same_in_the_older_way() {
 /// Generated clients try one schema after the other: an object of one kind must not match the
 /// schema of another.
 #[tokio::test]
-async fn an_object_of_the_stream_is_of_one_kind_only() {
+async fn a_streamed_object_matches_only_one_schema() {
     let document = ApiFixture::new().json("/openapi.json").await;
     let schemas = &document["components"]["schemas"];
     assert_eq!(schemas["WatchEvent"]["properties"]["object"]["$ref"], "#/components/schemas/StreamedObject");
@@ -96,7 +96,7 @@ async fn the_root_page_links_only_to_existing_paths() {
 }
 
 #[tokio::test]
-async fn the_docs_page_has_every_operation_and_schema_and_fetches_nothing_from_elsewhere() {
+async fn the_docs_page_is_complete_and_loads_nothing_external() {
     let fixture = ApiFixture::new();
     let answer = fixture.get("/docs").await;
     assert!(answer.header("content-security-policy").starts_with("default-src 'none'"));
@@ -129,8 +129,8 @@ async fn the_docs_page_has_every_operation_and_schema_and_fetches_nothing_from_e
     }
 }
 
-/// The page is for requests that name HTML, and needs no token. Its files never change at their
-/// paths, and are small.
+/// Requests whose `Accept` names HTML get the page. A file of the page never changes at its path,
+/// and all files together are small.
 #[tokio::test]
 async fn browsers_get_the_page_and_curl_the_list_of_links() {
     let fixture = ApiFixture::new();
@@ -159,7 +159,7 @@ async fn browsers_get_the_page_and_curl_the_list_of_links() {
         transferred += answer.bytes.len();
     }
     assert!(transferred < 150_000, "{transferred} B");
-    for gone in ["/assets/0123456789abcdef/main.js", "/assets/main.js", "/assets/", "/assets/../v1/nodes", "/assets/%2e%2e/v1/nodes"] {
-        assert_eq!(get(gone, "*/*").await.status.as_u16(), 404, "{gone}");
+    for missing in ["/assets/0123456789abcdef/main.js", "/assets/main.js", "/assets/", "/assets/../v1/nodes", "/assets/%2e%2e/v1/nodes"] {
+        assert_eq!(get(missing, "*/*").await.status.as_u16(), 404, "{missing}");
     }
 }

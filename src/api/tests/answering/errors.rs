@@ -208,7 +208,7 @@ async fn each_problem_type_has_a_page() {
 #[tokio::test]
 async fn an_answer_older_than_max_age_is_refused_with_its_age() {
     let fixture = ApiFixture::new();
-    // tokyo was last heard of long ago, paris just now
+    // tokyo was last contacted long ago, paris just now
     for fresh in
         ["/v1/nodes?maxAge=60&cluster=paris", "/v1/nodes/paris/paris-worker-1?maxAge=60", "/v1/ipcache/lookup?ip=10.1.200.1&maxAge=60"]
     {
@@ -235,7 +235,7 @@ async fn an_answer_older_than_max_age_is_refused_with_its_age() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_the_store_loads_lookups_are_503_and_status_answers() {
+async fn lookups_get_503_while_the_store_loads() {
     let fixture = ApiFixture::new();
     fixture.unload();
     let answer = fixture.get("/v1/nodes").await;

@@ -18,7 +18,7 @@ async fn an_explanation_has_every_entry_and_the_reason_for_its_choice() {
         put(key(Kind::Ip, "paris", "10.1.2.0/24"), cidr("10.1.2.0/24", 2, "172.18.1.9"), 1),
         put(key(Kind::Ip, "paris", "10.9.0.0/16"), cidr("10.9.0.0/16", 2, "172.18.1.2"), 1),
     ]);
-    // written last, though its cluster comes first
+    // paris is the first cluster in the order of names, but its entry is the newest
     fixture.change(put(key(Kind::Ip, "paris", "10.1.2.40"), pod("10.1.2.40", 68_352, "172.18.1.2"), 2)).await;
     let story = fixture.json("/v1/explain/10.1.2.40").await;
     let entries: Vec<Value> = story["entries"]
@@ -63,15 +63,15 @@ async fn an_explanation_has_every_entry_and_the_reason_for_its_choice() {
         ["danglingHostIP/paris/172.18.1.9", "danglingIdentity/tokyo/131073", "duplicateAddress/host/10.1.2.40", "overlappingPodCIDR/paris"]
     );
     let lookup = fixture.json("/v1/ipcache/lookup?ip=10.1.2.40").await;
-    assert_eq!(lookup["match"], story["match"], "a lookup answers what wins");
+    assert_eq!(lookup["match"], story["match"], "a lookup returns the winning entry");
 
     let nothing = fixture.json("/v1/explain/192.0.2.1").await;
     assert_eq!((&nothing["match"], &nothing["entries"], &nothing["problems"]), (&Value::Null, &json!([]), &json!([])));
     assert_eq!(fixture.get("/v1/explain/nowhere").await.status.as_u16(), 400);
 }
 
-/// Entries that cover an address, with the verdicts, and the clusters of the lookup and of the
-/// exact entry.
+/// Returns the entries that cover an address with their verdicts, the cluster of the lookup's
+/// match, and the cluster of the exact entry.
 async fn verdicts(fixture: &ApiFixture) -> (Value, [Value; 2]) {
     let story = fixture.json("/v1/explain/10.1.2.40").await;
     let entries = story["entries"].as_array().unwrap().iter().map(|entry| json!([entry["cluster"], entry["verdict"], entry["reason"]]));
@@ -99,7 +99,7 @@ async fn the_own_cluster_takes_precedence() {
     let fixture = ApiFixture::with_own_cluster(view(std::slice::from_ref(&own)), Some(cluster("tokyo")));
     fixture.change(later.clone()).await;
     assert_eq!(verdicts(&fixture).await, (json!([won, lost]), [json!("tokyo"), json!("tokyo")]));
-    // this is also true if the own cluster only has a node whose pod CIDR covers the address
+    // this also applies if only a node of the own cluster has the address
     let range = json!(["tokyo", "lessSpecific", "10.1.2.40/32 is more specific"]);
     let node = put(key(Kind::Node, "tokyo", "worker"), node("worker", "10.1.2.40", "a"), 1);
     let fixture = ApiFixture::with_own_cluster(view(&[node]), Some(cluster("tokyo")));
@@ -170,7 +170,7 @@ async fn an_explanation_has_the_reason_of_a_rejection() {
     let why = "tokyo announces the range 10.7.0.0/16, which contains it, but the value was rejected, it is not used: ID 7 is out of range";
     assert_eq!((&range["match"], hint_details(&range, "rejected")), (&Value::Null, vec![why]));
     assert_eq!(hint_details(&fixture.json("/v1/explain/fd00::1").await, "rejected").len(), 1);
-    // if the key had a good value, that one stays in use, and the hint says that it is old
+    // if the key had a good value, this value stays in use, and the hint says so
     fixture.change(rejected(Kind::Ip, "paris", "10.1.2.41")).await;
     let old = fixture.json("/v1/explain/10.1.2.41").await;
     let why = "paris announces it, but the value was rejected, the last good value stays in use: ID 7 is out of range";
@@ -182,7 +182,7 @@ async fn an_explanation_has_the_reason_of_a_rejection() {
     assert_eq!(hint_details(&story, "rejected"), [why]);
 }
 
-/// The hints of an explanation, each as its kind and what it names.
+/// Returns kind, clusters, prefix, node and key of each hint of an explanation.
 fn hints(story: &Value) -> Vec<Value> {
     let hints = story["hints"].as_array().cloned().unwrap_or_default();
     hints.iter().map(|hint| json!([hint["kind"], hint["clusters"], hint["prefix"], hint["node"], hint["key"]])).collect()
@@ -211,7 +211,8 @@ async fn an_explanation_of_a_miss_has_hints() {
     assert_eq!(hints(&story), expected);
     let (gone, time) = (&story["hints"][1]["detail"], story["hints"][1]["time"].as_str().unwrap());
     assert_eq!(gone, &json!(format!("paris had an entry for it until {time}, when it was deleted")));
-    // no entry covers it: the nearest one, and a cluster of which nothing is known
+    // no entry covers the address: the hints are the nearest entry, and a cluster that was never
+    // read
     fixture.command(Command::Phase { cluster: cluster("oslo"), phase: Phase::Connecting, cause: 0 }).await;
     fixture.change(Change::Delete { key: key(Kind::Ip, "tokyo", "10.9.0.9") }).await;
     let expected = [json!(["neverRead", ["oslo"], null, null, null]), {

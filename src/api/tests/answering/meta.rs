@@ -17,7 +17,7 @@ fn name(number: u32) -> String {
     format!("production-europe-west-{number:03}")
 }
 
-/// A mesh whose clusters are live and were heard of just now.
+/// A mesh whose clusters are live and were contacted just now.
 fn live_mesh() -> View {
     let mut view = View::starting_at(Sequence(0));
     for number in 0..CLUSTER_COUNT {
@@ -36,13 +36,13 @@ fn live_mesh() -> View {
         for kind in Kind::ALL {
             view.apply(Command::Confirm(Scope { cluster: cluster(&name), kind }), SystemTime::now());
         }
-        heard_of(&mut view, &name, Duration::ZERO);
+        set_last_contact(&mut view, &name, Duration::ZERO);
         view.apply(Command::Phase { cluster: cluster(&name), phase: Phase::Live, cause: 0 }, SystemTime::now());
     }
     view
 }
 
-fn heard_of(view: &mut View, name: &str, ago: Duration) {
+fn set_last_contact(view: &mut View, name: &str, ago: Duration) {
     let record = ClusterRecord { config: None, last_contact: Some(SystemTime::now() - ago), ..ClusterRecord::default() };
     view.apply(Command::StoreCluster { cluster: cluster(name), record }, SystemTime::now());
 }
@@ -79,9 +79,9 @@ async fn a_summary_names_old_sources_and_counts_the_others() {
     assert_eq!(full["sources"].as_array().unwrap().len(), 255);
     // 23 have been quiet for more than a minute, and the nodes of one were never read
     for number in 100..123 {
-        heard_of(&mut view, &name(number), Duration::from_secs(61));
+        set_last_contact(&mut view, &name(number), Duration::from_secs(61));
     }
-    heard_of(&mut view, "never", Duration::ZERO);
+    set_last_contact(&mut view, "never", Duration::ZERO);
     let fixture = ApiFixture::with_view(view);
     let meta = fixture.json("/v1/nodes?limit=1").await["meta"].clone();
     let named: Vec<&str> = meta["sources"].as_array().unwrap().iter().map(|source| source["cluster"].as_str().unwrap()).collect();
@@ -133,7 +133,7 @@ async fn batch(fixture: &ApiFixture, query: &str) -> Vec<Value> {
 #[tokio::test]
 async fn each_item_of_a_batch_has_its_age() {
     let mut view = live_mesh();
-    heard_of(&mut view, &name(8), Duration::from_secs(300));
+    set_last_contact(&mut view, &name(8), Duration::from_secs(300));
     let fixture = ApiFixture::with_view(view);
     let items = batch(&fixture, "").await;
     let age = |item: &Value| item["meta"]["ageSeconds"].as_f64().unwrap();
@@ -151,8 +151,8 @@ async fn each_item_of_a_batch_has_its_age() {
 async fn a_source_that_was_never_read_is_too_old_unless_ignored() {
     let mut view = live_mesh();
     view.apply(Command::Phase { cluster: cluster("never"), phase: Phase::Connecting, cause: 0 }, SystemTime::now());
-    // it is connected, and nothing of it was read yet
-    heard_of(&mut view, "never", Duration::ZERO);
+    // the cluster is connected, but none of its kinds was read yet
+    set_last_contact(&mut view, "never", Duration::ZERO);
     let fixture = ApiFixture::with_view(view);
     for uri in ["/v1/nodes?maxAge=600", "/v1/ipcache/lookup?ip=192.0.2.1&maxAge=600", "/v1/events?maxAge=600"] {
         let answer = fixture.get(uri).await;

@@ -34,12 +34,12 @@ async fn scrape(fixture: &ApiFixture) -> BTreeMap<String, String> {
         }
     }
     let distinct: std::collections::BTreeSet<&String> = families.iter().collect();
-    assert_eq!(distinct.len(), families.len(), "a family must come once");
+    assert_eq!(distinct.len(), families.len(), "a metric family is repeated");
     samples
 }
 
 #[tokio::test]
-async fn the_state_of_everything_is_scraped() {
+async fn metrics_cover_every_subsystem() {
     let fixture = ApiFixture::new();
     fixture.get("/v1/nodes/paris/none").await;
     let samples = scrape(&fixture).await;
@@ -90,7 +90,7 @@ async fn objects_of_all_six_kinds_are_counted() {
 }
 
 #[tokio::test]
-async fn what_streams_do_is_counted() {
+async fn stream_metrics_are_counted() {
     let fixture = ApiFixture::new();
     let mut stream = StreamClient::open(&fixture, "/v1/events", &[("last-event-id", "nonsense")]).await;
     stream.until("synced").await;
@@ -116,7 +116,7 @@ async fn what_streams_do_is_counted() {
     ] {
         assert_eq!(samples.get(name).map(String::as_str), Some(value), "{name}");
     }
-    // the last of the three may be visible before it is counted
+    // the last of the three changes may be visible before it is counted
     let published: u64 = samples["meshkeep_publish_duration_seconds_count"].parse().unwrap();
     assert!(published >= 2, "{published}");
     let waited: u64 = samples["meshkeep_queue_high_water_mark{queue=\"stream_waiting_bytes\"}"].parse().unwrap();
@@ -128,7 +128,7 @@ async fn what_streams_do_is_counted() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_was_never_read_has_a_phase_and_no_age_but_infinity() {
+async fn a_cluster_that_was_never_read_has_a_phase_and_infinite_age() {
     let fixture = ApiFixture::new();
     let osaka = ClusterStatus { phase: Phase::BackingOff, ..ClusterStatus::new(Instant::now()) };
     fixture.publish_statuses([("paris", paris_status()), ("osaka", osaka)]);
@@ -153,7 +153,7 @@ async fn a_cluster_that_was_never_read_has_a_phase_and_no_age_but_infinity() {
 }
 
 #[tokio::test]
-async fn the_page_about_metrics_has_each_of_them_and_no_other() {
+async fn the_metrics_page_lists_exactly_the_exposed_metrics() {
     let page = std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operate/metrics.md")).unwrap();
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
     let reported: BTreeMap<&str, &str> =
@@ -162,5 +162,5 @@ async fn the_page_about_metrics_has_each_of_them_and_no_other() {
     fixture.handle.set_reflection_source(crate::handle::Reflection::default);
     let text = String::from_utf8(fixture.get("/metrics").await.bytes).unwrap();
     let found: BTreeMap<&str, &str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
-    assert_eq!(reported, found, "docs/operate/metrics.md, and what is there");
+    assert_eq!(reported, found, "docs/operate/metrics.md differs from /metrics");
 }

@@ -89,7 +89,7 @@ async fn findings_appear_and_disappear_with_their_cause() {
     assert_eq!(ids(&fixture.json("/v1/problems?kind=overlappingPodCIDR&cluster=tokyo").await).len(), 2);
 }
 
-/// Traffic to a host has a tunnel, whichever cluster the node belongs to.
+/// There is a tunnel to the nodes of every cluster.
 #[tokio::test]
 async fn a_host_that_is_a_node_of_another_cluster_is_not_dangling() {
     let host = |name: &str| put(key(Kind::Node, "tokyo", name), node(name, "172.18.2.2", "a"), 1);
@@ -106,10 +106,10 @@ async fn a_host_that_is_a_node_of_another_cluster_is_not_dangling() {
     assert_eq!(ids(&fixture.json("/v1/problems").await), Vec::<&str>::new());
 }
 
-/// The host may be one of its nodes. A cluster that takes longer than usual has its own finding,
-/// and hides no other.
+/// The host may be a node of that cluster. If reading takes longer than usual, the cluster has its
+/// own finding, and other findings are reported again.
 #[tokio::test]
-async fn no_host_dangles_while_the_nodes_of_another_cluster_are_read_for_the_first_time() {
+async fn no_host_is_dangling_until_the_nodes_of_all_clusters_were_read() {
     let fixture = mesh(vec![put(key(Kind::Ip, "paris", "10.9.2.40"), pod("10.9.2.40", 2, "172.18.2.2"), 1)]);
     fixture.command(Command::Phase { cluster: cluster("osaka"), phase: Phase::Listing, cause: 0 }).await;
     // the writer applies commands in order: once this one is visible, so is the phase
@@ -162,8 +162,6 @@ async fn an_answer_says_whether_the_survey_is_complete() {
     assert_eq!((&answer["complete"], ids(&answer)), (&json!(false), found[..2].to_vec()));
 }
 
-/// Some versions announced them on every node (cilium/cilium#46179). One fact is one finding, with
-/// advice.
 #[tokio::test]
 async fn a_revision_that_went_back_is_a_finding_for_an_hour() {
     for (minutes, expected) in [(59, &["revisionWentBack/paris"][..]), (60, &[])] {
@@ -176,6 +174,8 @@ async fn a_revision_that_went_back_is_a_finding_for_an_hour() {
     }
 }
 
+/// Some Cilium versions announced the same pod CIDRs on every node (cilium/cilium#46179). That is
+/// one finding, with advice.
 #[tokio::test]
 async fn overlapping_pod_cidrs_of_many_nodes_are_one_finding() {
     let cidrs: Vec<ipnet::IpNet> = (0..=255).map(|second| format!("10.{second}.0.0/16").parse().unwrap()).collect();
@@ -270,14 +270,14 @@ async fn a_cluster_that_waits_for_a_canary_names_its_kind() {
 }
 
 #[tokio::test]
-async fn a_cluster_without_a_config_is_a_finding_after_a_minute_if_it_had_one() {
+async fn a_missing_cluster_config_is_a_finding() {
     let fixture = mesh(Vec::new());
     let reported = async |seconds: u64, had_config: bool, denied: bool, others: &[&str]| {
         let others = others.iter().map(|other| cluster(other)).collect();
         let since = Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
         let missing = MissingConfig { denied, others, ..MissingConfig::default() };
         fixture.set_paris_status(|status| {
-            // a connection that failed in between changes nothing
+            // the last connection failed, which must not change the finding
             (status.phase, status.failed_in, status.config_deleted) = (Phase::BackingOff, Some(Phase::ReadingConfig), had_config);
             status.missing_config = Some(MissingConfigState { since, missing });
         });
@@ -326,7 +326,7 @@ async fn no_cluster_is_critical_after_a_minute_and_names_the_directory() {
 }
 
 #[tokio::test]
-async fn a_writer_without_heartbeats_is_a_finding_and_its_data_is_old() {
+async fn a_silent_writer_is_a_finding_and_makes_its_data_old() {
     let fixture = mesh(Vec::new());
     let beat = |revision| Heartbeat { etcd_cluster_id: EtcdClusterId(0xabc), revision: Revision(revision), written: None };
     let ago = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();

@@ -1,5 +1,5 @@
-//! Conditional requests: an answer that the client has is not sent again, and a changed one never
-//! gets 304.
+//! Conditional requests: an answer that the client already has is not sent again, and a changed
+//! answer never gets 304.
 
 use axum::body::Body;
 use axum::http::{Method, Request};
@@ -49,7 +49,7 @@ const OTHERS: [&str; 14] = [
     "/openapi-3.0.json",
 ];
 
-async fn holding(fixture: &ApiFixture, method: Method, uri: &str, tag: &str) -> TestResponse {
+async fn request_with_tag(fixture: &ApiFixture, method: Method, uri: &str, tag: &str) -> TestResponse {
     let request = Request::builder().method(method).uri(uri).header("if-none-match", tag).header("accept-encoding", "gzip");
     fixture.send(request.body(Body::empty()).unwrap()).await
 }
@@ -74,18 +74,18 @@ async fn an_unchanged_answer_is_304_without_a_scan() {
     for uri in COUNTED.into_iter().chain(OTHERS) {
         let tag = tag(&fixture, uri).await;
         assert!(tag.starts_with("W/\"") && tag.ends_with('"') && tag.len() == 20, "{uri}: {tag:?}");
-        let before = fixture.scans.spent().rows;
+        let before = fixture.scans.total_usage().rows;
         for method in [Method::GET, Method::HEAD] {
-            let again = holding(&fixture, method.clone(), uri, &format!("\"other\", {tag}")).await;
+            let again = request_with_tag(&fixture, method.clone(), uri, &format!("\"other\", {tag}")).await;
             assert_eq!((again.status.as_u16(), again.bytes.len(), again.header("etag")), (304, 0, &*tag), "{method} {uri}");
             let headers = ["cache-control", "vary", "content-type"].map(|name| again.header(name).to_owned());
             assert_eq!(headers, ["no-cache", "Accept, Accept-Encoding", ""], "{method} {uri}");
         }
         if COUNTED.contains(&uri) {
-            assert_eq!(fixture.scans.spent().rows, before, "{uri}");
+            assert_eq!(fixture.scans.total_usage().rows, before, "{uri}");
         }
         for method in [Method::GET, Method::HEAD] {
-            let other = holding(&fixture, method.clone(), uri, "W/\"0123456789abcdef\"").await;
+            let other = request_with_tag(&fixture, method.clone(), uri, "W/\"0123456789abcdef\"").await;
             assert_eq!((other.status.as_u16(), other.header("etag")), (200, &*tag), "{method} {uri}");
             assert_eq!((other.header("cache-control"), other.header("vary")), ("no-cache", "Accept, Accept-Encoding"), "{uri}");
         }
@@ -139,7 +139,8 @@ async fn a_tag_changes_exactly_when_its_answer_changes() {
     let mut before = tags(&fixture).await;
     for (number, (name, command, expected)) in cases.into_iter().enumerate() {
         fixture.command(command).await;
-        // a change after it, of a kind that few answers have, shows that the first is visible
+        // a second change, of a kind that few answers contain, shows that the first change is
+        // visible
         fixture.change(mark(number)).await;
         let after = tags(&fixture).await;
         for ((uri, before), after) in COUNTED.iter().zip(&before).zip(&after) {
@@ -168,8 +169,8 @@ fn stamped(change: Change, revision: i64) -> Change {
 async fn another_media_type_query_or_start_has_another_tag() {
     let fixture = ApiFixture::new();
     let lines = Request::get("/v1/nodes").header("accept", "application/x-ndjson").body(Body::empty()).unwrap();
-    let of_lines = fixture.send(lines).await.header("etag").to_owned();
-    let mut tags = vec![of_lines];
+    let lines_tag = fixture.send(lines).await.header("etag").to_owned();
+    let mut tags = vec![lines_tag];
     for uri in ["/v1/nodes", "/v1/nodes?limit=1", "/v1/nodes?fields=name", "/v1/nodes?cluster=paris", "/v1/nodes?meta=full"] {
         tags.push(tag(&fixture, uri).await);
     }
@@ -182,9 +183,9 @@ async fn another_media_type_query_or_start_has_another_tag() {
     assert_ne!(tag(&fixture, "/v1/clusters").await, clusters);
 }
 
-/// After a start the same numbers can belong to other contents.
+/// After a restart, the same counter can stand for different content.
 #[tokio::test]
-async fn another_start_is_another_tag() {
+async fn another_start_has_another_tag() {
     let (before, after) = (ApiFixture::of_start(Epoch(1)), ApiFixture::of_start(Epoch(2)));
     for uri in COUNTED {
         assert_ne!(tag(&before, uri).await, tag(&after, uri).await, "{uri}");
@@ -196,16 +197,16 @@ async fn old_or_missing_data_is_never_304() {
     let fixture = ApiFixture::new();
     for uri in ["/v1/nodes?maxAge=1000000000", "/v1/ipcache/lookup?ip=10.1.2.40&maxAge=1000000000"] {
         let tag = tag(&fixture, uri).await;
-        assert_eq!(holding(&fixture, Method::GET, uri, &tag).await.status.as_u16(), 304);
+        assert_eq!(request_with_tag(&fixture, Method::GET, uri, &tag).await.status.as_u16(), 304);
     }
     let old = "/v1/nodes?maxAge=0";
-    assert_eq!(holding(&fixture, Method::GET, old, "*").await.status.as_u16(), 503);
-    assert_eq!(holding(&fixture, Method::GET, "/v1/nodes/paris/nobody", "*").await.status.as_u16(), 404);
-    assert_eq!(holding(&fixture, Method::GET, "/v1/nodes", "*").await.status.as_u16(), 304);
-    // 304 for another age would be wrong
+    assert_eq!(request_with_tag(&fixture, Method::GET, old, "*").await.status.as_u16(), 503);
+    assert_eq!(request_with_tag(&fixture, Method::GET, "/v1/nodes/paris/nobody", "*").await.status.as_u16(), 404);
+    assert_eq!(request_with_tag(&fixture, Method::GET, "/v1/nodes", "*").await.status.as_u16(), 304);
+    // the tag does not cover the age, so `maxAge` must be checked first
     let tag = tag(&fixture, "/v1/nodes").await;
-    assert_eq!(holding(&fixture, Method::GET, old, &tag).await.status.as_u16(), 503);
-    assert_eq!(holding(&fixture, Method::GET, "/v1/nodes?colour=red", &tag).await.status.as_u16(), 400);
+    assert_eq!(request_with_tag(&fixture, Method::GET, old, &tag).await.status.as_u16(), 503);
+    assert_eq!(request_with_tag(&fixture, Method::GET, "/v1/nodes?colour=red", &tag).await.status.as_u16(), 400);
 }
 
 #[tokio::test]
@@ -215,7 +216,7 @@ async fn answers_about_the_current_moment_have_no_tag() {
         assert_eq!(fixture.get(uri).await.header("etag"), "", "{uri}");
     }
     fixture.unload();
-    let loading = holding(&fixture, Method::GET, "/v1/nodes/paris/paris-worker-1", "*").await;
+    let loading = request_with_tag(&fixture, Method::GET, "/v1/nodes/paris/paris-worker-1", "*").await;
     assert_eq!((loading.status.as_u16(), loading.header("etag")), (503, ""));
     assert_eq!(fixture.json("/v1/status").await["loaded"], json!(false));
 }

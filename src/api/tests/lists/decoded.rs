@@ -1,5 +1,5 @@
-//! Values that are large once decoded: they wait for memory or are refused, and affect no other. A
-//! service that never fits is an item that says so.
+//! Values that are large once decoded. They wait for memory or are refused, and do not affect other
+//! values. A service that never fits into memory is listed with `tooLarge`.
 
 use std::time::{Duration, SystemTime};
 
@@ -85,7 +85,7 @@ async fn a_service_too_large_to_merge_is_an_item_with_the_reason() {
     let reason = reported["reason"].as_str().unwrap();
     assert!(reason.contains("tokyo") && reason.contains("--decoded-max-bytes"), "{reason}");
     assert_eq!((&large["namespace"], &large["clusters"], &large["backends"]), (&json!("shop"), &json!([]), &json!([])));
-    // as a single answer, with the reason and its sources
+    // a single answer has the reason, too, and its sources
     let alone = fixture.json("/v1/global-services/shop/cart").await;
     assert_eq!((&alone["tooLarge"], alone["meta"]["sourceCount"].as_u64()), (reported, Some(2)), "{alone}");
     // a list of some members has it too, and so has NDJSON
@@ -123,9 +123,9 @@ async fn wait_for_findings(fixture: &ApiFixture, count: usize) {
     tokio::time::timeout(Duration::from_secs(60), ask).await.unwrap();
 }
 
-/// Memory is returned: all are served one after the other.
+/// Memory is released after each answer, so all requests succeed.
 #[tokio::test]
-async fn a_service_that_fits_is_served_any_number_of_times() {
+async fn memory_is_released_after_each_answer() {
     let fixture = ApiFixture::with_view(with_slices(&[("a", 90_000), ("b", 90_000)])).with_decoded_budget(DecodedBudget::new(1 << 20));
     let asked = (0..8).map(|_| fixture.get("/v1/endpoint-slices/paris/shop/a"));
     let answers = futures_util::future::join_all(asked).await;

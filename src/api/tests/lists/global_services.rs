@@ -141,7 +141,7 @@ async fn a_service_is_merged_over_its_clusters() {
 }
 
 #[tokio::test]
-async fn filters_select_services_and_not_their_content() {
+async fn filters_select_services_but_not_their_backends() {
     let fixture = ApiFixture::with_view(mesh());
     let cases: [(&str, &[&str]); 11] = [
         ("", &["shop/cart", "till/desk"]),
@@ -188,7 +188,7 @@ async fn exports_that_disagree_are_a_finding_and_a_filter() {
     let refused = fixture.get("/v1/global-services?conflict=ports").await;
     assert_eq!((refused.status.as_u16(), refused.json()["code"].clone()), (400, json!("badParameter")));
 
-    // they agree on the type, and then no longer on the ports
+    // first the exports agree on the type, then they disagree on the ports
     fixture.change(put(key(Kind::ServiceExport, "paris", "shop/cart"), export(20, "Headless"), 30)).await;
     assert_eq!(conflicts().await["items"], json!([]));
     let Object::ServiceExport(mut other) = export(20, "Headless") else { panic!("an export is an export") };
@@ -203,7 +203,7 @@ async fn exports_that_disagree_are_a_finding_and_a_filter() {
 
 /// A hundred services of tokyo, and one of paris that comes last.
 #[tokio::test]
-async fn pages_that_ran_out_of_time_lead_to_all_services() {
+async fn pages_that_end_early_still_lead_to_all_services() {
     let mut view = mesh();
     let put_in = |view: &mut View, cluster_name: &str, name: &str| {
         let change = put(key(Kind::Service, cluster_name, &format!("a/{name}")), Object::Service(service("a", name, "10.2.2.43")), 20);
@@ -222,7 +222,7 @@ async fn pages_that_ran_out_of_time_lead_to_all_services() {
         token = format!("&pageToken={next}");
     }
     assert_eq!((found, lengths), (vec!["a/zoo".to_owned()], vec![0, 0, 1]));
-    assert_eq!(fixture.scans.spent().rows, 103);
+    assert_eq!(fixture.scans.total_usage().rows, 103);
 }
 
 #[tokio::test]
@@ -234,8 +234,8 @@ async fn pages_continue_by_name_and_follow_changes() {
     fixture.change(put(key(Kind::Service, "tokyo", "shop/zoo"), added, 20)).await;
     let token = first["nextPageToken"].as_str().unwrap();
     let second = fixture.json(&format!("/v1/global-services?limit=1&pageToken={token}")).await;
-    // the next page begins where the first one ended, and its position is the first one's with what
-    // was seen since
+    // the next page begins where the first page ended; its position is that of the first page, with
+    // the newest sequence that was seen since
     let position = json!("v1.000000000000feed0000000000000008.7");
     assert_eq!((names(&second), &second["meta"]["position"]), (vec!["till/desk".to_owned()], &position));
     assert_eq!(second["nextPageToken"], Value::Null);
@@ -245,7 +245,7 @@ async fn pages_continue_by_name_and_follow_changes() {
 }
 
 #[tokio::test]
-async fn an_affinity_selects_backends_and_gives_the_reason() {
+async fn an_affinity_selects_backends_with_a_reason() {
     let fixture = ApiFixture::with_view(mesh());
     let cases: [(&str, &[&str], &str); 7] = [
         ("none&from=tokyo", &["oslo 10.3.2.40", "paris 10.1.2.40", "tokyo 10.2.2.40"], "noAffinity"),
@@ -262,7 +262,7 @@ async fn an_affinity_selects_backends_and_gives_the_reason() {
         assert_eq!((backends(&found).as_slice(), &found["selection"]["rule"]), (texts(expected).as_slice(), &json!(rule)), "{query}");
         assert!(found["reason"].is_string() && found["clusters"].as_array().unwrap().len() == 3, "{query}: {found}");
     }
-    // it is known that paris has no till/desk once all its services were read
+    // once all services of paris were read, it is known that paris has no till/desk
     let uri = "/v1/global-services?namespace=till&affinity=none&from=paris";
     let list = fixture.json(uri).await;
     let (used, rule) = (vec!["tokyo 10.2.2.41".to_owned()], json!("noAffinity"));
@@ -289,8 +289,8 @@ async fn the_own_cluster_selects_backends_by_default() {
     assert_eq!(backends(&found).len(), 3);
 }
 
-/// Held entries are kept and still used, as agents do. Restored ones are marked as such
-/// (docs/develop/invariants.md, 4 and 3).
+/// Held entries stay in use, as in agents. Restored entries are marked (docs/develop/invariants.md,
+/// 4 and 3).
 #[tokio::test]
 async fn the_backends_of_a_cluster_have_their_age() {
     let mut view = mesh();
@@ -310,12 +310,12 @@ async fn the_backends_of_a_cluster_have_their_age() {
         generation: 0,
     });
     let found = ApiFixture::with_view(view).json("/v1/global-services/shop/cart?affinity=remote&from=paris").await;
-    let said = |items: &Value| -> Vec<Value> {
+    let cluster_states = |items: &Value| -> Vec<Value> {
         items.as_array().unwrap().iter().map(|one| json!([one["cluster"], one["origin"], one["stale"]])).collect()
     };
     let (oslo, rome, tokyo) = (json!(["oslo", "live", null]), json!(["rome", "restored", null]), json!(["tokyo", "live", true]));
-    assert_eq!(said(&found["backends"]), [oslo.clone(), rome.clone(), tokyo.clone()]);
-    assert_eq!(said(&found["clusters"]), [oslo, json!(["paris", "live", null]), rome, tokyo]);
+    assert_eq!(cluster_states(&found["backends"]), [oslo.clone(), rome.clone(), tokyo.clone()]);
+    assert_eq!(cluster_states(&found["clusters"]), [oslo, json!(["paris", "live", null]), rome, tokyo]);
 }
 
 #[tokio::test]

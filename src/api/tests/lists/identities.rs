@@ -24,7 +24,7 @@ fn mesh() -> ApiFixture {
 }
 
 #[tokio::test]
-async fn a_scope_names_the_identities_of_its_bits() {
+async fn a_scope_selects_the_identities_with_its_bits() {
     let fixture = mesh();
     for (query, expected) in [
         ("?scope=global", vec![65_536]),

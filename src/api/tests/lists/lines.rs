@@ -1,5 +1,5 @@
-//! Lists as NDJSON: complete, of one snapshot, made as they are read, and never complete-looking if
-//! they are not.
+//! Lists as NDJSON: complete, from one snapshot, and built as the client reads them. A list that
+//! was aborted never looks complete.
 
 use axum::body::Body;
 use axum::http::{Request, Response};
@@ -81,8 +81,9 @@ pub(in crate::api::tests) fn without_age(mut value: Value) -> Value {
 }
 
 #[tokio::test]
-async fn every_list_has_the_same_items_as_lines_and_its_meta_last() {
-    // so short that each list needs many slices, and the small ones end within one
+async fn ndjson_has_the_items_of_the_list_and_meta_last() {
+    // slices of one row, so that each list needs many slices; with the default limits, a small list
+    // ends within one slice
     let one = ScanLimits { slice: SliceLimit::Rows(1), page: SliceLimit::Rows(50) };
     for fixture in [ApiFixture::new(), ApiFixture::new().with_scan_limits(one)] {
         for list in LISTS {
@@ -121,11 +122,11 @@ async fn lines_are_made_on_demand_from_one_snapshot() {
     let mut body = open(&fixture, "/v1/ipcache").await.into_body();
     let mut bytes = next(&mut body).await.unwrap();
     // the start counts as a row
-    assert_eq!((bytes.iter().filter(|byte| **byte == b'\n').count(), fixture.scans.spent().rows), (10, 11));
+    assert_eq!((bytes.iter().filter(|byte| **byte == b'\n').count(), fixture.scans.total_usage().rows), (10, 11));
     fixture.change(put(key(Kind::Ip, "paris", "10.1.24.199"), pod("10.1.24.199", 9, "172.18.1.2"), 8)).await;
     fixture.change(Change::Delete { key: key(Kind::Ip, "paris", "10.1.3.3") }).await;
     fixture.change(put(key(Kind::Ip, "paris", "10.1.3.222"), pod("10.1.3.222", 9, "172.18.1.2"), 8)).await;
-    assert_eq!(fixture.scans.spent().rows, 11);
+    assert_eq!(fixture.scans.total_usage().rows, 11);
     while let Some(more) = next(&mut body).await {
         bytes.extend_from_slice(&more);
     }
@@ -133,9 +134,9 @@ async fn lines_are_made_on_demand_from_one_snapshot() {
     assert_eq!((items.len(), &last["meta"]["position"]), (5_000, &json!("v1.000000000000feed.5000")));
     assert!(items.iter().all(|item| item["identity"] != json!(9)));
     // a disconnect ends the list
-    let before = fixture.scans.spent().rows;
+    let before = fixture.scans.total_usage().rows;
     drop(open(&fixture, "/v1/ipcache").await);
-    assert_eq!((fixture.scans.spent().rows - before, fixture.scans.admitted_count()), (11, 0));
+    assert_eq!((fixture.scans.total_usage().rows - before, fixture.scans.admitted_count()), (11, 0));
 }
 
 #[tokio::test]
@@ -165,7 +166,7 @@ async fn an_error_before_the_first_line_is_a_problem() {
     }
 }
 
-/// An answer that is not read keeps its snapshot no longer than allowed.
+/// An answer that is not read must not retain its snapshot forever.
 #[tokio::test]
 async fn a_list_that_is_not_read_in_time_is_aborted() {
     let fixture = ApiFixture::with_view(pods(5_000)).with_scan_limits(SHORT);
@@ -186,8 +187,8 @@ async fn an_aborted_list_does_not_look_complete() {
     let running = RunningServer::of(fixture, &[local()], &ApiOptions::default()).await;
     let url = format!("{}/v1/endpoint-slices", running.addresses[0]);
     let client = reqwest::Client::new();
-    // it may abort before its head has been read: then there is no answer that could be mistaken
-    // for a complete one
+    // the server may abort the connection before the client has read the head; the client then has
+    // no answer that it could mistake for a complete list
     let Ok(mut response) = client.get(url).header("accept", "application/x-ndjson").send().await else { return running.stopped().await };
     assert_eq!(response.status().as_u16(), 200);
     let (mut text, mut outcome) = (String::new(), response.chunk().await);
@@ -200,7 +201,7 @@ async fn an_aborted_list_does_not_look_complete() {
     running.stopped().await;
 }
 
-/// Characters that some clients treat as line ends (`api::one_line`) are escaped.
+/// Characters that some clients treat as line ends (`api::paging::one_line`) are escaped.
 #[tokio::test]
 async fn a_line_has_no_unicode_line_ends() {
     let fixture = ApiFixture::new();

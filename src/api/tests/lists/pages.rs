@@ -53,15 +53,15 @@ async fn a_page_without_an_index_ends_after_its_time_limit() {
     let fixture = ApiFixture::with_view(pods(420)).with_scan_limits(SHORT);
     let pages = walk(&fixture, "/v1/ipcache?namespace=none&limit=1").await;
     assert_eq!((pages.len(), items(&pages, "prefix").len()), (9, 0));
-    assert_eq!(fixture.scans.spent().rows, 420);
-    // the page has what was found by then, and need not be full
+    assert_eq!(fixture.scans.total_usage().rows, 420);
+    // the page has the items that were found within its time, and may be partly filled
     let pages = walk(&fixture, "/v1/ipcache?namespace=shop&limit=500").await;
     let lengths: Vec<usize> = pages.iter().map(|page| page.json()["items"].as_array().unwrap().len()).collect();
     assert_eq!(lengths, [50, 50, 50, 50, 50, 50, 50, 50, 20]);
     let mut prefixes = items(&pages, "prefix");
     prefixes.dedup();
     assert_eq!(prefixes.len(), 420);
-    // a full page has a next one only if that has items
+    // a full page has a next page only if there are more items
     assert_eq!(walk(&fixture, "/v1/ipcache?pod=cart-0&limit=42").await.len(), 10);
     for list in
         ["nodes?name=none", "services?name=none", "identities?scope=local", "entries?prefix=cilium/cache/nodes", "rejected?cluster=none"]
@@ -110,7 +110,7 @@ fn batch(ips: &[String]) -> Request<Body> {
     Request::post("/v1/ipcache/lookup").header("content-type", "application/json").body(body).unwrap()
 }
 
-/// 10,000 answers that a client reads chunk by chunk.
+/// A batch of 10,000 addresses whose answer the client reads chunk by chunk.
 #[tokio::test]
 async fn a_batch_is_made_on_demand_from_one_snapshot() {
     let fixture = ApiFixture::with_view(pods(420)).with_scan_limits(ScanLimits::default());
@@ -118,7 +118,7 @@ async fn a_batch_is_made_on_demand_from_one_snapshot() {
     let response = fixture.router.clone().oneshot(batch(&ips)).await.unwrap();
     let mut body = response.into_body();
     let mut bytes = body.frame().await.unwrap().unwrap().into_data().unwrap().to_vec();
-    assert!(bytes.len() < 128 << 10 && fixture.scans.spent().rows < 1_000, "{} B", bytes.len());
+    assert!(bytes.len() < 128 << 10 && fixture.scans.total_usage().rows < 1_000, "{} B", bytes.len());
     // changed meanwhile: not visible in this batch
     fixture.change(put(key(Kind::Ip, "paris", "10.1.0.0"), pod("10.1.0.0", 9, "172.18.1.2"), 8)).await;
     while let Some(frame) = body.frame().await {
@@ -129,9 +129,9 @@ async fn a_batch_is_made_on_demand_from_one_snapshot() {
     assert_eq!(found, ips);
     assert!(answer["items"].as_array().unwrap().iter().all(|item| item["match"]["identity"] != json!(9)));
     assert_eq!(answer["meta"]["position"], json!("v1.000000000000feed.420"));
-    // a chunk that is not read is not made
-    let before = fixture.scans.spent().rows;
+    // a chunk that is not read is not computed
+    let before = fixture.scans.total_usage().rows;
     let response = fixture.router.clone().oneshot(batch(&ips)).await.unwrap();
     drop(response);
-    assert_eq!((fixture.scans.spent().rows - before, fixture.scans.admitted_count()), (0, 0));
+    assert_eq!((fixture.scans.total_usage().rows - before, fixture.scans.admitted_count()), (0, 0));
 }

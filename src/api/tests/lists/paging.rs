@@ -28,7 +28,7 @@ async fn pages_have_each_item_once_and_the_position_of_the_first_page() {
     let mut page = first.clone();
     while let Some(token) = page["nextPageToken"].as_str().map(str::to_owned) {
         page = fixture.json(&format!("/v1/nodes?limit=10&pageToken={token}")).await;
-        // the first page's position, and what was seen since
+        // the position of the first page, with the newest sequence that was seen since
         assert_eq!(page["meta"]["position"], json!("v1.000000000000feed0000000000000069.100"));
         found.extend(names(&page, "name"));
     }
@@ -61,7 +61,7 @@ async fn a_token_of_another_start_is_refused() {
 /// A remote cluster may write keys of 4 KiB. Tokens must stay short, because later requests contain
 /// them.
 #[tokio::test]
-async fn tokens_have_at_most_512_characters_however_long_the_keys_are() {
+async fn tokens_of_long_keys_have_at_most_512_characters() {
     let mut view = View::starting_at(Sequence(0));
     let names_of = |count: usize| (0..count).map(|number| format!("{}{number:02}", "k".repeat(4_000)));
     let changes: Vec<Change> = names_of(20).map(|name| put(key(Kind::Node, "paris", &name), node(&name, "10.0.0.1", "a"), 7)).collect();

@@ -67,40 +67,42 @@ fn token_file(directory: &tempfile::TempDir) -> std::path::PathBuf {
 #[tokio::test]
 async fn an_anonymous_client_of_a_probe_gets_ok_or_not_ok() {
     let directory = tempfile::tempdir().unwrap();
-    let faces = TestServers::start(ApiOptions { token_file: Some(token_file(&directory)), ..ApiOptions::default() }).await;
+    let servers = TestServers::start(ApiOptions { token_file: Some(token_file(&directory)), ..ApiOptions::default() }).await;
     for path in PROBES {
         let brief = if path.contains("synced") { (503, "not ok".to_owned()) } else { (200, "ok".to_owned()) };
-        for (face, token) in [(&faces.main, None), (&faces.main, Some("open")), (&faces.health, None), (&faces.health, Some(TOKEN))] {
-            assert_eq!(faces.ask(&format!("{face}{path}"), token).await, brief, "{face}{path} {token:?}");
+        for (address, token) in
+            [(&servers.main, None), (&servers.main, Some("open")), (&servers.health, None), (&servers.health, Some(TOKEN))]
+        {
+            assert_eq!(servers.ask(&format!("{address}{path}"), token).await, brief, "{address}{path} {token:?}");
         }
-        let (status, reported) = faces.ask(&format!("{}{path}", faces.main), Some(TOKEN)).await;
+        let (status, reported) = servers.ask(&format!("{}{path}", servers.main), Some(TOKEN)).await;
         assert!(status == brief.0 && reported.lines().count() > 1, "{path}: {reported}");
     }
-    let (_, reported) = faces.ask(&format!("{}/readyz?synced", faces.main), Some(TOKEN)).await;
+    let (_, reported) = servers.ask(&format!("{}/readyz?synced", servers.main), Some(TOKEN)).await;
     assert!(reported.contains("[-]cluster/osaka failed: backingOff: cannot connect to https://osaka.mesh:2379"), "{reported}");
-    faces.stopped().await;
+    servers.stopped().await;
 }
 
 /// The handshake requests a client certificate; the address for probes has no TLS.
 #[tokio::test]
 async fn with_a_client_ca_the_health_address_gives_no_details() {
     let certificates = Certificates::new();
-    let faces = TestServers::start(ApiOptions { tls: Some(certificates.files(true)), ..ApiOptions::default() }).await;
-    assert_eq!(faces.ask(&format!("{}/readyz?synced&verbose", faces.health), None).await, (503, "not ok".to_owned()));
-    faces.stopped().await;
+    let servers = TestServers::start(ApiOptions { tls: Some(certificates.files(true)), ..ApiOptions::default() }).await;
+    assert_eq!(servers.ask(&format!("{}/readyz?synced&verbose", servers.health), None).await, (503, "not ok".to_owned()));
+    servers.stopped().await;
 }
 
 #[tokio::test]
 async fn without_a_token_local_clients_get_the_details_of_probes() {
-    let faces = TestServers::start(ApiOptions::default()).await;
-    for face in [&faces.main, &faces.health] {
-        let (status, reported) = faces.ask(&format!("{face}/readyz?synced"), None).await;
-        assert!(status == 503 && reported.contains("[-]cluster/osaka failed"), "{face}: {reported}");
+    let servers = TestServers::start(ApiOptions::default()).await;
+    for address in [&servers.main, &servers.health] {
+        let (status, reported) = servers.ask(&format!("{address}/readyz?synced"), None).await;
+        assert!(status == 503 && reported.contains("[-]cluster/osaka failed"), "{address}: {reported}");
         // a web page in a browser, with a host name that resolves to this address
-        let rebound = faces.client.get(format!("{face}/readyz?synced")).header("host", "evil.example").send().await.unwrap();
-        assert_eq!((rebound.status().as_u16(), rebound.text().await.unwrap()), (503, "not ok".to_owned()), "{face}");
+        let rebound = servers.client.get(format!("{address}/readyz?synced")).header("host", "evil.example").send().await.unwrap();
+        assert_eq!((rebound.status().as_u16(), rebound.text().await.unwrap()), (503, "not ok".to_owned()), "{address}");
     }
-    faces.stopped().await;
+    servers.stopped().await;
 }
 
 #[tokio::test]
@@ -110,7 +112,7 @@ async fn every_answer_has_nosniff() {
         assert_eq!(found, Some("nosniff"), "{what}: {}", answer.status());
     }
     let directory = tempfile::tempdir().unwrap();
-    let faces = TestServers::start(ApiOptions { token_file: Some(token_file(&directory)), ..ApiOptions::default() }).await;
+    let servers = TestServers::start(ApiOptions { token_file: Some(token_file(&directory)), ..ApiOptions::default() }).await;
     let of_main = [
         "/v1/status",
         "/v1/nodes",
@@ -133,19 +135,19 @@ async fn every_answer_has_nosniff() {
     ];
     for path in of_main {
         for token in [TOKEN, "open"] {
-            let answer = faces.client.get(format!("{}{path}", faces.main)).bearer_auth(token).send().await.unwrap();
+            let answer = servers.client.get(format!("{}{path}", servers.main)).bearer_auth(token).send().await.unwrap();
             assert_typed(path, &answer);
         }
     }
-    let lines = faces.client.get(format!("{}/v1/nodes", faces.main)).bearer_auth(TOKEN).header("accept", "application/x-ndjson");
+    let lines = servers.client.get(format!("{}/v1/nodes", servers.main)).bearer_auth(TOKEN).header("accept", "application/x-ndjson");
     assert_typed("lines", &lines.send().await.unwrap());
-    assert_typed("a method", &faces.client.delete(format!("{}/v1/nodes", faces.main)).bearer_auth(TOKEN).send().await.unwrap());
-    assert_typed("a host", &faces.client.get(format!("{}/v1/nodes", faces.main)).header("host", "evil.example").send().await.unwrap());
+    assert_typed("a method", &servers.client.delete(format!("{}/v1/nodes", servers.main)).bearer_auth(TOKEN).send().await.unwrap());
+    assert_typed("a host", &servers.client.get(format!("{}/v1/nodes", servers.main)).header("host", "evil.example").send().await.unwrap());
     for path in ["/livez", "/readyz", "/healthz", "/metrics", "/v1/nodes", "/readyz?synced"] {
-        assert_typed(path, &faces.client.get(format!("{}{path}", faces.health)).send().await.unwrap());
+        assert_typed(path, &servers.client.get(format!("{}{path}", servers.health)).send().await.unwrap());
     }
     for path in ["/version", "/health", "/metrics", "/nowhere"] {
-        assert_typed(path, &faces.client.get(format!("{}{path}", faces.etcd)).send().await.unwrap());
+        assert_typed(path, &servers.client.get(format!("{}{path}", servers.etcd)).send().await.unwrap());
     }
-    faces.stopped().await;
+    servers.stopped().await;
 }

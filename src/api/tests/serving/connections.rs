@@ -72,11 +72,11 @@ fn cases() -> Vec<(&'static str, Vec<u8>, bool)> {
     ]
 }
 
-/// Sends them, and waits until the server ends the connection.
-async fn until_closed(wire: Box<dyn ByteStream>, said: Vec<u8>, drips: bool) {
+/// Sends the bytes of a case, and waits until the server closes the connection.
+async fn until_closed(wire: Box<dyn ByteStream>, sent: Vec<u8>, drips: bool) {
     let (mut reader, mut writer) = tokio::io::split(wire);
     let drip = async move {
-        writer.write_all(&said).await?;
+        writer.write_all(&sent).await?;
         writer.flush().await?;
         let mut ticks = tokio::time::interval(Duration::from_millis(50));
         if drips {
@@ -87,10 +87,10 @@ async fn until_closed(wire: Box<dyn ByteStream>, said: Vec<u8>, drips: bool) {
         }
         std::future::pending::<std::io::Result<()>>().await
     };
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     tokio::select! {
         // a reset is an end too
-        _ = reader.read_to_end(&mut heard) => {}
+        _ = reader.read_to_end(&mut received) => {}
         _ = drip => {}
     }
 }
@@ -122,25 +122,25 @@ async fn idle_and_slow_connections_are_closed_and_streams_are_not() {
 
     let ask = b"GET /v1/events?kind=identity HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec();
     let mut streams = Vec::new();
-    for said in [ask, http2_request(2, "/v1/events?kind=identity", 0x5)] {
+    for sent in [ask, http2_request(2, "/v1/events?kind=identity", 0x5)] {
         let mut stream = TcpStream::connect(&address).await.unwrap();
-        stream.write_all(&said).await.unwrap();
+        stream.write_all(&sent).await.unwrap();
         read_until(&mut stream, "synced").await;
         streams.push(stream);
     }
 
     let mut ends = JoinSet::new();
-    let mut expect = |what: String, wire: Box<dyn ByteStream>, said: Vec<u8>, drips: bool| {
+    let mut expect = |what: String, wire: Box<dyn ByteStream>, sent: Vec<u8>, drips: bool| {
         ends.spawn(async move {
-            assert!(tokio::time::timeout(PATIENCE, until_closed(wire, said, drips)).await.is_ok(), "still open: {what}");
+            assert!(tokio::time::timeout(PATIENCE, until_closed(wire, sent, drips)).await.is_ok(), "still open: {what}");
         });
     };
-    for (what, said, drips) in cases() {
-        expect(format!("{what} over TCP"), Box::new(TcpStream::connect(&address).await.unwrap()), said.clone(), drips);
-        expect(format!("{what} over a unix socket"), Box::new(UnixStream::connect(&path).await.unwrap()), said.clone(), drips);
-        let is_http2 = said.starts_with(b"PRI");
+    for (what, sent, drips) in cases() {
+        expect(format!("{what} over TCP"), Box::new(TcpStream::connect(&address).await.unwrap()), sent.clone(), drips);
+        expect(format!("{what} over a unix socket"), Box::new(UnixStream::connect(&path).await.unwrap()), sent.clone(), drips);
+        let is_http2 = sent.starts_with(b"PRI");
         let wire = tls(&certificates, &secure_address, if is_http2 { b"h2" } else { b"http/1.1" }).await;
-        expect(format!("{what} over TLS"), wire, said, drips);
+        expect(format!("{what} over TLS"), wire, sent, drips);
     }
     expect("no handshake".to_owned(), Box::new(TcpStream::connect(&secure_address).await.unwrap()), Vec::new(), false);
     expect("silence in TLS that agreed on h2".to_owned(), tls(&certificates, &secure_address, b"h2").await, Vec::new(), false);
@@ -161,25 +161,25 @@ async fn idle_and_slow_connections_are_closed_and_streams_are_not() {
 /// A stream without a window for its events, and two with a window of one byte, next to one that is
 /// read.
 #[tokio::test]
-async fn a_stream_of_http2_that_takes_nothing_is_reset_and_its_neighbour_goes_on() {
+async fn a_stalled_http2_stream_is_reset_and_other_streams_continue() {
     let running = RunningServer::start(&[local()], &ApiOptions { limits: quick(), ..ApiOptions::default() }).await;
     running.fixture.change(put(key(Kind::Identity, "paris", "60000"), identity(60_000, "before"), 899)).await;
     let mut wire = TcpStream::connect(bare(&running.addresses[0])).await.unwrap();
     let window = |stream: u8, bytes: u16| frame(8, 0, stream, &u32::from(bytes).to_be_bytes());
     // SETTINGS_INITIAL_WINDOW_SIZE of 0 (RFC 9113 §6.5.2)
-    let mut said = [PREFACE, &frame(4, 0, 0, &[0, 4, 0, 0, 0, 0])].concat();
+    let mut sent = [PREFACE, &frame(4, 0, 0, &[0, 4, 0, 0, 0, 0])].concat();
     let events = "/v1/events?kind=identity";
     for (stream, path) in [(1, events), (3, events), (5, "/v1/identities"), (7, events)] {
-        said.extend(http2_headers(2, path, 0x5, stream));
+        sent.extend(http2_headers(2, path, 0x5, stream));
     }
     for (stream, bytes) in [(3, 1), (5, 1), (7, 60_000)] {
-        said.extend(window(stream, bytes));
+        sent.extend(window(stream, bytes));
     }
-    wire.write_all(&said).await.unwrap();
-    let mut heard = BytesMut::new();
+    wire.write_all(&sent).await.unwrap();
+    let mut received = BytesMut::new();
     let mut resets = BTreeSet::new();
     while resets.len() < 3 {
-        let (kind, stream, _) = next_frame(&mut wire, &mut heard).await;
+        let (kind, stream, _) = next_frame(&mut wire, &mut received).await;
         if kind == 3 {
             resets.insert(stream);
         }
@@ -187,46 +187,46 @@ async fn a_stream_of_http2_that_takes_nothing_is_reset_and_its_neighbour_goes_on
     }
     assert_eq!(resets, BTreeSet::from([1, 3, 5]));
     running.fixture.change(put(key(Kind::Identity, "paris", "70000"), identity(70_000, "later"), 900)).await;
-    while !matches!(next_frame(&mut wire, &mut heard).await, (0, 7, data) if String::from_utf8_lossy(&data).contains("later")) {}
+    while !matches!(next_frame(&mut wire, &mut received).await, (0, 7, data) if String::from_utf8_lossy(&data).contains("later")) {}
     drop(wire);
     running.stopped().await;
 }
 
 /// Type, stream and payload of the next HTTP/2 frame.
-async fn next_frame(wire: &mut TcpStream, heard: &mut BytesMut) -> (u8, u32, BytesMut) {
+async fn next_frame(wire: &mut TcpStream, received: &mut BytesMut) -> (u8, u32, BytesMut) {
     let reading = async {
         loop {
-            if let Some(&[high, middle, low, kind, _, a, b, c, d]) = heard.first_chunk::<9>() {
+            if let Some(&[high, middle, low, kind, _, a, b, c, d]) = received.first_chunk::<9>() {
                 let length = u32::from_be_bytes([0, high, middle, low]) as usize;
-                if heard.len() >= 9 + length {
-                    heard.advance(9);
-                    return (kind, u32::from_be_bytes([a, b, c, d]), heard.split_to(length));
+                if received.len() >= 9 + length {
+                    received.advance(9);
+                    return (kind, u32::from_be_bytes([a, b, c, d]), received.split_to(length));
                 }
             }
-            assert_ne!(wire.read_buf(heard).await.unwrap(), 0, "the connection ended");
+            assert_ne!(wire.read_buf(received).await.unwrap(), 0, "the connection ended");
         }
     };
     tokio::time::timeout(PATIENCE, reading).await.expect("no frame came")
 }
 
 async fn read_until(stream: &mut (impl AsyncRead + Unpin), wanted: &str) -> String {
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     let reading = async {
-        while !String::from_utf8_lossy(&heard).contains(wanted) {
-            assert_ne!(stream.read_buf(&mut heard).await.unwrap(), 0, "ended before {wanted}");
+        while !String::from_utf8_lossy(&received).contains(wanted) {
+            assert_ne!(stream.read_buf(&mut received).await.unwrap(), 0, "ended before {wanted}");
         }
     };
     tokio::time::timeout(PATIENCE, reading).await.unwrap_or_else(|_| panic!("never saw {wanted}"));
-    String::from_utf8_lossy(&heard).into_owned()
+    String::from_utf8_lossy(&received).into_owned()
 }
 
-/// Silent connections that occupy as many slots as they can.
-async fn strangers(address: &str, count: usize) -> Vec<TcpStream> {
-    let mut held = Vec::new();
+/// Opens silent connections, which occupy as many slots as they can.
+async fn open_silent_connections(address: &str, count: usize) -> Vec<TcpStream> {
+    let mut silent = Vec::new();
     for _ in 0..count {
-        held.push(TcpStream::connect(address).await.unwrap());
+        silent.push(TcpStream::connect(address).await.unwrap());
     }
-    held
+    silent
 }
 
 async fn ask(address: &str, headers: &str) -> String {
@@ -252,11 +252,11 @@ async fn anonymous_connections_are_evicted_for_clients_with_a_token() {
     let head = "Host: localhost\r\nAuthorization: Bearer sesame\r\n";
     stream.write_all(format!("GET /v1/events?kind=identity HTTP/1.1\r\n{head}\r\n").as_bytes()).await.unwrap();
     read_until(&mut stream, "synced").await;
-    let mut held = strangers(&address, 60).await;
+    let mut silent = open_silent_connections(&address, 60).await;
     for _ in 0..5 {
         assert!(ask(&address, head).await.starts_with("HTTP/1.1 200 "));
     }
-    assert_eq!(held[0].read(&mut [0; 8]).await.unwrap_or(0), 0);
+    assert_eq!(silent[0].read(&mut [0; 8]).await.unwrap_or(0), 0);
     running.fixture.change(put(key(Kind::Identity, "paris", "70000"), identity(70_000, "later"), 900)).await;
     read_until(&mut stream, "later").await;
     running.stopped().await;
@@ -270,7 +270,7 @@ async fn without_a_token_idle_connections_are_evicted_and_streams_are_not() {
     let mut stream = TcpStream::connect(&address).await.unwrap();
     stream.write_all(b"GET /v1/events?kind=identity HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     read_until(&mut stream, "synced").await;
-    let _held = strangers(&address, 4).await;
+    let _held = open_silent_connections(&address, 4).await;
     assert!(ask(&address, "Host: localhost\r\n").await.starts_with("HTTP/1.1 200 "));
     running.fixture.change(put(key(Kind::Identity, "paris", "70000"), identity(70_000, "later"), 900)).await;
     read_until(&mut stream, "later").await;
@@ -278,7 +278,7 @@ async fn without_a_token_idle_connections_are_evicted_and_streams_are_not() {
 }
 
 #[tokio::test]
-async fn a_request_names_one_host() {
+async fn a_request_must_name_exactly_one_host() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("meshkeep.sock");
     let unix = ListenAddress::parse(&format!("unix://{}", path.display())).unwrap();
@@ -318,7 +318,7 @@ async fn a_body_with_a_too_large_content_length_is_refused_before_it_is_read() {
     let mut asking = TcpStream::connect(&address).await.unwrap();
     asking.write_all(format!("{head}Expect: 100-continue\r\n\r\n").as_bytes()).await.unwrap();
     assert!(read_until(&mut asking, "\r\n").await.starts_with("HTTP/1.1 413 "));
-    // a client that sends the body all the same, and reads only afterwards
+    // a client that sends the body without waiting, and reads only afterwards
     let mut sending = TcpStream::connect(&address).await.unwrap();
     sending.write_all(format!("{head}\r\n").as_bytes()).await.unwrap();
     sending.write_all(&vec![b' '; LENGTH]).await.unwrap();

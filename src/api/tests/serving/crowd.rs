@@ -23,38 +23,38 @@ const WORST: [&str; 2] = ["/v1/ipcache?namespace=none&limit=1", "/v1/changes?sna
 async fn only_long_requests_run_in_slices() {
     let fixture = ApiFixture::new();
     for uri in ["/v1/changes?snapshot=true", "/v1/problems", "/v1/explain/10.1.2.3", "/v1/ipcache", "/v1/status"] {
-        let before = fixture.scans.spent().time;
+        let before = fixture.scans.total_usage().time;
         assert_eq!(fixture.get(uri).await.status.as_u16(), 200, "{uri}");
-        assert!(fixture.scans.spent().time > before, "{uri}");
+        assert!(fixture.scans.total_usage().time > before, "{uri}");
     }
-    let before = fixture.scans.spent().time;
+    let before = fixture.scans.total_usage().time;
     for uri in ["/livez", "/v1/ipcache/lookup?ip=10.1.2.3", "/v1/changes"] {
         assert_eq!(fixture.get(uri).await.status.as_u16(), 200, "{uri}");
     }
-    assert_eq!(fixture.scans.spent().time, before);
+    assert_eq!(fixture.scans.total_usage().time, before);
 }
 
 #[tokio::test]
 async fn a_waiting_long_poll_occupies_no_slot() {
     let fixture = ApiFixture::new();
     let next = fixture.json("/v1/changes?snapshot=true").await["nextPosition"].as_str().unwrap().to_owned();
-    let before = fixture.scans.spent().time;
+    let before = fixture.scans.total_usage().time;
     let uri = format!("/v1/changes?after={next}&waitSeconds=60");
     let mut waiting = std::pin::pin!(fixture.json(&uri));
-    let is_left = async {
-        while fixture.scans.spent().time == before || fixture.scans.admitted_count() > 0 {
+    let is_released = async {
+        while fixture.scans.total_usage().time == before || fixture.scans.admitted_count() > 0 {
             yield_now().await;
         }
     };
     tokio::select! {
         answer = waiting.as_mut() => panic!("nothing has changed: {answer}"),
-        left = tokio::time::timeout(Duration::from_secs(10), is_left) => left.expect("the place must be left"),
+        left = tokio::time::timeout(Duration::from_secs(10), is_released) => left.expect("the slot must be released"),
     }
-    let before = fixture.scans.spent().time;
+    let before = fixture.scans.total_usage().time;
     let change = fixture.change(put(key(Kind::Identity, "paris", "70000"), identity(70_000, "late"), 200));
     let (answer, ()) = tokio::join!(waiting, change);
     assert_eq!(answer["events"][0]["type"], "upsert", "{answer}");
-    assert_eq!(fixture.scans.spent().time, before, "one change is reported on the spot");
+    assert_eq!(fixture.scans.total_usage().time, before, "one change is sent without a slice");
 }
 
 /// Twenty clients over real sockets send the slowest requests, each on its own connection.
@@ -62,25 +62,25 @@ async fn a_waiting_long_poll_occupies_no_slot() {
 async fn probes_and_lookups_do_not_wait_for_scans() {
     let running = RunningServer::of(ApiFixture::with_view(pods(PODS)), &[local()], &ApiOptions::default()).await;
     let url = running.addresses[0].clone();
-    let (mut clients, over) = (JoinSet::new(), Arc::new(AtomicUsize::new(0)));
+    let (mut clients, finished) = (JoinSet::new(), Arc::new(AtomicUsize::new(0)));
     for uri in WORST.into_iter().cycle().take(20) {
-        let (uri, over) = (format!("{url}{uri}"), Arc::clone(&over));
+        let (uri, finished) = (format!("{url}{uri}"), Arc::clone(&finished));
         clients.spawn(async move {
             let answer = get(uri).await.unwrap().text().await.unwrap();
-            over.fetch_add(1, Ordering::Relaxed);
+            finished.fetch_add(1, Ordering::Relaxed);
             answer
         });
     }
-    // this request is one of them
+    // the request for the metrics is one of the 21
     while figure(&url, "meshkeep_scans").await < 21 {
-        assert_eq!(over.load(Ordering::Relaxed), 0, "scans that were over first");
+        assert_eq!(finished.load(Ordering::Relaxed), 0, "a scan ended before the probes");
     }
     for number in 0..50 {
         assert_eq!(get(format!("{url}/livez")).await.unwrap().status().as_u16(), 200);
         let found = get(format!("{url}/v1/ipcache/lookup?ip=10.1.7.{number}")).await.unwrap().text().await.unwrap();
         assert!(found.contains("\"shop\""), "{found}");
     }
-    assert_eq!(over.load(Ordering::Relaxed), 0, "scans that were over first");
+    assert_eq!(finished.load(Ordering::Relaxed), 0, "a scan ended before the probes");
     clients.shutdown().await;
     running.stopped().await;
 }

@@ -9,10 +9,11 @@ use super::sockets::{Certificates, RunningServer, local};
 use crate::api::ApiOptions;
 use crate::server::TlsFiles;
 
-/// Maximum time until a change works: 1 s between two checks, on a slow machine.
+/// Maximum time until a changed file is in use: the files are checked every second, and the machine
+/// may be slow.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Polls until the answer fits.
+/// Polls until `ask` returns a value.
 async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let asking = async {
         loop {
@@ -51,7 +52,7 @@ async fn a_replaced_certificate_serves_new_connections_unless_it_is_invalid() {
 
     // only the key: it does not match the certificate
     replace(after.path("tls.key"), before.path("tls.key"));
-    let reported = until("the pair that does not fit", async || {
+    let reported = until("the mismatched key pair", async || {
         old = before.client(false);
         status(&old, &url).await.unwrap().get("staleFiles").cloned()
     })

@@ -35,7 +35,7 @@ impl RunningServer {
         Self { addresses, stop, tasks, fixture }
     }
 
-    /// Stops it. This must take much less than the grace period.
+    /// Stops the API. This must take much less than the grace period.
     pub(in crate::api::tests) async fn stopped(mut self) {
         self.stop.cancel();
         ended(&mut self.tasks).await;
@@ -89,10 +89,10 @@ async fn a_shutdown_ends_open_streams_with_a_bookmark() {
     assert!(get(format!("{url}/readyz")).await.is_err());
 }
 
-/// Events that a reader does not read wait in the process, where they can be merged, and not in the
-/// kernel, where they would become old.
+/// Events that a slow reader has not read wait in the process, where they can be merged. In the
+/// kernel they would become old.
 #[tokio::test]
-async fn a_slow_reader_s_changes_do_not_queue_in_the_kernel() {
+async fn changes_for_a_slow_reader_do_not_queue_in_the_kernel() {
     const CHANGES: usize = 2_000;
     let running = RunningServer::start(&[local()], &ApiOptions::default()).await;
     let url = running.addresses[0].clone();
@@ -162,7 +162,7 @@ async fn a_socket_in_use_is_refused_and_its_file_stays() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("meshkeep.sock");
     let listen = ListenAddress::parse(&format!("unix://{}", path.display())).unwrap();
-    // a process that accepts nothing: a client behind the others would wait forever
+    // a process that accepts no connections: once its backlog is full, a client would wait forever
     let busy = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
     busy.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
     busy.listen(0).unwrap();
@@ -292,7 +292,7 @@ impl Certificates {
 }
 
 #[tokio::test]
-async fn tls_serves_streams_and_requests_client_certificates_if_configured() {
+async fn tls_serves_streams_and_checks_client_certificates() {
     let certificates = Certificates::new();
     let options = ApiOptions { tls: Some(certificates.files(false)), ..ApiOptions::default() };
     let running = RunningServer::start(&[local()], &options).await;

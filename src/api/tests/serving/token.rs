@@ -9,10 +9,10 @@ use crate::api::ApiOptions;
 const TOKEN: &str = "open sesame";
 
 /// `Accept` of browsers (here Firefox).
-const OF_A_BROWSER: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+const BROWSER_ACCEPT: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
 
 /// A meshkeep that requires a token.
-async fn guarded(directory: &std::path::Path) -> RunningServer {
+async fn start_server(directory: &std::path::Path) -> RunningServer {
     let token_file = directory.join("token");
     std::fs::write(&token_file, TOKEN).unwrap();
     RunningServer::start(&[local()], &ApiOptions { token_file: Some(token_file), ..ApiOptions::default() }).await
@@ -30,17 +30,17 @@ fn header<'a>(answer: &'a Response, name: &str) -> &'a str {
 #[tokio::test]
 async fn clients_without_a_token_get_advice_as_json_or_html() {
     let directory = tempfile::tempdir().unwrap();
-    let running = guarded(directory.path()).await;
+    let running = start_server(directory.path()).await;
     let (client, url) = (client(), &running.addresses[0]);
     for path in ["/docs", "/openapi.json", "/v1/nodes", "/problemsolver", "/nowhere/<script>"] {
         let ask = |accept: &str| client.get(format!("{url}{path}")).header("accept", accept).send();
-        let page = ask(OF_A_BROWSER).await.unwrap();
+        let page = ask(BROWSER_ACCEPT).await.unwrap();
         assert_eq!((page.status().as_u16(), header(&page, "www-authenticate"), header(&page, "vary")), (401, "Bearer", "Accept"), "{path}");
         assert_eq!((header(&page, "content-type"), header(&page, "cache-control")), ("text/html; charset=utf-8", "no-store"), "{path}");
         assert_eq!(header(&page, "content-security-policy"), "default-src 'none'");
         let text = page.text().await.unwrap();
         assert!(text.contains("<h1>A bearer token is needed</h1>") && text.contains("Authorization: Bearer"), "{text}");
-        assert!(!text.contains("<script") && !text.contains("nowhere"), "what was asked for is not part of it: {text}");
+        assert!(!text.contains("<script") && !text.contains("nowhere"), "the page must not contain the requested path: {text}");
         for accept in ["*/*", "application/json", "application/problem+json"] {
             let problem = ask(accept).await.unwrap();
             assert_eq!((problem.status().as_u16(), header(&problem, "www-authenticate")), (401, "Bearer"), "{path}");
@@ -63,10 +63,10 @@ async fn clients_without_a_token_get_advice_as_json_or_html() {
 #[tokio::test]
 async fn the_docs_page_needs_the_token_and_loads_nothing_external() {
     let directory = tempfile::tempdir().unwrap();
-    let running = guarded(directory.path()).await;
+    let running = start_server(directory.path()).await;
     let (client, url) = (client(), &running.addresses[0]);
     let ask = async |path: &str| {
-        let request = client.get(format!("{url}{path}")).bearer_auth(TOKEN).header("accept", OF_A_BROWSER);
+        let request = client.get(format!("{url}{path}")).bearer_auth(TOKEN).header("accept", BROWSER_ACCEPT);
         let answer = request.send().await.unwrap();
         assert_eq!(answer.status().as_u16(), 200, "{path}");
         answer.text().await.unwrap()

@@ -27,7 +27,7 @@ struct ChangesClient {
 }
 
 impl ChangesClient {
-    /// Requests once. Returns true if nothing is missing.
+    /// Sends one request. Returns true if the client is up to date.
     async fn ask(&mut self, fixture: &ApiFixture, parameters: &str) -> bool {
         let start = self.position.as_ref().map_or("snapshot=true".to_owned(), |position| format!("after={position}"));
         let answer = fixture.json(&format!("/v1/changes?{start}&{parameters}")).await;
@@ -62,7 +62,7 @@ async fn listed(fixture: &ApiFixture, filter: &str) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_client_of_single_answers_gets_the_state_of_the_lists() {
+async fn a_long_polling_client_gets_the_state_of_the_lists() {
     for seed in 0..6 {
         let mut random = StdRng::seed_from_u64(seed);
         let fixture = ApiFixture::new();
@@ -142,7 +142,7 @@ async fn an_answer_starts_a_snapshot_and_resumes_from_any_position() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_without_events_comes_at_the_end_of_the_wait() {
+async fn an_answer_without_events_is_sent_at_the_end_of_the_wait() {
     let fixture = ApiFixture::new();
     let began = tokio::time::Instant::now();
     let idle = fixture.json(&format!("/v1/changes?after={}&waitSeconds=60&kind=node", position(HEAD))).await;
@@ -160,7 +160,7 @@ async fn an_answer_without_events_comes_at_the_end_of_the_wait() {
 }
 
 #[tokio::test]
-async fn an_answer_waits_for_something_that_matches() {
+async fn an_answer_waits_for_a_matching_event() {
     let fixture = ApiFixture::new();
     let began = std::time::Instant::now();
     let uri = format!("/v1/changes?after={}&waitSeconds=60&kind=node", position(HEAD));
@@ -185,7 +185,7 @@ fn large_service(changed: u16) -> Object {
 }
 
 #[tokio::test]
-async fn one_changed_backend_of_5000_is_less_than_a_kibibyte() {
+async fn a_patch_of_one_backend_has_less_than_a_kibibyte() {
     let fixture = ApiFixture::new();
     let large = key(Kind::Service, "paris", "shop/large");
     fixture.change(put(large.clone(), large_service(80), 50)).await;
@@ -232,7 +232,7 @@ async fn an_answer_has_at_most_four_mebibytes_and_at_least_one_event() {
     for number in 0..8 {
         fixture.change(service_of(&format!("large{number}"), 10_000)).await;
     }
-    // as large as a whole answer, and before the others
+    // an event as large as a whole answer, which is sent before the others
     fixture.change(service_of("large", 55_000)).await;
     for (start, kinds) in [("snapshot=true".to_owned(), "kind=service"), (format!("after={}", position(HEAD)), "")] {
         let (mut position, mut names, mut answers) = (start, Vec::new(), 0);
@@ -246,7 +246,7 @@ async fn an_answer_has_at_most_four_mebibytes_and_at_least_one_event() {
                 .filter_map(|event| Some(event["key"].as_str()?.rsplit('/').next()?.to_owned()))
                 .filter(|name| name.starts_with("large"))
                 .collect();
-            // the events before the last one, and the last one
+            // the limit for all events but the last, plus the size of the last event
             let most = if large.iter().any(|name| name == "large") { 9 << 20 } else { 6 << 20 };
             assert!(answer.bytes.len() < most, "{} bytes with {large:?}", answer.bytes.len());
             answers += 1;

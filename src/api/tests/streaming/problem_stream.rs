@@ -50,8 +50,8 @@ async fn next_finding(client: &mut StreamClient, name: &str, id: &str, current: 
     }
 }
 
-/// Reads on until everything that is listed was published, however many scans that takes. Returns
-/// the ids.
+/// Reads on until all listed findings were published, even if that takes several scans. Returns the
+/// ids.
 async fn next_findings(fixture: &ApiFixture, client: &mut StreamClient, current: &mut BTreeMap<String, Value>) -> Vec<String> {
     let listed = fixture.json("/v1/problems").await;
     let mut ids: Vec<String> = listed["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect();
@@ -110,7 +110,7 @@ async fn findings_are_sent_as_upserts_and_deletes() {
     assert_eq!((keys(&replayed), &replayed[0]["type"]), (vec![UNREACHABLE], &json!("delete")));
 }
 
-/// Without any change: a finding that only the clock causes is found by regular checks.
+/// Without any change, regular checks notice findings that only the passing of time causes.
 #[tokio::test]
 async fn findings_that_depend_on_time_are_sent_without_a_change() {
     const REPORTED_BEFORE: Duration = Duration::from_secs(30 * 86_400);
@@ -126,14 +126,14 @@ async fn findings_that_depend_on_time_are_sent_without_a_change() {
     let mut client = StreamClient::open(&fixture, "/v1/events?kind=problem&snapshot=true", &[]).await;
     let mut current = BTreeMap::new();
     let expiring = next_finding(&mut client, "upsert", "problem/certificateExpiring/paris", &mut current).await;
-    assert!(SystemTime::now() >= soon, "it was not so when the stream began");
+    assert!(SystemTime::now() >= soon, "the finding was sent too early");
     assert!(expiring["object"]["detail"].as_str().unwrap().ends_with("in 29 days"), "{expiring}");
     if !current.contains_key("problem/clusterStuck/paris") {
         next_finding(&mut client, "upsert", "problem/clusterStuck/paris", &mut current).await;
     }
 }
 
-/// A survey of a mesh in which this number of addresses have hosts that no node has.
+/// A survey of a mesh with this number of addresses whose host is not a node.
 fn dangling(count: u8) -> (ApiFixture, FindingIndex) {
     let behind = |number: u8| {
         let ip = format!("10.1.2.{number}");
@@ -150,10 +150,10 @@ fn dangling(count: u8) -> (ApiFixture, FindingIndex) {
 }
 
 #[tokio::test]
-async fn findings_across_keys_are_sent_once_they_have_lasted() {
+async fn findings_across_keys_are_sent_after_a_second() {
     let (fixture, survey) = dangling(1);
     let reading = fixture.handle.try_reading().unwrap();
-    let since = survey.findings_from(None).next().and_then(|finding| survey.since(finding)).unwrap();
+    let since = survey.findings_from(None).next().and_then(|finding| survey.detected_at(finding)).unwrap();
     for (age, count) in [(0, 0), (999, 0), (1_000, 1)] {
         let found = FindingSet::collect(Vec::new(), Some(&survey), &reading, since + Duration::from_millis(age));
         assert_eq!((FindingPublisher::default().changes(found).len(), age), (count, age));
@@ -162,7 +162,7 @@ async fn findings_across_keys_are_sent_once_they_have_lasted() {
 
 /// Traffic reaches an address behind a node of any cluster.
 #[tokio::test]
-async fn an_address_behind_a_node_of_another_cluster_is_no_finding() {
+async fn a_host_that_is_a_node_of_another_cluster_is_no_finding() {
     let (fixture, survey) = dangling(1);
     let later = SystemTime::now() + Duration::from_secs(2);
     let count = || {
@@ -261,7 +261,7 @@ async fn only_clients_that_ask_for_findings_get_them() {
     fixture.change(put(key(Kind::Identity, "paris", "70000"), identity(70_000, "a"), 90)).await;
     let live = everybody.until("upsert").await;
     let kinds: Vec<&Value> = live.iter().map(|(_, _, data)| &data["kind"]).filter(|kind| kind.is_string()).collect();
-    assert_eq!(kinds, ["identity"], "an unfiltered stream lives through all findings and is reported of none: {live:?}");
+    assert_eq!(kinds, ["identity"], "an unfiltered stream gets no findings: {live:?}");
     fixture.change(Change::Delete { key: key(Kind::Identity, "paris", "70000") }).await;
     assert_eq!(changes(&fixture, &format!("after=v1.000000000000feed.{HEAD}&kind=problem")).await.len(), ids.len());
 }

@@ -1,5 +1,5 @@
-//! Many readers with few filters at once, against a writer that does not wait for them. Each ends
-//! with what the lists return.
+//! Many concurrent readers with few filters, and a writer that does not wait for them. In the end,
+//! each reader has the state that the lists return.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -30,8 +30,8 @@ const FILTERS: [(&str, &str); 6] = [
 
 type StreamCopy = Arc<Mutex<BTreeMap<String, Value>>>;
 
-/// Applies one stream after the other. Each ends after some events, and the next continues from the
-/// last position.
+/// Reads one stream after the other, and applies their events to `state`. Each stream is closed
+/// after some events, and the next stream continues from the last position.
 async fn read(router: Router, query: &str, state: StreamCopy, seed: u64) {
     let mut random = StdRng::seed_from_u64(seed);
     let mut position: Option<String> = None;
@@ -153,7 +153,7 @@ async fn check_final_state(fixture: &ApiFixture, merged_min: u64) {
             if values == listed {
                 break;
             }
-            assert!(Instant::now() < deadline, "reader {number} holds {} things, the list has {}", values.len(), listed.len());
+            assert!(Instant::now() < deadline, "reader {number} has {} objects, the list has {}", values.len(), listed.len());
             assert!(readers.try_join_next().is_none(), "a reader ended");
             tokio::task::yield_now().await;
         }

@@ -40,7 +40,8 @@ impl StreamClient {
                 self.text = rest.to_owned();
                 return Some(block);
             }
-            let chunk = tokio::time::timeout(Duration::from_secs(60), self.body.next()).await.expect("must hear something in a minute")?;
+            let chunk =
+                tokio::time::timeout(Duration::from_secs(60), self.body.next()).await.expect("must receive a chunk within a minute")?;
             self.text.push_str(std::str::from_utf8(&chunk.unwrap()).unwrap());
         }
     }
@@ -48,7 +49,7 @@ impl StreamClient {
     async fn event(&mut self) -> Option<ReceivedEvent> {
         let block = self.block("\n\n").await?;
         let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(&format!("{name}: "))).map(str::to_owned);
-        // in the first block, and in no other
+        // the first block has the field, and no other block
         assert_eq!(field("retry").as_deref(), (!std::mem::replace(&mut self.has_begun, true)).then_some("2000"), "{block}");
         let name = field("event").unwrap_or_else(|| panic!("a block without an event: {block:?}"));
         let mut data: Value = serde_json::from_str(&field("data").unwrap()).unwrap();
@@ -122,8 +123,8 @@ async fn live_changes_follow_a_snapshot() {
         let data = json!({ "type": "delete", "kind": "node", "key": worker.to_string(), "reason": reason, "meta": meta });
         Some(("delete".to_owned(), Some(position(sequence)), data))
     };
-    // four more are of the entries derived from the node: its other address, and those that have it
-    // as their host
+    // the change of the address also changed four entries derived from the node: those of its
+    // addresses, and those that have the address as their host
     fixture.change(put(worker.clone(), node("paris-worker-1", "172.18.1.9", "b"), 32)).await;
     assert_eq!(client.event().await, left("leftFilter", HEAD + 6));
     fixture.change(put(key(Kind::Identity, "paris", "70000"), identity(70_000, "other"), 33)).await;
@@ -134,7 +135,8 @@ async fn live_changes_follow_a_snapshot() {
 
     fixture.stop.cancel();
     let rest = client.rest().await;
-    // with or without what the reader does not get: the two entries that were deleted with the node
+    // the two entries that were deleted with the node do not match, so the position may be before
+    // or after these changes
     let reached = (HEAD + 8..=HEAD + 10).map(position).find(|reached| rest[0].1.as_ref() == Some(reached));
     let bookmark = json!({ "type": "bookmark", "position": reached, "clusters": clusters() });
     assert_eq!(rest, [("bookmark".to_owned(), reached, bookmark)]);
@@ -151,7 +153,8 @@ async fn a_stream_resumes_from_a_position_and_the_header_takes_precedence() {
     let mut client = StreamClient::open(&fixture, &uri, &[("last-event-id", &position(HEAD + 1))]).await;
     let events = client.until("synced").await;
     let ids: Vec<Option<&str>> = events.iter().map(|event| event.1.as_deref()).collect();
-    // the second one says that the third may have been seen with it
+    // the second position also contains the third sequence, because the client may already have its
+    // state
     let (second, third) = (format!("v1.000000000000feed{:016x}.{}", HEAD + 3, HEAD + 2), position(HEAD + 3));
     assert_eq!(names(&events), ["upsert", "upsert", "synced"]);
     assert_eq!(ids, [Some(second.as_str()), Some(third.as_str()), Some(third.as_str())]);
@@ -159,7 +162,7 @@ async fn a_stream_resumes_from_a_position_and_the_header_takes_precedence() {
 }
 
 #[tokio::test]
-async fn a_position_that_cannot_be_served_is_a_reset_or_on_request_410() {
+async fn a_position_that_cannot_be_served_leads_to_a_reset_or_410() {
     let fixture = ApiFixture::new();
     let cases = [("v1.00000000deadbeef.1".to_owned(), "foreignEpoch"), (position(1_000_000), "rolledBack"), (position(5), "expired")];
     for (after, reason) in cases {
@@ -174,7 +177,7 @@ async fn a_position_that_cannot_be_served_is_a_reset_or_on_request_410() {
 }
 
 #[tokio::test]
-async fn a_malformed_position_is_400_with_the_form_that_is_expected() {
+async fn a_malformed_position_gets_400_with_the_expected_format() {
     let fixture = ApiFixture::new();
     for after in ["nonsense", "v9.00000000deadbeef.1", "v1.deadbeef.1", "v1.+0000000deadbeef.1", "v1.00000000deadbeef.", "c1.x"] {
         for more in ["", "&onExpired=fail", "&onExpired=reset", "&snapshot=true"] {
@@ -208,13 +211,13 @@ async fn a_malformed_last_event_id_is_a_reset() {
 async fn a_client_that_applies_the_stream_has_the_state_of_the_lists() {
     let fixture = ApiFixture::new();
     let mut client = StreamClient::open(&fixture, "/v1/events?snapshot=true", &[("accept", "application/x-ndjson")]).await;
-    let mut held = std::collections::BTreeMap::new();
+    let mut copy = std::collections::BTreeMap::new();
     loop {
         let event: Value = serde_json::from_str(&client.block("\n").await.unwrap()).unwrap();
         match event["type"].as_str().unwrap() {
-            "reset" => held.clear(),
-            "upsert" => drop(held.insert(event["key"].as_str().unwrap().to_owned(), event["object"].clone())),
-            "cluster" => drop(held.insert(event["key"].as_str().unwrap().to_owned(), name_and_phase(&event["object"]))),
+            "reset" => copy.clear(),
+            "upsert" => drop(copy.insert(event["key"].as_str().unwrap().to_owned(), event["object"].clone())),
+            "cluster" => drop(copy.insert(event["key"].as_str().unwrap().to_owned(), name_and_phase(&event["object"]))),
             "synced" => break,
             other => panic!("{other}"),
         }
@@ -229,11 +232,11 @@ async fn a_client_that_applies_the_stream_has_the_state_of_the_lists() {
         objects.sort_by_key(ToString::to_string);
         objects
     };
-    assert_eq!(sorted(held.into_values().collect()), sorted(listed));
+    assert_eq!(sorted(copy.into_values().collect()), sorted(listed));
 }
 
 /// Members that a cluster has both in the stream and in its list (docs/use/api/streams.md). The
-/// others are as new as possible.
+/// other members in the stream are current, and may be newer than the event.
 pub(in crate::api::tests) fn name_and_phase(cluster: &Value) -> Value {
     json!([cluster["name"], cluster.get("phase")])
 }

@@ -19,16 +19,16 @@ const KEY_FLAG: &str = "--client-key";
 /// Returns the certificates to trust: the system's, and those of `--ca-file`.
 pub(super) fn authorities(ca_file: Option<&Path>) -> Result<Vec<Certificate>, Failure> {
     let system = rustls_native_certs::load_native_certs().certs;
-    let mut found: Vec<Certificate> = system.iter().filter_map(|certificate| Certificate::from_der(certificate).ok()).collect();
+    let mut trusted: Vec<Certificate> = system.iter().filter_map(|certificate| Certificate::from_der(certificate).ok()).collect();
     if let Some(path) = ca_file {
         let bytes = read("--ca-file", path)?;
-        let mine = Certificate::from_pem_bundle(&bytes).map_err(|error| unusable("--ca-file", path, &error))?;
-        if mine.is_empty() {
+        let from_file = Certificate::from_pem_bundle(&bytes).map_err(|error| unusable("--ca-file", path, &error))?;
+        if from_file.is_empty() {
             return Err(unusable("--ca-file", path, &"contains no certificate"));
         }
-        found.extend(mine);
+        trusted.extend(from_file);
     }
-    Ok(found)
+    Ok(trusted)
 }
 
 /// Returns the client certificate with its key, if the options name one. Needs the process's TLS
@@ -41,16 +41,17 @@ pub(super) fn identity(certificate: Option<&Path>, key: Option<&Path>) -> Result
         (None, Some(_)) => return Err(Failure::usage(format!("{KEY_FLAG} needs {CERTIFICATE_FLAG}, the file with the certificate"))),
     };
     let (mut pem, key_pem) = (read(CERTIFICATE_FLAG, certificate)?, read(KEY_FLAG, key)?);
-    // the parser's own messages may quote a line, and a key without line breaks is one line
+    // the parser's messages are not shown, because they may quote a line, and a key without line
+    // breaks is one line
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     let chain = chain.map_err(|_| unusable(CERTIFICATE_FLAG, certificate, &"is not in PEM form, or incomplete"))?;
     if chain.is_empty() {
         return Err(unusable(CERTIFICATE_FLAG, certificate, &"contains no certificate in PEM form"));
     }
-    let private = PrivateKeyDer::from_pem_slice(&key_pem)
+    let private_key = PrivateKeyDer::from_pem_slice(&key_pem)
         .map_err(|_| unusable(KEY_FLAG, key, &"contains no private key in PEM form; decrypt a key that has a passphrase first"))?;
     if let Some(provider) = CryptoProvider::get_default() {
-        CertifiedKey::from_der(chain, private, provider).map_err(|error| match error {
+        CertifiedKey::from_der(chain, private_key, provider).map_err(|error| match error {
             rustls::Error::InconsistentKeys(_) => {
                 unusable(KEY_FLAG, key, &format!("is not the key of the certificate in {}", certificate.display()))
             }

@@ -1,5 +1,5 @@
-//! Messages for a server certificate that a command does not accept: what is wrong with it, and
-//! what to do.
+//! Messages for a server certificate that a command does not accept, each with the reason and
+//! advice.
 
 use std::error::Error;
 use std::io;
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_is_a_sentence_with_what_to_do() {
+    fn each_certificate_message_has_advice() {
         let at = |seconds| UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
         for (reason, expected) in [
             (CertificateError::UnknownIssuer, "--ca-file"),

@@ -104,14 +104,14 @@ impl ClusterConnection<'_> {
         let reporter = &self.task.context.reporter;
         let (had_config, is_legacy) = (state.record.config.is_some(), self.is_legacy(state));
         reporter.set_config_refusal(None);
-        reporter.change(|status| {
+        reporter.change_status(|status| {
             status.config_deleted = had_config;
             status.connected = is_legacy;
         });
         if is_legacy {
             let key = keys::cluster_config_key(&self.task.name);
             let reason = format!("waiting for {key}; the cluster is in --legacy-clusters, so meshkeep will read it without a config");
-            reporter.waiting(Phase::ReadingConfig, &reason);
+            reporter.enter_waiting(Phase::ReadingConfig, &reason);
         }
     }
 
@@ -131,7 +131,7 @@ impl ClusterConnection<'_> {
             Ok(config) => Some((config, key_value)),
             Err(reason) => {
                 let key = keys::cluster_config_key(&self.task.name);
-                self.task.context.reporter.waiting(Phase::ReadingConfig, &format!("{key} cannot be used: {reason}"));
+                self.task.context.reporter.enter_waiting(Phase::ReadingConfig, &format!("{key} cannot be used: {reason}"));
                 self.task.context.reporter.set_config_refusal(Some((&key_value.value, &reason)));
                 None
             }
@@ -140,7 +140,11 @@ impl ClusterConnection<'_> {
 
     /// Validates the cluster config, reserves its id, and removes entries that were read under
     /// another id (docs/develop/protocol.md §3.3, step 6).
-    pub(super) async fn accept(&self, read: Option<&(ClusterConfig, KeyValue)>, state: &mut ClusterState) -> Result<(), ConnectionError> {
+    pub(super) async fn accept_config(
+        &self,
+        read: Option<&(ClusterConfig, KeyValue)>,
+        state: &mut ClusterState,
+    ) -> Result<(), ConnectionError> {
         let reporter = &self.task.context.reporter;
         if let Some((config, key_value)) = read {
             let refuse = |reason: String| {
@@ -148,7 +152,7 @@ impl ClusterConnection<'_> {
                 reason
             };
             let options = &self.task.options;
-            reporter.change(|status| {
+            reporter.change_status(|status| {
                 status.claimed_id = Some(config.id);
                 status.config_deleted = false;
             });
@@ -159,7 +163,7 @@ impl ClusterConnection<'_> {
             let old_id = state.record.config.as_ref().map(|config| config.id);
             if let Some(old_id) = old_id.filter(|old_id| *old_id != config.id) {
                 tracing::warn!(cluster = %self.task.name, %old_id, new_id = %config.id, "the id of cluster {} changed: removing its entries", self.task.name);
-                reporter.phase(Phase::Draining);
+                reporter.enter_phase(Phase::Draining);
                 self.remove_stored(state).await?;
                 self.task.ids.release(&self.task.name);
                 state.record.config = None;
@@ -167,7 +171,7 @@ impl ClusterConnection<'_> {
             self.task.ids.reserve(config.id, &self.task.name).map_err(|error| ConnectionError::Cluster(refuse(error.to_string())))?;
             state.record.config = Some(config.clone());
         }
-        reporter.change(|status| {
+        reporter.change_status(|status| {
             status.config.clone_from(&state.record.config);
             status.config_retrieved = read.is_some();
             status.connected = true;

@@ -1,7 +1,7 @@
 //! Checks during the wait for a cluster config (docs/develop/invariants.md, 3).
 //!
-//! Each check reports which clusters the etcd describes. If the etcd belongs to another cluster,
-//! state that an earlier start stored without a config is removed.
+//! Each check reports which clusters have a config or nodes in this etcd. If the etcd belongs to
+//! another cluster, state that an earlier start stored without a config is removed.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// Checks of an etcd without a readable config of the cluster.
 pub(super) struct MissingConfigCheck<'a> {
-    cluster: &'a ClusterConnection<'a>,
+    connection: &'a ClusterConnection<'a>,
     etcd: &'a Connection,
     other: Option<OtherConfig>,
 }
@@ -37,12 +37,12 @@ struct OtherConfig {
 }
 
 impl<'a> MissingConfigCheck<'a> {
-    pub(super) const fn new(cluster: &'a ClusterConnection<'a>, etcd: &'a Connection) -> Self {
-        Self { cluster, etcd, other: None }
+    pub(super) const fn new(connection: &'a ClusterConnection<'a>, etcd: &'a Connection) -> Self {
+        Self { connection, etcd, other: None }
     }
 
     pub(super) fn interval(&self) -> Duration {
-        (self.cluster.task.options.timing.cluster.legacy_wait / CHECKS_PER_WAIT).max(CHECK_INTERVAL_MIN)
+        (self.connection.task.options.timing.cluster.legacy_wait / CHECKS_PER_WAIT).max(CHECK_INTERVAL_MIN)
     }
 
     /// Returns whether stored state will be removed if nothing changes.
@@ -50,11 +50,12 @@ impl<'a> MissingConfigCheck<'a> {
         self.other.is_some()
     }
 
-    /// Reports which clusters the etcd describes, and removes stored state when that is due.
+    /// Reports which clusters have a config or nodes in this etcd, and removes stored state when
+    /// that is due.
     pub(super) async fn check(&mut self, denied: bool, state: &mut ClusterState) -> Result<(), ConnectionError> {
-        let reporter = &self.cluster.task.context.reporter;
-        let missing = find_owner(self.etcd, &self.cluster.task.name, denied).await?;
-        reporter.contact();
+        let reporter = &self.connection.task.context.reporter;
+        let missing = find_owner(self.etcd, &self.connection.task.name, denied).await?;
+        reporter.record_contact();
         self.track_other_config(&missing.others, state).await?;
         reporter.set_missing_config(missing);
         Ok(())
@@ -76,10 +77,10 @@ impl<'a> MissingConfigCheck<'a> {
         };
         if self.config_create_revision(&known.cluster).await? != Some(known.created) {
             self.other = self.find_other_config(others).await?;
-        } else if known.since.elapsed() >= self.cluster.task.options.timing.cluster.legacy_wait {
-            let (cluster, other) = (&self.cluster.task.name, &known.cluster);
+        } else if known.since.elapsed() >= self.connection.task.options.timing.cluster.legacy_wait {
+            let (cluster, other) = (&self.connection.task.name, &known.cluster);
             tracing::warn!(%cluster, %other, "removing the stored entries of cluster {cluster}: they were read without a cluster config from an etcd that belongs to cluster {other}");
-            self.cluster.remove_stored(state).await?;
+            self.connection.remove_stored(state).await?;
             self.other = None;
         }
         Ok(())
@@ -106,7 +107,7 @@ impl<'a> MissingConfigCheck<'a> {
     /// Returns whether the store has state of the cluster and all of it was read without a config,
     /// judging by the cluster's record and cursors.
     fn is_stored_without_config(&self, state: &ClusterState) -> bool {
-        let task = self.cluster.task;
+        let task = self.connection.task;
         let view = &task.context.mirror.current().view;
         let scopes = Kind::ALL.map(|kind| Scope { cluster: task.name.clone(), kind });
         let cursors = || scopes.iter().filter_map(|scope| view.cursor(scope));

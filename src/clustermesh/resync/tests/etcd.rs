@@ -12,7 +12,7 @@ pub(super) struct EtcdBugs {
     /// A progress notification arrives before the events that it covers (etcd #15220).
     pub(super) progress_ahead: bool,
     /// A watch that fell behind a compaction continues after it without an error (etcd #17529).
-    pub(super) starved: bool,
+    pub(super) skips_compacted_events: bool,
 }
 
 #[derive(Clone)]
@@ -73,7 +73,7 @@ impl FakeEtcd {
         if self.cached { CACHED_CANARY } else { CANARY }
     }
 
-    pub(super) fn life(&self, lease: LeaseId) -> LeaseLife {
+    pub(super) fn lease_life(&self, lease: LeaseId) -> LeaseLife {
         if self.expired.contains(&lease.0) {
             return LeaseLife::NotFound;
         }
@@ -85,7 +85,7 @@ impl FakeEtcd {
         self.keys.get(key).map_or(WriterKey::Deleted, |put| WriterKey::Present {
             created: put.create_revision,
             lease: put.lease,
-            life: self.life(put.lease),
+            life: self.lease_life(put.lease),
         })
     }
 
@@ -112,7 +112,7 @@ impl FakeEtcd {
         }
     }
 
-    pub(super) fn announce(&mut self) {
+    pub(super) fn put_canary_and_config(&mut self) {
         self.canaries += 1;
         let value = format!("2026-01-12T09:31:{:02}Z", self.canaries);
         self.put(self.canary(), value.as_bytes());
@@ -142,11 +142,12 @@ impl FakeEtcd {
 
     /// Returns the events that an open watch gets after those up to a revision.
     pub(super) fn events_after(&self, sent_until: i64) -> Result<Vec<(i64, Vec<Event>)>, HistoryLost> {
-        // with the bug `starved`, a watch that is behind continues with the events that are left
-        if sent_until.saturating_add(1) < self.compacted && !self.bugs.starved {
+        // with the bug `skips_compacted_events`, a watch that is behind continues with the events
+        // that are left
+        if sent_until.saturating_add(1) < self.compacted && !self.bugs.skips_compacted_events {
             return Err(HistoryLost);
         }
-        let sent_until = if self.bugs.starved { sent_until.max(self.compacted) } else { sent_until };
+        let sent_until = if self.bugs.skips_compacted_events { sent_until.max(self.compacted) } else { sent_until };
         Ok(self.group_by_revision(self.log.iter().filter(|(revision, _)| *revision > sent_until)))
     }
 
@@ -158,7 +159,7 @@ impl FakeEtcd {
         revisions.into_iter().collect()
     }
 
-    pub(super) fn at(&self, key: &[u8], revision: Revision) -> Result<Option<KeyValue>, HistoryLost> {
+    pub(super) fn value_at(&self, key: &[u8], revision: Revision) -> Result<Option<KeyValue>, HistoryLost> {
         if revision.0 < self.compacted || revision.0 > self.revision {
             return Err(HistoryLost);
         }
@@ -170,12 +171,12 @@ impl FakeEtcd {
     }
 
     /// Returns the entries below the watched prefix.
-    pub(super) fn truth(&self) -> BTreeMap<String, Vec<u8>> {
+    pub(super) fn entries(&self) -> BTreeMap<String, Vec<u8>> {
         self.watched_puts().filter(|put| is_entry(&put.key)).map(|put| (name_of(&put.key), put.value.to_vec())).collect()
     }
 
     /// Returns the keys below the watched prefix that are not entries.
-    pub(super) fn no_entries(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    pub(super) fn other_keys(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
         self.watched_puts().filter(|put| !is_entry(&put.key)).map(|put| (put.key.clone(), put.value.to_vec())).collect()
     }
 

@@ -18,7 +18,7 @@ fn kvstoremesh_copy() -> (FakeEtcd, FakeMirror) {
         etcd.put(&key(index), LABELS);
     }
     etcd.lease = WRITER_LEASE;
-    etcd.announce();
+    etcd.put_canary_and_config();
     let mut mirror = FakeMirror::new(true);
     mirror.run_to_end(&etcd);
     assert_eq!(mirror.served().len(), 9);
@@ -58,7 +58,7 @@ fn restart_writer(etcd: &mut FakeEtcd, count: u32) {
     for index in 0..count {
         etcd.put(&key(index), LABELS);
     }
-    etcd.announce();
+    etcd.put_canary_and_config();
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn expired_keys_are_held_until_the_writer_is_back() {
         wait(&mut mirror, &mut etcd, LEASE_TTL / 3);
         assert_eq!(mirror.served().len(), 9, "the writer must first live for a while");
         wait(&mut mirror, &mut etcd, MARGIN + Duration::from_secs(60));
-        assert_eq!(mirror.served(), etcd.truth());
+        assert_eq!(mirror.served(), etcd.entries());
         assert!(mirror.resync.is_synced());
     }
 }
@@ -130,7 +130,7 @@ fn expired_keys_are_held_while_meshkeep_is_down() {
     assert_eq!(mirror.served().len(), 9);
     etcd.deadlines.clear();
     wait(&mut mirror, &mut etcd, Duration::from_secs(60));
-    assert_eq!(mirror.served(), etcd.truth());
+    assert_eq!(mirror.served(), etcd.entries());
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn a_held_key_is_removed_after_a_third_of_the_ttl() {
     let (mut etcd, mut mirror) = mirror_with_one_held_key();
     assert_eq!((mirror.served().len(), mirror.resync.held_count()), (9, 1));
     wait(&mut mirror, &mut etcd, LEASE_TTL / 3 + MARGIN * 3);
-    assert_eq!(mirror.served(), etcd.truth());
+    assert_eq!(mirror.served(), etcd.entries());
 }
 
 /// Returns a mirror that holds one key, whose lease has expired, after the first check of the
@@ -162,7 +162,7 @@ fn check_holds_after(mirror: &mut FakeMirror, etcd: &mut FakeEtcd, time: Duratio
     mirror.served().len()
 }
 
-/// The margin covers late clocks and keepalives: a third of a TTL alone ends no hold.
+/// The margin covers delayed keepalives and imprecise clocks: a third of a TTL alone ends no hold.
 #[test]
 fn a_hold_ends_after_a_third_of_the_ttl_and_the_margin() {
     let (mut etcd, mut mirror) = mirror_with_one_held_key();
@@ -177,7 +177,7 @@ fn a_hold_ends_after_a_third_of_the_ttl_and_the_margin() {
 fn recreated_writer_keys_restart_the_wait() {
     let (mut etcd, mut mirror) = mirror_with_one_held_key();
     etcd.delete(CONFIG);
-    etcd.announce();
+    etcd.put_canary_and_config();
     run(&mut mirror, &etcd);
     assert_eq!(check_holds_after(&mut mirror, &mut etcd, LEASE_TTL / 3 + MARGIN), 9);
     assert_eq!(check_holds_after(&mut mirror, &mut etcd, LEASE_TTL / 3 + MARGIN), 8);
@@ -196,13 +196,13 @@ fn a_late_delete_of_a_held_key_does_not_remove_its_replacement() {
     etcd.put(&key(0), LABELS);
     etcd.put(&key(1), b"k8s:io.cilium.k8s.policy.cluster=paris;k8s:pod=replacement;");
     wait(&mut mirror, &mut etcd, LEASE_TTL + MARGIN);
-    assert_eq!((mirror.served(), count_held_entries(&mirror)), (etcd.truth(), 0));
+    assert_eq!((mirror.served(), count_held_entries(&mirror)), (etcd.entries(), 0));
     assert_eq!(mirror.served().len(), 8);
     // the same if a delete and a put of the key follow each other directly
     etcd.delete(&key(1));
     etcd.put(&key(1), LABELS);
     run(&mut mirror, &etcd);
-    assert_eq!(mirror.served(), etcd.truth());
+    assert_eq!(mirror.served(), etcd.entries());
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn an_expired_lease_in_a_direct_peer_deletes_its_keys() {
     let (mut etcd, mut mirror) = synced_mirror(true);
     etcd.expire(7);
     etcd.lease = 8;
-    etcd.announce();
+    etcd.put_canary_and_config();
     run(&mut mirror, &etcd);
     assert_eq!(mirror.served().len(), 0);
     let (mut etcd, mut mirror) = synced_mirror(true);
@@ -225,7 +225,7 @@ fn held_keys_are_revoked_after_the_cache_ttl() {
     etcd.expire(10);
     run(&mut mirror, &etcd);
     mirror.feed(Input::Revoke);
-    assert_eq!((mirror.served(), mirror.resync.held_count()), (etcd.truth(), 0));
+    assert_eq!((mirror.served(), mirror.resync.held_count()), (etcd.entries(), 0));
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn a_new_etcd_removes_keys_after_an_interrupted_list() {
             mirror.crash(0);
         }
         run(&mut mirror, &etcd);
-        assert_eq!(mirror.served(), etcd.truth(), "after {answers} answers, the process ended: {crashes}");
+        assert_eq!(mirror.served(), etcd.entries(), "after {answers} answers, the process ended: {crashes}");
     }
 }
 
@@ -281,7 +281,7 @@ fn run_random_losses(seed: u64) {
         let kept: BTreeSet<String> = own.map(|put| name_of(&put.key)).collect();
         let assert_kept = |mirror: &FakeMirror, when: &str| {
             let missing: Vec<&String> = kept.iter().filter(|name| !mirror.served().contains_key(*name)).collect();
-            assert!(missing.is_empty(), "seed {seed}, {when}: {missing:?} were removed with the source's loss");
+            assert!(missing.is_empty(), "seed {seed}, {when}: {missing:?} were removed although only the source had lost them");
         };
         for lease in &leases {
             etcd.deadlines.insert(*lease, etcd.clock + LEASE_TTL * random.random_range(67..100) / 100);
@@ -305,12 +305,12 @@ fn run_random_losses(seed: u64) {
             }
         }
         etcd.lease = leases[0];
-        etcd.announce();
+        etcd.put_canary_and_config();
     }
     etcd.clock += LEASE_TTL * 3;
     expire_due(&mut etcd);
     mirror.run_to_end(&etcd);
-    assert_eq!((mirror.served(), mirror.resync.held_count()), (etcd.truth(), 0), "seed {seed}");
+    assert_eq!((mirror.served(), mirror.resync.held_count()), (etcd.entries(), 0), "seed {seed}");
     assert_eq!(count_held_entries(&mirror), 0, "seed {seed}");
 }
 

@@ -96,19 +96,19 @@ impl FakeMirror {
             },
             Some(Request::ReadTogether(keys)) => {
                 let key_values = keys.iter().map(|key| etcd.keys.get(key).cloned()).collect();
-                self.feed(Input::Together(key_values, Revision(etcd.revision)));
+                self.feed(Input::CurrentValues(key_values, Revision(etcd.revision)));
             }
-            Some(Request::ReadAt(key, revision)) => self.feed(Input::At(etcd.at(&key, revision))),
+            Some(Request::ReadAt(key, revision)) => self.feed(Input::PastValue(etcd.value_at(&key, revision))),
             Some(Request::ListChanges(after)) => {
                 let below = || etcd.keys.values().filter(|put| put.key.starts_with(etcd.prefix().as_bytes()));
                 let puts: Vec<KeyValue> = below().filter(|put| put.mod_revision > after).cloned().collect();
                 let is_known = |put: &&KeyValue| is_entry(&put.key) && self.served().contains_key(&name_of(&put.key));
                 let new_count = puts.iter().filter(|put| !is_known(put)).count();
-                let held_count = (self.served().len() + new_count) as u64;
+                let entry_count = (self.served().len() + new_count) as u64;
                 let changed = ChangedKeys { revision: Revision(etcd.revision), total_count: below().count() as u64, puts };
                 // more than four changes count as too many for one answer
                 let changed = (changed.puts.len() <= 4).then_some(changed);
-                self.feed(Input::Changes { changed, held_count });
+                self.feed(Input::Changes { changed, entry_count });
             }
             Some(Request::ListKeys(revision)) => {
                 if revision.0 < etcd.compacted {
@@ -119,11 +119,11 @@ impl FakeMirror {
                     etcd.log.iter().filter(|(logged_at, _)| *logged_at <= revision.0).map(|(_, event)| key_of(event)).collect();
                 let existing = keys
                     .into_iter()
-                    .filter(|key| key.starts_with(etcd.prefix().as_bytes()) && matches!(etcd.at(key, revision), Ok(Some(_))));
+                    .filter(|key| key.starts_with(etcd.prefix().as_bytes()) && matches!(etcd.value_at(key, revision), Ok(Some(_))));
                 let listed: Vec<Vec<u8>> = existing.cloned().collect();
-                let held: Vec<EntryKey> = self.view.in_scope(&scope()).map(|record| record.key.clone()).collect();
-                let evidence = self.evidence(etcd, &held);
-                self.feed(Input::Keys { listed, held, evidence });
+                let entries: Vec<EntryKey> = self.view.in_scope(&scope()).map(|record| record.key.clone()).collect();
+                let evidence = self.evidence(etcd, &entries);
+                self.feed(Input::Keys { listed, entries, evidence });
             }
             Some(Request::List) => self.list(etcd),
             Some(Request::Compare) => {
@@ -132,7 +132,7 @@ impl FakeMirror {
                 let unconfirmed = self.view.in_scope(&scope).filter(|record| record.generation < generation);
                 let keys: Vec<EntryKey> = unconfirmed.map(|record| record.key.clone()).collect();
                 let evidence = self.evidence(etcd, &keys);
-                self.feed(Input::Absent { keys, evidence });
+                self.feed(Input::UnconfirmedKeys { keys, evidence });
             }
             Some(Request::Watch(after)) => return self.watch(etcd, after),
         }
@@ -141,7 +141,8 @@ impl FakeMirror {
 
     /// Returns the evidence of the source for the deletion of some keys.
     pub(super) fn evidence(&self, etcd: &FakeEtcd, keys: &[EntryKey]) -> DeleteEvidence {
-        let lost = |key: &&EntryKey| self.view.record(key).is_some_and(|record| etcd.life(record.source.lease) == LeaseLife::NotFound);
+        let lost =
+            |key: &&EntryKey| self.view.record(key).is_some_and(|record| etcd.lease_life(record.source.lease) == LeaseLife::NotFound);
         let lost = keys.iter().filter(lost).cloned().collect();
         let writer_key = |key| if self.canaries { etcd.writer_key(key) } else { WriterKey::NotWritten };
         DeleteEvidence { config: writer_key(CONFIG), canary: writer_key(etcd.canary()), lost }
@@ -174,8 +175,9 @@ impl FakeMirror {
             waiting: VecDeque::new(),
             script: ScriptedWatch::after(after),
         });
-        // keys are compared after the stream has stalled (`Watch::stalls`)
-        if !is_new && etcd.bugs.starved && watch.sent_until < etcd.compacted {
+        // as after a stall of a real stream (`Watch::stalls`): treat it as lost history, so that
+        // the keys are compared
+        if !is_new && etcd.bugs.skips_compacted_events && watch.sent_until < etcd.compacted {
             self.feed(Input::HistoryLost);
             return true;
         }
@@ -222,7 +224,7 @@ impl FakeMirror {
     }
 
     /// Returns the unreadable keys that are reported.
-    pub(super) fn refused(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    pub(super) fn unreadable_keys(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
         self.resync.unreadable().iter().map(|(key, unreadable)| (key.to_vec(), unreadable.value.to_vec())).collect()
     }
 
@@ -234,7 +236,7 @@ impl FakeMirror {
         for _ in 0..10_000 {
             if !self.advance(etcd) {
                 if self.resync.has_pending_prune() {
-                    self.feed(Input::Quiet);
+                    self.feed(Input::QuietTimeOver);
                     continue;
                 }
                 if self.resync.held_count() > 0 && self.let_time_pass(etcd, LEASE_TTL + MARGIN) {

@@ -64,7 +64,7 @@ fn reading() -> Reading {
     }
     let retention = Retention { age_max: Duration::from_secs(3600), count_max: 1000 };
     let feed = Feed::starting_at(view.sequence(), retention);
-    Reading::new(Arc::new(MirrorSnapshot { view, feed, epoch: Epoch(1), earlier: Arc::default() }), ClusterStatuses::default())
+    Reading::new(Arc::new(MirrorSnapshot { view, feed, epoch: Epoch(1), earlier_runs: Arc::default() }), ClusterStatuses::default())
 }
 
 type ScanFn<'a> = dyn Fn(Option<&EntryKey>, &mut WorkSlice, &mut dyn FnMut(&Record) -> bool) -> ScanEnd + 'a;

@@ -30,9 +30,9 @@ impl ChangingMirror {
             }
         }
         feed.restore_floor(old.feed.floor());
-        let earlier = old.earlier.iter().copied();
-        let own = EpochSpan { epoch: old.epoch, began: Sequence(0), vouched: Some(old.feed.head()) };
-        self.published = MirrorSnapshot { view, feed, epoch: Epoch(epoch), earlier: earlier.chain([own]).collect() };
+        let earlier = old.earlier_runs.iter().copied();
+        let own = EpochSpan { epoch: old.epoch, start: Sequence(0), accepted_up_to: Some(old.feed.head()) };
+        self.published = MirrorSnapshot { view, feed, epoch: Epoch(epoch), earlier_runs: earlier.chain([own]).collect() };
     }
 }
 
@@ -59,7 +59,7 @@ fn an_interrupted_copy_becomes_equal_to_a_restored_mirror() {
                     // few keys, so that most change several times
                     let (cluster_index, id) = (random.random_range(0..2), random.random_range(1..5));
                     match random.random_range(0..5) {
-                        4 => mirror.find(id as usize % 3, random.random_range(0..3)),
+                        4 => mirror.set_finding(id as usize % 3, random.random_range(0..3)),
                         0 => mirror.delete(cluster_index, id),
                         _ => mirror.put(cluster_index, id, ["a", "b", "c"][random.random_range(0..3)]),
                     }
@@ -81,7 +81,7 @@ fn an_interrupted_copy_becomes_equal_to_a_restored_mirror() {
             for reader in &mut readers {
                 reader.reconnect(&reading);
                 reader.catch_up(&reading);
-                assert_eq!(reader.held, mirror.mirrored_objects(&reader.filter), "seed {seed}, epoch {epoch}, filter {:?}", reader.filter);
+                assert_eq!(reader.copy, mirror.mirrored_objects(&reader.filter), "seed {seed}, epoch {epoch}, filter {:?}", reader.filter);
             }
         }
     }

@@ -3,7 +3,7 @@
 
 import { html } from "../html.js";
 import { ask, askMaybe, query } from "../api.js";
-import { NAMES_MAX, exactly, first, form, readNames, united } from "../meant.js";
+import { NAMES_MAX, findExactly, firstPage, mergeNames, readNames, textKind } from "../search_query.js";
 import { mirror, whenMoved } from "../mirror.js";
 import { hash } from "../route.js";
 import { labels, number, phase } from "../words.js";
@@ -76,7 +76,7 @@ async function pages(filter, signal, draw) {
 }
 
 async function search(text, signal, draw) {
-  switch (form(text)) {
+  switch (textKind(text)) {
     case "prefix":
       return { list: await pages({ cidr: text }, signal, draw), title: `inside ${text}`, empty: "No address of this mesh is inside it." };
     case "number": {
@@ -85,8 +85,8 @@ async function search(text, signal, draw) {
     }
     case "labels": {
       const [identities, services] = await Promise.all([
-        first("/v1/identities", { labelSelector: text, limit: PAGE }, signal),
-        first("/v1/global-services", { labelSelector: text, limit: PAGE, fields: "namespace,name" }, signal),
+        firstPage("/v1/identities", { labelSelector: text, limit: PAGE }, signal),
+        firstPage("/v1/global-services", { labelSelector: text, limit: PAGE, fields: "namespace,name" }, signal),
       ]);
       const links = services.items.map((one) => [`${one.namespace}/${one.name}`, hash("services", [one.namespace, one.name]), ""]);
       return { identities: identities.items, more: identities.nextPageToken, services: links, empty: "No identity and no shared service has these labels." };
@@ -108,11 +108,11 @@ async function byName(text, signal, draw) {
   };
   const [known, exact, node, list] = await Promise.all([
     readNames().catch(or({ services: [], nodes: [], isAll: true })),
-    exactly(text, PAGE, signal).catch(or({ services: [], nodes: [] })),
-    before && mirror.clusters.has(before) ? first("/v1/nodes", { cluster: before, name: after, limit: 1 }, signal).then((answer) => answer.items[0], or(null)) : null,
+    findExactly(text, PAGE, signal).catch(or({ services: [], nodes: [] })),
+    before && mirror.clusters.has(before) ? firstPage("/v1/nodes", { cluster: before, name: after, limit: 1 }, signal).then((answer) => answer.items[0], or(null)) : null,
     pages({ namespace: before, pod: after }, signal, draw).catch(or(null)),
   ]);
-  const named = (names, more) => united(names, more.filter(matches)).slice(0, PAGE);
+  const named = (names, more) => mergeNames(names, more.filter(matches)).slice(0, PAGE);
   const nodes = named(exact.nodes, known.nodes);
   const hosted = node ? await pages({ node: node.name, cluster: node.cluster }, signal, draw).catch(or(null)) : null;
   return {
@@ -122,7 +122,7 @@ async function byName(text, signal, draw) {
     nodes: node ? [] : nodes.map((name) => [name, hash("find", [name]), ""]),
     services: named(exact.services, known.services).map((name) => [name, hash("services", name.split("/")), ""]),
     clusters: [...mirror.clusters.values()].filter(({ object }) => matches(object.name)).map(({ object }) => [object.name, hash("mesh", [object.name]), phase(object.phase)]),
-    troubles: united(troubles, []),
+    troubles: mergeNames(troubles, []),
     empty: `No pod, shared service, node or cluster of this mesh has this name. For a pod, type the full name, with or without its namespace.${
       known.isAll ? "" : ` For a part of a name, the search covers the first ${number(NAMES_MAX)} services or nodes.`
     }`,

@@ -2,7 +2,7 @@
 
 import { html } from "../html.js";
 import { ask, follow, query } from "../api.js";
-import { first, servicesCalled } from "../meant.js";
+import { firstPage, servicesCalled } from "../search_query.js";
 import { ageOf, atMostEvery, mirror, whenMoved } from "../mirror.js";
 import { go, hash } from "../route.js";
 import { age, number, phase, plural, spaced, tone } from "../words.js";
@@ -154,7 +154,7 @@ class Open {
   async readNow() {
     const [namespace, name] = this.route.path;
     // as a list, because a missing service is then an empty list and not an error
-    const one = async (more) => (await first("/v1/global-services", { namespace, name, limit: 1, ...more }, this.stop.signal)).items[0] ?? null;
+    const one = async (more) => (await firstPage("/v1/global-services", { namespace, name, limit: 1, ...more }, this.stop.signal)).items[0] ?? null;
     const { from, affinity } = this;
     try {
       const [service, chosen] = await Promise.all([one({}), from ? one({ affinity, from }) : null]);

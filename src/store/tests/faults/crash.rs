@@ -96,6 +96,7 @@ fn write_until_killed(store: &Store) {
     }
 }
 
+/// Starts a child process that runs a task of the test `child_process_of_the_crash_tests`.
 pub(super) fn child_command(mut command: Command, directory: &Path, task: &str) -> Child {
     command
         .args(["--exact", "store::tests::faults::crash::child_process_of_the_crash_tests", "--nocapture"])
@@ -128,7 +129,8 @@ fn kill_a_writer(directory: &Path, group_count: usize, opening: Duration) -> (Op
         acknowledged = Some(line);
         times.push(Instant::now());
     }
-    // waits for nothing: the kill must hit any moment of the start or of the next group
+    // waits a random time and for no event, so that the kill can hit any moment of the start or of
+    // the next group
     let within = match times.as_slice() {
         [first, .., last] => last.duration_since(*first) / u32::try_from(group_count - 1).unwrap(),
         [_] | [] => opening,

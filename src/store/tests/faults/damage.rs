@@ -29,12 +29,13 @@ pub(in crate::store::tests) fn group() -> Group {
     group.cursors.insert(scope(Kind::Node, "paris"), Some(cursor(11)));
     group.cursors.insert(scope(Kind::Service, "paris"), Some(cursor(12)));
     group.clusters.insert(cluster("paris"), Some(cluster_record(7)));
-    group.epochs = Some(vec![EpochSpan { epoch: Epoch(9), began: Sequence(1), vouched: None }]);
-    group.derived = Some(3);
+    group.epochs = Some(vec![EpochSpan { epoch: Epoch(9), start: Sequence(1), accepted_up_to: None }]);
+    group.derivation_version = Some(3);
     group
 }
 
-pub(super) fn loaded(group: &Group) -> UnpackedContents {
+/// Returns the contents that a start loads from a store with only this group.
+pub(super) fn expected_contents(group: &Group) -> UnpackedContents {
     UnpackedContents {
         records: group.records.values().flatten().map(|record| record.as_ref().clone()).collect(),
         cursors: group.cursors.iter().filter_map(|(scope, cursor)| Some((scope.clone(), cursor.clone()?))).collect(),
@@ -42,12 +43,13 @@ pub(super) fn loaded(group: &Group) -> UnpackedContents {
         sequence_reserved: group.sequence_reserved.unwrap(),
         epochs: group.epochs.clone().unwrap_or_default(),
         // dropped together with the epochs
-        derived: group.derived.filter(|_| group.epochs.is_some()),
+        derivation_version: group.derivation_version.filter(|_| group.epochs.is_some()),
         ..UnpackedContents::default()
     }
 }
 
-pub(in crate::store::tests) fn stored() -> tempfile::TempDir {
+/// Creates a store with [`group`] and closes it.
+pub(in crate::store::tests) fn create_store_with_group() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let (store, opened) = open(directory.path());
     assert_eq!(opened, OpenReport { set_aside: None, created: true, losses: Vec::new() });
@@ -68,7 +70,7 @@ pub(super) fn check(found: &UnpackedContents, expected: &UnpackedContents) {
 
 /// Returns the content without cursors.
 fn without_cursors() -> UnpackedContents {
-    loaded(&Group { cursors: BTreeMap::new(), epochs: None, ..group() })
+    expected_contents(&Group { cursors: BTreeMap::new(), epochs: None, ..group() })
 }
 
 /// Returns the slots that have a value, with their parts.
@@ -93,7 +95,7 @@ fn flip(directory: &Path, slot: Slot, from_end: usize) {
     engine.sync().unwrap();
 }
 
-/// Damages the chunk whose range has this lower bound.
+/// Damages the chunk whose range has this lower bound: flips a bit of its tenth byte from the end.
 pub(in crate::store::tests) fn flip_last_byte_of(directory: &Path, low: &[u8]) {
     let (slot, _) = chunk_at(directory, low);
     flip(directory, slot, 10);
@@ -103,7 +105,7 @@ pub(in crate::store::tests) fn flip_last_byte_of(directory: &Path, low: &[u8]) {
 /// cursor is dropped.
 #[test]
 fn a_damaged_chunk_costs_its_entries_and_the_cursors_of_their_scopes() {
-    let directory = stored();
+    let directory = create_store_with_group();
     let (slot, part) = chunk_at(directory.path(), b"e");
     let high = part.head.high.unwrap();
     assert!(high.starts_with(b"ecilium/cache/nodes/v1/paris/"), "{}", high.escape_ascii());
@@ -113,14 +115,14 @@ fn a_damaged_chunk_costs_its_entries_and_the_cursors_of_their_scopes() {
     expected.records.retain(|key, _| codec::entry_key(key) >= high);
     assert!((50..400).contains(&expected.records.len()));
     expected.cursors.remove(&scope(Kind::Node, "paris"));
-    check(&load(directory.path()), &UnpackedContents { damaged_count: 1, ..loaded(&expected) });
+    check(&load(directory.path()), &UnpackedContents { damaged_count: 1, ..expected_contents(&expected) });
     // removed from the disk too
-    check(&load(directory.path()), &loaded(&expected));
+    check(&load(directory.path()), &expected_contents(&expected));
 }
 
 #[test]
 fn a_chunk_of_unknown_range_costs_every_cursor() {
-    let directory = stored();
+    let directory = create_store_with_group();
     let (slot, part) = chunk_at(directory.path(), b"e");
     flip(directory.path(), slot, part.body.unwrap().len() + 10);
     let mut expected = without_cursors();
@@ -132,7 +134,7 @@ fn a_chunk_of_unknown_range_costs_every_cursor() {
 
 #[test]
 fn damaged_cursors_cost_only_themselves() {
-    let directory = stored();
+    let directory = create_store_with_group();
     flip(directory.path(), chunk_at(directory.path(), b"").0, 10);
     check(&load(directory.path()), &UnpackedContents { damaged_count: 1, ..without_cursors() });
     check(&load(directory.path()), &without_cursors());
@@ -152,7 +154,7 @@ fn delete_without_folding(directory: &Path) -> Group {
 /// The end was never acknowledged, so nothing is lost.
 #[test]
 fn a_torn_end_of_the_log_is_no_damage() {
-    let directory = stored();
+    let directory = create_store_with_group();
     let expected = delete_without_folding(directory.path());
     let newest = log_files(directory.path()).pop().unwrap();
     let mut bytes = fs::read(&newest).unwrap();
@@ -160,17 +162,17 @@ fn a_torn_end_of_the_log_is_no_damage() {
     fs::write(&newest, bytes).unwrap();
     let (store, opened) = open(directory.path());
     assert_eq!(opened.losses, Vec::<String>::new());
-    check(&read(&store), &loaded(&expected));
+    check(&read(&store), &expected_contents(&expected));
 }
 
 /// A synced delete is lost: all cursors are dropped, and the loss is reported.
 #[test]
 fn a_damaged_synced_end_of_the_log_costs_every_cursor() {
-    let directory = stored();
+    let directory = create_store_with_group();
     let expected = delete_without_folding(directory.path());
     let whole = tempfile::tempdir().unwrap();
     copy_directory(directory.path(), whole.path());
-    check(&load(whole.path()), &loaded(&expected));
+    check(&load(whole.path()), &expected_contents(&expected));
     let newest = log_files(directory.path()).pop().unwrap();
     let bytes = fs::read(&newest).unwrap();
     let mut flipped = bytes.clone();
@@ -179,7 +181,7 @@ fn a_damaged_synced_end_of_the_log_costs_every_cursor() {
         let copy = tempfile::tempdir().unwrap();
         copy_directory(directory.path(), copy.path());
         fs::write(copy.path().join("log").join(newest.file_name().unwrap()), damaged).unwrap();
-        let reported = inspect(copy.path(), &|_| ()).unwrap().findings;
+        let reported = inspect(copy.path(), &|_| ()).unwrap().losses;
         let (store, opened) = open(copy.path());
         assert_eq!(opened.losses, reported);
         assert_eq!(opened.losses.len(), 1, "{:?}", opened.losses);
@@ -194,7 +196,7 @@ fn a_damaged_synced_end_of_the_log_costs_every_cursor() {
 /// Later frames are used; the changes of the damaged one are read from the source again.
 #[test]
 fn a_flipped_bit_in_the_log_costs_one_group_and_every_cursor() {
-    let directory = stored();
+    let directory = create_store_with_group();
     let (store, _) = open(directory.path());
     let mut expected = group();
     let keys: Vec<_> = expected.records.keys().cloned().collect();
@@ -212,12 +214,12 @@ fn a_flipped_bit_in_the_log_costs_one_group_and_every_cursor() {
         let mut damaged = bytes.clone();
         damaged[bytes.len() * share / 10] ^= 4;
         fs::write(copy.path().join("log").join(newest.file_name().unwrap()), damaged).unwrap();
-        let reported = inspect(copy.path(), &|_| ()).unwrap().findings;
+        let reported = inspect(copy.path(), &|_| ()).unwrap().losses;
         let (store, opened) = open(copy.path());
         assert_eq!(opened.losses, reported);
         assert!(opened.losses[0].starts_with("its log is damaged, and changes of group"), "{:?}", opened.losses);
         let found = read(&store);
-        let all = loaded(&expected).records;
+        let all = expected_contents(&expected).records;
         let older = found.records.iter().zip(&all).filter(|(found, expected)| found != expected).count();
         assert_eq!((found.records.len(), older), (all.len(), 1));
         assert!(found.cursors.is_empty() && found.epochs.is_empty());
@@ -226,7 +228,7 @@ fn a_flipped_bit_in_the_log_costs_one_group_and_every_cursor() {
         drop(store);
         let (store, opened) = open(copy.path());
         assert_eq!(opened.losses, Vec::<String>::new());
-        check(&read(&store), &loaded(&group()));
+        check(&read(&store), &expected_contents(&group()));
     }
 }
 
@@ -234,7 +236,7 @@ fn a_flipped_bit_in_the_log_costs_one_group_and_every_cursor() {
 /// existed.
 #[test]
 fn an_older_log_with_a_newer_store_is_reported() {
-    let directory = stored();
+    let directory = create_store_with_group();
     let older = tempfile::tempdir().unwrap();
     copy_directory(&directory.path().join("log"), older.path());
     drop(delete_without_folding(directory.path()));
@@ -248,7 +250,7 @@ fn an_older_log_with_a_newer_store_is_reported() {
 /// The chunks may be ahead of the log or behind it.
 #[test]
 fn a_log_that_does_not_match_the_store_costs_every_cursor() {
-    let (older, other) = (stored(), stored());
+    let (older, other) = (create_store_with_group(), create_store_with_group());
     let without = |directory: &Path| fs::remove_dir_all(directory.join("log")).unwrap();
     let with_log_of = |directory: &Path, other: &Path| {
         without(directory);
@@ -290,14 +292,14 @@ fn a_log_that_does_not_match_the_store_costs_every_cursor() {
         // the store works again
         store.apply(&group()).unwrap();
         drop(store);
-        check(&load(directory.path()), &loaded(&group()));
+        check(&load(directory.path()), &expected_contents(&group()));
     }
 }
 
 /// One file in the middle is missing.
 #[test]
 fn a_gap_in_the_log_below_folded_groups_costs_every_cursor() {
-    let directory = stored();
+    let directory = create_store_with_group();
     drop(delete_without_folding(directory.path()));
     drop(delete_without_folding(directory.path()));
     let (store, _) = open(directory.path());
@@ -314,7 +316,7 @@ fn a_gap_in_the_log_below_folded_groups_costs_every_cursor() {
 
 #[test]
 fn an_unknown_key_costs_every_cursor() {
-    let directory = stored();
+    let directory = create_store_with_group();
     let (store, _) = open(directory.path());
     let foreign = BTreeMap::from([(b"xyz".as_slice().into(), Some(StoredValue::Item(b"?".as_slice().into())))]);
     let number = store.log().append_changes(&foreign);
@@ -326,9 +328,9 @@ fn an_unknown_key_costs_every_cursor() {
 
 #[test]
 fn a_lost_reserved_sequence_falls_back_to_the_records() {
-    let directory = stored();
+    let directory = create_store_with_group();
     flip(directory.path(), chunk_at(directory.path(), b"f").0, 10);
-    let expected = loaded(&Group { epochs: None, ..group() });
+    let expected = expected_contents(&Group { epochs: None, ..group() });
     let expected = UnpackedContents { sequence_reserved: Sequence(399), clusters: Vec::new(), ..expected };
     check(&load(directory.path()), &UnpackedContents { damaged_count: 1, ..expected });
 }
@@ -336,7 +338,7 @@ fn a_lost_reserved_sequence_falls_back_to_the_records() {
 /// The id 0 marks a store whose repair was interrupted and whose loss is no longer visible.
 #[test]
 fn a_store_with_an_interrupted_repair_has_no_cursors() {
-    let directory = stored();
+    let directory = create_store_with_group();
     let (store, _) = open(directory.path());
     store.inner().chunk_store.as_mut().unwrap().set_log_id(0).unwrap();
     drop(store);
@@ -354,7 +356,7 @@ pub(super) fn check_after_damage(directory: &Path) -> bool {
         assert!(set_aside.path.starts_with(directory) && set_aside.path.join("db").exists(), "{set_aside:?}");
         assert!(opened.created);
     } else {
-        assert!(found == loaded(&group()) || found.cursors.is_empty(), "there are cursors, but not all entries that they cover");
+        assert!(found == expected_contents(&group()) || found.cursors.is_empty(), "there are cursors, but not all entries that they cover");
         assert!(found.sequence_reserved == Sequence(500) || found.epochs.is_empty(), "{}", found.sequence_reserved);
     }
     for record in found.records {
@@ -362,20 +364,20 @@ pub(super) fn check_after_damage(directory: &Path) -> bool {
     }
     store.apply(&group()).unwrap();
     store.close().unwrap();
-    assert!(load(directory) == loaded(&group()), "the groups that were stored after the damage are missing");
+    assert!(load(directory) == expected_contents(&group()), "the groups that were stored after the damage are missing");
     opened.set_aside.is_some()
 }
 
 #[test]
 fn a_damaged_file_of_the_engine_is_set_aside() {
-    let directory = stored();
+    let directory = create_store_with_group();
     fs::write(directory.path().join("store/conf"), "segment_size: none").unwrap();
     assert!(check_after_damage(directory.path()));
 }
 
 #[test]
 fn a_truncated_engine_is_set_aside() {
-    let directory = stored();
+    let directory = create_store_with_group();
     for name in ["store/db", "store/conf"] {
         fs::write(directory.path().join(name), "").unwrap();
     }
@@ -395,7 +397,7 @@ fn a_file_named_like_the_engines_directory_is_set_aside() {
 /// Returns a store with the same content as [`stored`], in a log that was written and reused many
 /// times.
 fn stored_in_many_groups() -> tempfile::TempDir {
-    let directory = stored();
+    let directory = create_store_with_group();
     let (store, _) = open(directory.path());
     for number in 1..40 {
         let mut rewritten = Group::default();

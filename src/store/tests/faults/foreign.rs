@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustix::fs::{CWD, Mode, mkfifoat};
 
-use super::damage::{group, stored};
+use super::damage::{create_store_with_group, group};
 use crate::store::tests::{UnpackedContents, load, open, read};
 use crate::store::{Store, StoreError, inspect};
 
@@ -43,7 +43,7 @@ impl OutsideFile {
 
 #[test]
 fn other_files_in_the_log_directory_are_ignored() {
-    let directory = stored();
+    let directory = create_store_with_group();
     let log = directory.path().join("log");
     let newest: u64 = fs::read_dir(&log).unwrap().map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap()).max().unwrap();
     for name in ["09", "+9", "18446744073709551615", "18446744073709551616", "1000000000000000", "x", "-1", " 9"] {
@@ -63,7 +63,7 @@ fn other_files_in_the_log_directory_are_ignored() {
     };
     let before = names(&log);
     let inspection = inspect(directory.path(), &|_| ()).unwrap();
-    assert!(inspection.findings.is_empty(), "{:?}", inspection.findings);
+    assert!(inspection.losses.is_empty(), "{:?}", inspection.losses);
     let (store, opened) = open(directory.path());
     assert_eq!((opened.set_aside, opened.losses), (None, Vec::new()));
     assert_eq!(read(&store).records.len(), 400);
@@ -80,7 +80,7 @@ fn other_files_in_the_log_directory_are_ignored() {
 /// files.
 #[test]
 fn a_file_with_the_highest_number_does_not_end_the_log() {
-    let directory = stored();
+    let directory = create_store_with_group();
     fs::write(directory.path().join("log/999999999999999"), "noise").unwrap();
     for _ in 0..2 {
         let (store, opened) = open(directory.path());
@@ -108,7 +108,7 @@ fn a_foreign_lock_file_is_refused_and_named() {
         ("a directory", &|path| fs::create_dir(path).unwrap()),
     ];
     for (found, put) in cases {
-        let directory = stored();
+        let directory = create_store_with_group();
         let lock = directory.path().join("lock");
         fs::remove_file(&lock).unwrap();
         put(&lock);
@@ -130,9 +130,9 @@ fn foreign_links_and_fifos_are_set_aside_and_never_followed() {
         ["store/db", "store/conf", "store/format", "store/synced", "store/snap.0000000000000001", "store", "log", "probe", "reserve"]
     {
         for is_link in [true, false] {
-            let directory = stored();
+            let directory = create_store_with_group();
             let path = directory.path().join(name);
-            // only for files, not for directories
+            // empty if the entry is a directory or does not exist
             let whole = fs::read(&path).unwrap_or_default();
             let outside = OutsideFile::new(&whole);
             if path.is_dir() {
@@ -146,7 +146,7 @@ fn foreign_links_and_fifos_are_set_aside_and_never_followed() {
             }
             let inspected = inspect(directory.path(), &|_| ());
             let is_noticed = !["probe", "reserve"].contains(&name);
-            assert_eq!(inspected.is_ok_and(|inspection| inspection.findings.is_empty()), !is_noticed, "{name}");
+            assert_eq!(inspected.is_ok_and(|inspection| inspection.losses.is_empty()), !is_noticed, "{name}");
             let (store, opened) = open(directory.path());
             outside.assert_untouched();
             let loses_all = name.starts_with("store");

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use super::damage::{check, check_after_damage, files, group, loaded, parts, stored};
+use super::damage::{check, check_after_damage, create_store_with_group, expected_contents, files, group, parts};
 use crate::store::encoding::codec;
 use crate::store::engine::Engine;
 use crate::store::engine::slots::SlotStorage;
@@ -11,7 +11,7 @@ use crate::store::tests::{UnpackedContents, load, open, read};
 
 #[test]
 fn only_the_newest_damaged_stores_are_kept() {
-    let directory = stored();
+    let directory = create_store_with_group();
     let old: Vec<PathBuf> = (1..=5).map(|seconds| directory.path().join(format!("set-aside-damaged-{seconds}"))).collect();
     let newer = directory.path().join("set-aside-newer-version-1");
     for path in old.iter().chain([&newer]) {
@@ -25,7 +25,7 @@ fn only_the_newest_damaged_stores_are_kept() {
 
 #[test]
 fn a_store_of_a_newer_version_is_set_aside_intact() {
-    let directory = stored();
+    let directory = create_store_with_group();
     fs::write(directory.path().join("store/format"), "meshkeep store format 4\n").unwrap();
     let before = files(&directory.path().join("store"));
     let (store, opened) = open(directory.path());
@@ -40,7 +40,7 @@ fn a_store_of_a_newer_version_is_set_aside_intact() {
 
 #[test]
 fn a_newer_layout_is_recognized_without_the_format_file() {
-    let directory = stored();
+    let directory = create_store_with_group();
     let engine = Engine::open(&directory.path().join("store")).unwrap();
     engine.put_metadata(codec::LAYOUT_KEY, &codec::encode_layout(4)).unwrap();
     engine.sync().unwrap();
@@ -55,8 +55,8 @@ fn a_newer_layout_is_recognized_without_the_format_file() {
 
 #[test]
 fn a_lost_format_file_is_written_again() {
-    let directory = stored();
+    let directory = create_store_with_group();
     fs::remove_file(directory.path().join("store/format")).unwrap();
-    check(&load(directory.path()), &loaded(&group()));
+    check(&load(directory.path()), &expected_contents(&group()));
     assert_eq!(fs::read_to_string(directory.path().join("store/format")).unwrap(), "meshkeep store format 3\n");
 }

@@ -35,7 +35,7 @@ fn put(cluster: &'static str, export: ServiceExport) -> SourceEvent {
 }
 
 fn merged(events: &[SourceEvent]) -> MergedExports {
-    after(events).global_service("shop/cart").unwrap().exports.unwrap()
+    view_after(events).global_service("shop/cart").unwrap().exports.unwrap()
 }
 
 fn ports(exports: &MergedExports) -> Vec<String> {
@@ -177,9 +177,9 @@ fn other_fields_are_compared_with_the_oldest_export() {
 
 #[test]
 fn an_export_is_a_service_without_backends() {
-    let view = after(&[put("paris", export(10, &[])), service_put("tokyo", cart(&["10.2.0.1 http=TCP/80"]))]);
+    let view = view_after(&[put("paris", export(10, &[])), service_put("tokyo", cart(&["10.2.0.1 http=TCP/80"]))]);
     let service = view.global_service("shop/cart").unwrap();
-    assert_eq!((shown(&service.shares), service.exports.is_some()), (texts(&["tokyo 10.2.0.1 80/TCP(http)"]), true));
-    let view = after(&[put("paris", export(10, &[]))]);
+    assert_eq!((describe_backends(&service.shares), service.exports.is_some()), (texts(&["tokyo 10.2.0.1 80/TCP(http)"]), true));
+    let view = view_after(&[put("paris", export(10, &[]))]);
     assert_eq!((names(&view), view.global_service_count()), (texts(&["shop/cart"]), 1));
 }

@@ -95,7 +95,7 @@ fn the_index_equals_the_model_after_every_event() {
 #[test]
 fn names_are_listed_from_any_start() {
     let put = |service: &'static str| Put(Kind::Service, "paris", service, Arc::new(Object::Service(cart(&[]))));
-    let view = after(&[put("shop/cart"), put("shop/basket"), put("a/z"), put("shop-b/a")]);
+    let view = view_after(&[put("shop/cart"), put("shop/basket"), put("a/z"), put("shop-b/a")]);
     let from = |start: &str| view.global_service_names(start).map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(from(""), ["a/z", "shop-b/a", "shop/basket", "shop/cart"]);
     assert_eq!(from("shop/"), ["shop/basket", "shop/cart"]);

@@ -23,7 +23,7 @@ fn bare(state: BackendState, ports: Vec<BackendPort>) -> GlobalBackend {
 }
 
 fn service_record(include_external: bool) -> Arc<Record> {
-    let view = after(&[service_put("paris", Service { include_external, ..cart(&[]) })]);
+    let view = view_after(&[service_put("paris", Service { include_external, ..cart(&[]) })]);
     view.record(&EntryKey::new(Kind::Service, cluster("paris"), "shop/cart")).unwrap()
 }
 
@@ -39,7 +39,8 @@ fn backends_are_selected_as_an_agent_does() {
         (None, some(), some(), "noAffinity", (true, true)),
         (None, bad(), bad(), "noAffinity", (true, true)),
         (None, no(), no(), "noAffinity", (true, true)),
-        // local: always local backends; remote ones only if no healthy local one is active
+        // local: always local backends; remote ones only if no local one is active and a remote one
+        // is healthy
         (Local, some(), some(), "localActive", (true, false)),
         (Local, share(1, Maintenance, 3), some(), "localActive", (true, false)),
         (Local, no(), some(), "localInactive", (true, true)),

@@ -67,10 +67,10 @@ impl ReferenceView {
     pub(in crate::view::tests) fn lookup(&self, ip: IpAddr) -> Vec<LookupMatch> {
         let mut found: Vec<&Arc<Record>> = self.ipcache.longest_match(ip).into_iter().filter_map(|key| self.entries.get(key)).collect();
         found.sort_by_key(|record| (record.key.kind == Kind::NodeIp, record.rejection.is_some(), std::cmp::Reverse(record.last_sequence)));
-        found.into_iter().filter_map(|record| self.join(record)).collect()
+        found.into_iter().filter_map(|record| self.join_labels_and_node(record)).collect()
     }
 
-    pub(in crate::view::tests) fn join(&self, record: &Arc<Record>) -> Option<LookupMatch> {
+    pub(in crate::view::tests) fn join_labels_and_node(&self, record: &Arc<Record>) -> Option<LookupMatch> {
         let entry = record.object.as_deref().and_then(Object::as_ip)?;
         let cluster = &record.key.cluster;
         let identity = prefer_cluster(self.identities(entry.identity), cluster);

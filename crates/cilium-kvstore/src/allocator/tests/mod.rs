@@ -1,10 +1,10 @@
 //! Tests of the IO-free parts, and of whole allocators over an in-memory store.
 
 mod collection;
-mod life;
+mod concurrency;
 mod memory;
-mod pure;
-mod together;
+mod parts;
+mod single;
 mod uses;
 
 use super::backend::{Id, IdRange};

@@ -36,7 +36,7 @@ fn queue(keys: usize) -> SyncQueue<Numbered> {
     let file = EtcdConfig::new("http://127.0.0.1:1");
     let client = ClientOptions { request_timeout: Duration::from_millis(20), ..ClientOptions::default() };
     let session = Session::start(file, SessionOptions { client, ..SessionOptions::default() }, CancellationToken::new());
-    SyncQueue::new(session, Arc::new(Numbered(keys)), Life::Leased, 4)
+    SyncQueue::new(session, Arc::new(Numbered(keys)), KeyLifetime::Leased, 4)
 }
 
 #[tokio::test]
@@ -69,7 +69,7 @@ async fn lost_keys_are_searched_in_batches_while_there_is_capacity() {
     let count = WAITING_MAX + 3 * LOST_KEY_BATCH;
     let queue = queue(count);
     let all: Vec<Vec<u8>> = (0..count).map(Numbered::key).collect();
-    queue.add_lost_keys(&LostKeys::of(all.iter().map(Vec::as_slice)));
+    queue.add_lost_keys(&LostKeys::from_keys(all.iter().map(Vec::as_slice)));
     assert_eq!(queue.pending(SyncQueue::<Numbered>::LOST), 1, "the search has found no key yet, so the group must not count as written");
     assert!(queue.scan_for_lost_keys());
     assert_eq!(queue.counts().waiting, LOST_KEY_BATCH);
@@ -79,7 +79,7 @@ async fn lost_keys_are_searched_in_batches_while_there_is_capacity() {
     let now = Instant::now();
     let (mut written, mut scans) = (0, 0);
     while queue.pending(SyncQueue::<Numbered>::LOST) > 0 {
-        let due = queue.shared.state().take(now);
+        let due = queue.shared.state().next_due(now);
         due.iter().for_each(|key| queue.shared.state().succeeded(key));
         written += usize::from(due.is_some());
         scans += usize::from(queue.scan_for_lost_keys());
@@ -95,24 +95,24 @@ async fn a_key_is_queued_once_and_counts_until_it_is_written() {
     assert!(state.add("a", 1));
     assert!(!state.add("a", 1), "the key is in the queue already");
     assert!(state.add("b", 1));
-    assert_eq!(state.take(now), Some("a"));
+    assert_eq!(state.next_due(now), Some("a"));
     assert!(!state.add("a", 1), "the key changed while it was being written");
     state.succeeded(&"a");
     assert_eq!(state.groups.get(&1), Some(&2));
-    assert_eq!(state.take(now), Some("b"));
+    assert_eq!(state.next_due(now), Some("b"));
     state.reschedule(&"b", now);
-    assert_eq!(state.take(now), Some("a"));
+    assert_eq!(state.next_due(now), Some("a"));
     state.succeeded(&"a");
     assert_eq!(state.groups.get(&1), Some(&1));
-    assert_eq!(state.take(now), None, "b is not due before its retry");
-    assert_eq!(state.take(now + RETRY_MIN), Some("b"));
+    assert_eq!(state.next_due(now), None, "b is not due before its retry");
+    assert_eq!(state.next_due(now + RETRY_MIN), Some("b"));
     state.reschedule(&"b", now);
-    assert_eq!(state.later.first().unwrap().0, now + 2 * RETRY_MIN);
+    assert_eq!(state.retries.first().unwrap().0, now + 2 * RETRY_MIN);
     for _ in 0..40 {
-        state.later.clear();
+        state.retries.clear();
         state.reschedule(&"b", now);
     }
-    assert_eq!(state.later.first().unwrap().0, now + RETRY_MAX);
+    assert_eq!(state.retries.first().unwrap().0, now + RETRY_MAX);
     state.succeeded(&"b");
     assert!(state.groups.is_empty() && state.items.is_empty());
 }

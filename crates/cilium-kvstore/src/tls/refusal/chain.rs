@@ -6,7 +6,7 @@ use x509_parser::objects::{oid_registry, oid2sn};
 
 use super::super::certificates::{issuer_key_id, key_id, names};
 use super::super::trust::TrustedCertificates;
-use super::{CertificateSide, NAMES_MAX, TlsRefusal, clip, describe, list, parsed, short_rsa_bits, words};
+use super::{CertificateSide, NAMES_MAX, TlsRefusal, clip, code_to_words, describe, list, parsed, short_rsa_bits};
 
 /// A certificate, the certificates that were sent with it, and the trusted ones.
 pub(super) struct CertificateChain<'a> {
@@ -79,7 +79,7 @@ impl<'a> CertificateChain<'a> {
                 format!("too many certificates of one name could have signed {own_description}"),
                 format!("keep only those in {} that are in use", self.file()),
             ),
-            other => TlsRefusal::new(format!("{own_description} is not accepted ({})", words(other)), "issue a new one"),
+            other => TlsRefusal::new(format!("{own_description} is not accepted ({})", code_to_words(other)), "issue a new one"),
         }
     }
 
@@ -89,13 +89,13 @@ impl<'a> CertificateChain<'a> {
             return format!("the {}'s certificate {}", self.owner.noun(), describe(certificate));
         }
         let is_sent = self.intermediates.iter().any(|other| other.tbs_certificate.as_ref() == certificate.tbs_certificate.as_ref());
-        let source = if is_sent { format!("that the {} sends", self.owner.noun()) } else { format!("of {}", self.trusted.place()) };
+        let source = if is_sent { format!("that the {} sends", self.owner.noun()) } else { format!("of {}", self.trusted.source()) };
         format!("the certificate {} {source}", describe(certificate))
     }
 
     /// Returns the name of the file to which an authority's certificate should be added.
     fn file(&self) -> String {
-        format!("trusted-ca-file ({})", self.trusted.place())
+        format!("trusted-ca-file ({})", self.trusted.source())
     }
 
     fn trusted(&self) -> impl Iterator<Item = X509Certificate<'a>> {
@@ -117,7 +117,7 @@ impl<'a> CertificateChain<'a> {
     fn unknown_issuer(&self) -> TlsRefusal {
         let last = self.last();
         let (description, issuer) = (self.description(last), clip(&last.issuer().to_string()));
-        let trusted_source = self.trusted.place();
+        let trusted_source = self.trusted.source();
         if last.subject() == last.issuer() {
             let reason = format!("{description} is self-signed and is not in {trusted_source}");
             return TlsRefusal::new(reason, format!("add it to {} if you trust it", self.file()));
@@ -173,7 +173,7 @@ impl<'a> CertificateChain<'a> {
         };
         let is_trusted = self.trusted().any(|other| other.subject() == certificate.issuer());
         let expected_issuer = if is_trusted {
-            format!("the one in {}", self.trusted.place())
+            format!("the one in {}", self.trusted.source())
         } else {
             format!("the one that the {} sends", self.owner.noun())
         };

@@ -11,15 +11,15 @@ use tokio::task::JoinSet;
 use super::Outcome;
 
 /// A proxy, ended on drop.
-pub(crate) struct Wire {
+pub(crate) struct CountingProxy {
     address: SocketAddr,
     received: Arc<AtomicU64>,
     _tasks: JoinSet<()>,
 }
 
-impl Wire {
+impl CountingProxy {
     /// Starts a proxy to a server.
-    pub(crate) async fn to(server: SocketAddr) -> Outcome<Self> {
+    pub(crate) async fn start(server: SocketAddr) -> Outcome<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let (address, received) = (listener.local_addr()?, Arc::<AtomicU64>::default());
         let (count, mut tasks) = (Arc::clone(&received), JoinSet::new());

@@ -15,7 +15,7 @@ const NAMES_AGE_MAX_MS = 30_000;
 const PREFIX = /^([0-9a-f:.]+)\/(\d{1,3})$/i;
 
 /** Returns the form of the text: `address`, `prefix`, `number`, `labels`, `pair` or `word`. */
-export function form(text) {
+export function textKind(text) {
   if (address(text)) return "address";
   const prefix = PREFIX.exec(text);
   if (prefix && address(prefix[1])) return "prefix";
@@ -52,7 +52,7 @@ const nameOfNode = (one) => `${one.cluster}/${one.name}`;
  * Returns the first page with items, or the last page. A page can be empty although the list
  * continues.
  */
-export async function first(path, filter, signal) {
+export async function firstPage(path, filter, signal) {
   let pageToken;
   for (;;) {
     const answer = await ask(`${path}${query({ ...filter, meta: "none", pageToken })}`, signal);
@@ -71,22 +71,22 @@ function parts(text) {
 export async function servicesCalled(text, filter, signal) {
   const called = parts(text);
   if (!called) return [];
-  return (await first("/v1/global-services", { ...filter, cluster: called.cluster, namespace: called.before, name: called.name }, signal)).items;
+  return (await firstPage("/v1/global-services", { ...filter, cluster: called.cluster, namespace: called.before, name: called.name }, signal)).items;
 }
 
 /** Requests the services and nodes of exactly this name. */
-export async function exactly(text, limit, signal) {
+export async function findExactly(text, limit, signal) {
   const called = parts(text);
   const mayBeNode = called && !called.cluster && (called.before === undefined || mirror.clusters.has(called.before));
   const [services, nodes] = await Promise.all([
     servicesCalled(text, { fields: "namespace,name", limit }, signal),
-    mayBeNode ? first("/v1/nodes", { cluster: called.before, name: called.name, fields: "cluster,name", limit }, signal) : { items: [] },
+    mayBeNode ? firstPage("/v1/nodes", { cluster: called.before, name: called.name, fields: "cluster,name", limit }, signal) : { items: [] },
   ]);
   return { services: services.map(nameOfService), nodes: nodes.items.map(nameOfNode) };
 }
 
 /** Merges two lists of names without duplicates. */
-export function united(names, more) {
+export function mergeNames(names, more) {
   return [...new Set([...names, ...more])];
 }
 
@@ -111,7 +111,7 @@ async function entries(filter, limit, signal) {
 
 /** Returns the suggestions for a text: `[{kind, title, note, href}]`. */
 export async function suggest(text, limit, signal) {
-  switch (form(text)) {
+  switch (textKind(text)) {
     case "address": {
       const { match } = await ask(`/v1/ipcache/lookup${query({ ip: text, meta: "none" })}`, signal);
       const note = match ? suggestionOf.entry(match).note : "no entry; explain why";
@@ -130,8 +130,8 @@ export async function suggest(text, limit, signal) {
     }
     case "labels": {
       const [identities, services] = await Promise.all([
-        first("/v1/identities", { labelSelector: text, limit }, signal),
-        first("/v1/global-services", { labelSelector: text, limit, fields: "namespace,name" }, signal),
+        firstPage("/v1/identities", { labelSelector: text, limit }, signal),
+        firstPage("/v1/global-services", { labelSelector: text, limit, fields: "namespace,name" }, signal),
       ]);
       const all = { kind: "label", title: text, note: "identities and services with this label", href: hash("find", [text]) };
       return [all, ...identities.items.map(suggestionOf.identity), ...services.items.map((one) => suggestionOf.service(`${one.namespace}/${one.name}`))];
@@ -151,9 +151,9 @@ async function byName(text, limit, signal) {
   const matches = (name) => name.toLowerCase().includes(text.toLowerCase());
   let { services, nodes } = known;
   if (!known.isAll || ![...services, ...nodes, ...mirror.clusters.keys()].some(matches)) {
-    const exact = await exactly(text, limit, signal);
-    services = united(exact.services, services);
-    nodes = united(exact.nodes, nodes);
+    const exact = await findExactly(text, limit, signal);
+    services = mergeNames(exact.services, services);
+    nodes = mergeNames(exact.nodes, nodes);
   }
   // names that start with the text come first
   const best = (all) => all.filter(matches).sort((one, other) => begins(other, text) - begins(one, text)).slice(0, limit);
@@ -169,5 +169,5 @@ function begins(name, text) {
 
 /** Target of Enter without a selected suggestion. */
 export function target(text) {
-  return form(text) === "address" ? hash("explain", [text.toLowerCase()]) : hash("find", [text]);
+  return textKind(text) === "address" ? hash("explain", [text.toLowerCase()]) : hash("find", [text]);
 }

@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::command_line::{complaint, meshkeep, run};
+use super::command_line::{exit_code_and_error, meshkeep, run};
 use crate::harness::certificates::Authority;
 use crate::harness::meshkeep::Home;
 
@@ -37,7 +37,7 @@ async fn commands_send_a_client_certificate() {
     let variables = [("MESHKEEP_CA_FILE", &ca), ("MESHKEEP_CLIENT_CERT", &certificate), ("MESHKEEP_CLIENT_KEY", &key)];
     assert_eq!(by_environment.envs(variables).output().unwrap().status.code(), Some(0));
 
-    let status_complaint = |flags: &[&str]| complaint(&run(running.url(), &[&["status", "--ca-file", &ca], flags].concat()));
+    let status_complaint = |flags: &[&str]| exit_code_and_error(&run(running.url(), &[&["status", "--ca-file", &ca], flags].concat()));
     let (code, complaint) = status_complaint(&[]);
     assert!(code == Some(3) && complaint.contains("--client-cert"), "{complaint}");
     let (code, complaint) = status_complaint(&["--client-cert", &text(&untrusted.certificate), "--client-key", &text(&untrusted.key)]);
@@ -128,7 +128,7 @@ fn commands_give_up_on_an_endless_answer() {
         (&event, &["watch"], "sends an event of more than 64 MiB"),
     ] {
         let started = Instant::now();
-        let (code, text) = complaint(&run(&server.url, arguments));
+        let (code, text) = exit_code_and_error(&run(&server.url, arguments));
         assert!(code == Some(3) && text.contains(expected) && text.contains("give another address with --server"), "{arguments:?}: {text}");
         assert!(started.elapsed() < GIVE_UP_MAX, "{arguments:?}: {:?}", started.elapsed());
     }
@@ -147,7 +147,7 @@ fn no_redirect_sends_a_token_to_another_server() {
         for status in [301, 302, 307, 308] {
             let server = RecordingServer::redirecting(status, &target);
             for arguments in [&["status"][..], &["lookup", "10.0.0.1", "10.0.0.2"], &["watch"], &["healthcheck"], &["get", "nodes"]] {
-                let (code, text) = complaint(&run(&server.url, &[arguments, &["--token-file", token]].concat()));
+                let (code, text) = exit_code_and_error(&run(&server.url, &[arguments, &["--token-file", token]].concat()));
                 assert!(code == Some(3) && text.contains("and the command does not follow"), "{arguments:?}: {text}");
                 assert!(!text.contains("hunter2"), "{text}");
             }
@@ -157,7 +157,7 @@ fn no_redirect_sends_a_token_to_another_server() {
     assert_eq!(other.heads(), [""; 0]);
     // a redirect to the same server is followed, but only a limited number of times
     let server = RecordingServer::redirecting(302, "/elsewhere/v1/status");
-    let (code, text) = complaint(&run(&server.url, &["status", "--token-file", token]));
+    let (code, text) = exit_code_and_error(&run(&server.url, &["status", "--token-file", token]));
     assert!(code == Some(3) && text.contains("redirects too often"), "{text}");
     let paths: Vec<String> = server.heads().iter().map(|head| head.split(' ').nth(1).unwrap().to_owned()).collect();
     assert_eq!(paths.len(), 4, "{paths:?}");

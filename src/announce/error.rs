@@ -6,7 +6,7 @@ use super::yaml::FileYaml;
 use super::yaml_path::YamlPath;
 
 /// Maximum number of reported errors. The author of a file corrects the first ones and runs again.
-pub(super) const FAULTS_MAX: usize = 20;
+pub(super) const ERRORS_MAX: usize = 20;
 
 /// An error in an input file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -39,7 +39,7 @@ impl ParsedFile {
     }
 
     /// Returns an error at the position that `path` leads to.
-    pub(super) fn fault(&self, path: &YamlPath, reason: &str) -> FileError {
+    pub(super) fn error_at(&self, path: &YamlPath, reason: &str) -> FileError {
         FileError { path: self.path.clone(), line: Some(path.line(&self.text)), reason: format!("{path}: {reason}") }
     }
 }

@@ -9,12 +9,12 @@ use rand::Rng;
 use rand::seq::IndexedRandom;
 
 use super::chaos::{ChaosMesh, problems};
-use super::history::Allowed;
+use super::history::AllowedDeviations;
 use crate::harness::eventually;
 use crate::harness::mesh::publish;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Act {
+pub(super) enum ChaosEvent {
     TargetRestarted,
     TargetKilled,
     TargetWiped,
@@ -31,31 +31,31 @@ pub(super) enum Act {
     SourcesUnreachable,
 }
 
-pub(super) const ACTS: [Act; 14] = [
-    Act::TargetRestarted,
-    Act::TargetKilled,
-    Act::TargetWiped,
-    Act::TargetCompacted,
-    Act::TargetFull,
-    Act::TargetForbidden,
-    Act::LeaseRevoked,
-    Act::LeaderDisconnected,
-    Act::MemberLost,
-    Act::LeaderKilled,
-    Act::SourceLost,
-    Act::ClusterRemoved,
-    Act::OtherClientWrites,
-    Act::SourcesUnreachable,
+pub(super) const CHAOS_EVENTS: [ChaosEvent; 14] = [
+    ChaosEvent::TargetRestarted,
+    ChaosEvent::TargetKilled,
+    ChaosEvent::TargetWiped,
+    ChaosEvent::TargetCompacted,
+    ChaosEvent::TargetFull,
+    ChaosEvent::TargetForbidden,
+    ChaosEvent::LeaseRevoked,
+    ChaosEvent::LeaderDisconnected,
+    ChaosEvent::MemberLost,
+    ChaosEvent::LeaderKilled,
+    ChaosEvent::SourceLost,
+    ChaosEvent::ClusterRemoved,
+    ChaosEvent::OtherClientWrites,
+    ChaosEvent::SourcesUnreachable,
 ];
 
 /// Log messages about failed writes. Each of them must be logged only once.
 const COMPLAINTS: [&str; 3] = ["writing to etcd fails", "the target cannot be compared", "the target cannot be locked"];
 
-impl Act {
+impl ChaosEvent {
     /// Runs the event while the sources change. Returns the deviations that the target's history
     /// may have.
-    pub(super) async fn run(self, mesh: &mut ChaosMesh) -> Allowed {
-        let may_repeat = Allowed { may_be_rewritten: true, ..Allowed::default() };
+    pub(super) async fn run(self, mesh: &mut ChaosMesh) -> AllowedDeviations {
+        let may_repeat = AllowedDeviations { may_be_rewritten: true, ..AllowedDeviations::default() };
         match self {
             Self::TargetRestarted => {
                 mesh.change(true).await;
@@ -85,8 +85,8 @@ impl Act {
                 let leader = mesh.target.leader().await;
                 mesh.target.members[leader].kill();
                 mesh.change(true).await;
-                mesh.target.agree().await;
-                mesh.note();
+                mesh.target.wait_for_quorum().await;
+                mesh.record_contents();
                 mesh.becomes("the loss of a member").await;
                 mesh.target.members[leader].restart().await;
                 mesh.change(true).await;
@@ -96,7 +96,7 @@ impl Act {
                 let leader = mesh.leader().await;
                 mesh.writers[leader].kill();
                 mesh.change(true).await;
-                mesh.note();
+                mesh.record_contents();
                 mesh.becomes("the death of the leader").await;
                 mesh.writers[leader].start().await;
                 may_repeat
@@ -111,12 +111,12 @@ impl Act {
 
 /// Compacts the history while the leader is briefly disconnected, so that its watch cannot
 /// continue.
-async fn compacted(mesh: &mut ChaosMesh) -> Allowed {
+async fn compacted(mesh: &mut ChaosMesh) -> AllowedDeviations {
     let (before, leader) = (mesh.keys(), mesh.leader().await);
     mesh.change(true).await;
-    mesh.note();
+    mesh.record_contents();
     mesh.becomes("a change").await;
-    let may_repeat = Allowed { may_be_rewritten: true, ..Allowed::default() };
+    let may_repeat = AllowedDeviations { may_be_rewritten: true, ..AllowedDeviations::default() };
     mesh.check(&before, &may_repeat, "the time before a compaction").await;
     mesh.writers[leader].cut().await;
     let mut client = mesh.client().await;
@@ -125,17 +125,17 @@ async fn compacted(mesh: &mut ChaosMesh) -> Allowed {
     client.delete(victim.as_str(), None).await.unwrap();
     let revision = client.put("compacted-here", "", None).await.unwrap().header().unwrap().revision();
     client.compact(revision, Some(CompactionOptions::new().with_physical())).await.unwrap();
-    mesh.begin().await;
+    mesh.start_history().await;
     mesh.writers[leader].restore().await;
     for member in &mesh.target.members {
         member.client().await.defragment().await.unwrap();
     }
     mesh.change(true).await;
-    Allowed { may_be_rewritten: true, by_others: [victim].into() }
+    AllowedDeviations { may_be_rewritten: true, by_others: [victim].into() }
 }
 
 /// Raises the alarm NOSPACE in the target, and clears it later.
-async fn full(mesh: &mut ChaosMesh) -> Allowed {
+async fn full(mesh: &mut ChaosMesh) -> AllowedDeviations {
     let leader = mesh.leader().await;
     let complaints_before = complaints(mesh, leader);
     let member = mesh.client().await.status().await.unwrap().header().unwrap().member_id();
@@ -152,11 +152,11 @@ async fn full(mesh: &mut ChaosMesh) -> Allowed {
     assert_eq!(mesh.contents().await, before, "nothing is removed from a full target");
     alarm(AlarmAction::Deactivate, mesh.client().await).await;
     reported_once(mesh, leader, complaints_before).await;
-    Allowed { may_be_rewritten: true, ..Allowed::default() }
+    AllowedDeviations { may_be_rewritten: true, ..AllowedDeviations::default() }
 }
 
 /// Revokes the permission to write, and grants it again.
-async fn forbidden(mesh: &mut ChaosMesh) -> Allowed {
+async fn forbidden(mesh: &mut ChaosMesh) -> AllowedDeviations {
     let leader = mesh.leader().await;
     let complaints_before = complaints(mesh, leader);
     let mut client = mesh.client().await;
@@ -170,7 +170,7 @@ async fn forbidden(mesh: &mut ChaosMesh) -> Allowed {
     assert_eq!(mesh.contents().await, before);
     client.role_grant_permission("mesh", Permission::read_write("cilium/").with_prefix()).await.unwrap();
     reported_once(mesh, leader, complaints_before).await;
-    Allowed { may_be_rewritten: true, ..Allowed::default() }
+    AllowedDeviations { may_be_rewritten: true, ..AllowedDeviations::default() }
 }
 
 /// Returns the number of the leader's messages, by message.
@@ -180,7 +180,7 @@ fn complaints(mesh: &ChaosMesh, leader: usize) -> [usize; 3] {
 
 /// Waits until everything works again, and checks that each message was logged at most once.
 async fn reported_once(mesh: &mut ChaosMesh, leader: usize, before: [usize; 3]) {
-    mesh.note();
+    mesh.record_contents();
     mesh.becomes("the end of the failure").await;
     for (now, before) in complaints(mesh, leader).into_iter().zip(before) {
         assert!(now <= before + 1, "{}", mesh.writers[leader].running().log());
@@ -188,7 +188,7 @@ async fn reported_once(mesh: &mut ChaosMesh, leader: usize, before: [usize; 3]) 
 }
 
 /// Revokes a lease with all of its keys.
-async fn lease_revoked(mesh: &mut ChaosMesh) -> Allowed {
+async fn lease_revoked(mesh: &mut ChaosMesh) -> AllowedDeviations {
     let mut client = mesh.client().await;
     let victim = some_entry(mesh).await;
     let all = client.get("cilium/", Some(GetOptions::new().with_prefix())).await.unwrap();
@@ -196,28 +196,28 @@ async fn lease_revoked(mesh: &mut ChaosMesh) -> Allowed {
     let keys_of_lease = all.kvs().iter().filter(|kv| kv.lease() == lease).map(|kv| kv.key_str().unwrap().to_owned()).collect();
     client.lease_revoke(lease).await.unwrap();
     mesh.change(true).await;
-    Allowed { by_others: keys_of_lease, may_be_rewritten: true }
+    AllowedDeviations { by_others: keys_of_lease, may_be_rewritten: true }
 }
 
 /// Disconnects the leader from the target for longer than its lock lives, so that the other process
 /// becomes the leader.
-async fn leader_disconnected(mesh: &mut ChaosMesh) -> Allowed {
+async fn leader_disconnected(mesh: &mut ChaosMesh) -> AllowedDeviations {
     let leader = mesh.leader().await;
     mesh.writers[leader].cut().await;
     mesh.change(true).await;
-    mesh.note();
+    mesh.record_contents();
     mesh.becomes("the disconnection of the leader").await;
     mesh.writers[leader].restore().await;
     mesh.change(true).await;
-    Allowed { may_be_rewritten: true, ..Allowed::default() }
+    AllowedDeviations { may_be_rewritten: true, ..AllowedDeviations::default() }
 }
 
 /// Restarts one source. Then kills another one for a while, and meanwhile wipes the first and
 /// publishes changed contents in it.
-async fn source_lost(mesh: &mut ChaosMesh) -> Allowed {
+async fn source_lost(mesh: &mut ChaosMesh) -> AllowedDeviations {
     mesh.sources[0].etcd.restart().await;
     mesh.change(true).await;
-    mesh.note();
+    mesh.record_contents();
     mesh.becomes("the restart of a source").await;
     mesh.sources[1].etcd.kill();
     let before = mesh.contents().await;
@@ -229,32 +229,32 @@ async fn source_lost(mesh: &mut ChaosMesh) -> Allowed {
     source.clusters[0].add_endpoints(3);
     source.etcd.restart().await;
     assert_eq!(mesh.contents().await, before, "the loss of a source removes nothing");
-    mesh.note();
+    mesh.record_contents();
     let source = &mesh.sources[0];
     publish(&source.etcd, source.form, &source.clusters, &stamp).await;
     mesh.becomes("the loss of two sources").await;
     mesh.sources[1].etcd.restart().await;
     mesh.change(true).await;
-    Allowed { may_be_rewritten: true, ..Allowed::default() }
+    AllowedDeviations { may_be_rewritten: true, ..AllowedDeviations::default() }
 }
 
 /// Removes the file of one cluster and adds that of another.
-async fn cluster_removed(mesh: &mut ChaosMesh) -> Allowed {
+async fn cluster_removed(mesh: &mut ChaosMesh) -> AllowedDeviations {
     let (removed, new) = if mesh.present.contains("c03") { ("c03", "c04") } else { ("c04", "c03") };
     let file = mesh.file_of(new);
     mesh.present.remove(removed);
     mesh.present.insert(new.to_owned());
-    mesh.note();
+    mesh.record_contents();
     for writer in &mesh.writers {
         writer.home.remove_cluster(removed);
         writer.home.write_cluster(new, &file);
     }
     mesh.change(true).await;
-    Allowed { may_be_rewritten: true, ..Allowed::default() }
+    AllowedDeviations { may_be_rewritten: true, ..AllowedDeviations::default() }
 }
 
 /// Writes and deletes some keys as another client.
-async fn other_client_writes(mesh: &mut ChaosMesh) -> Allowed {
+async fn other_client_writes(mesh: &mut ChaosMesh) -> AllowedDeviations {
     let mut client = mesh.client().await;
     let number: u32 = mesh.random.random();
     mesh.foreign.insert("cilium/foreign".into(), number.to_string());
@@ -273,12 +273,12 @@ async fn other_client_writes(mesh: &mut ChaosMesh) -> Allowed {
     client.put(moved.as_str(), value, Some(PutOptions::new().with_lease(lease))).await.unwrap();
     client.lease_revoke(lease).await.unwrap();
     mesh.change(true).await;
-    Allowed { by_others: BTreeSet::from([deleted, changed, moved, surplus]), may_be_rewritten: true }
+    AllowedDeviations { by_others: BTreeSet::from([deleted, changed, moved, surplus]), may_be_rewritten: true }
 }
 
 /// Disconnects all sources, kills and restarts both writers, and in half of the cases wipes the
 /// target too.
-async fn sources_unreachable(mesh: &mut ChaosMesh) -> Allowed {
+async fn sources_unreachable(mesh: &mut ChaosMesh) -> AllowedDeviations {
     let wipes_target = mesh.random.random_bool(0.5);
     for source in &mut mesh.sources {
         source.proxy.cut().await;
@@ -294,14 +294,14 @@ async fn sources_unreachable(mesh: &mut ChaosMesh) -> Allowed {
     mesh.leader().await;
     mesh.becomes("a start without any source").await;
     // nothing changes, so no existing key may be written again
-    let (keys, allowed) = (mesh.keys(), Allowed { may_be_rewritten: wipes_target, ..Allowed::default() });
+    let (keys, allowed) = (mesh.keys(), AllowedDeviations { may_be_rewritten: wipes_target, ..AllowedDeviations::default() });
     mesh.check(&keys, &allowed, "a start without any source").await;
-    mesh.begin().await;
+    mesh.start_history().await;
     for source in &mut mesh.sources {
         source.proxy.restore().await;
     }
     mesh.change(true).await;
-    Allowed { may_be_rewritten: true, ..Allowed::default() }
+    AllowedDeviations { may_be_rewritten: true, ..AllowedDeviations::default() }
 }
 
 /// Returns the key of an entry that exists and stays.

@@ -14,7 +14,7 @@ use cilium_kvstore::allocator::{
     Allocator, AllocatorEventKind, AllocatorKey, AllocatorOptions, CollectionLimits, EtcdBackend, IdRange, StaleIds, Validator,
 };
 use cilium_kvstore::store::{Observer, SharedStore, SharedStoreOptions};
-use cilium_kvstore::{ClientOptions, Endpoint, EtcdConfig, Life, Session, SessionOptions, examine, keys, status_check_interval};
+use cilium_kvstore::{ClientOptions, Endpoint, EtcdConfig, KeyLifetime, Session, SessionOptions, examine, keys, status_check_interval};
 use etcd::Etcd;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -86,15 +86,15 @@ async fn an_observer_is_called_for_lost_leases_until_it_is_removed() {
     });
     session.remove_lease_observer(b"a/");
     for key in [b"a/1", b"b/1"] {
-        session.update(key, b"x", Life::Leased).await.unwrap();
+        session.update(key, b"x", KeyLifetime::Leased).await.unwrap();
     }
     let lease = session.lease_of(b"b/1").unwrap();
     let mut client = etcd_client::Client::connect([etcd.url()], None).await.unwrap();
     client.lease_revoke(lease.0).await.unwrap();
     // the put shows that etcd no longer has the lease; the next put gets another lease
-    assert!(session.update(b"b/1", b"y", Life::Leased).await.is_err());
+    assert!(session.update(b"b/1", b"y", KeyLifetime::Leased).await.is_err());
     assert_eq!(tokio::time::timeout(PATIENCE, lost.recv()).await.unwrap(), Some((1, true, false)));
-    session.update(b"b/1", b"x", Life::Leased).await.unwrap();
+    session.update(b"b/1", b"x", KeyLifetime::Leased).await.unwrap();
     assert_ne!(session.lease_of(b"b/1"), Some(lease));
     assert_eq!((calls.load(Ordering::SeqCst), removed_calls.load(Ordering::SeqCst)), (1, 0));
 }
@@ -110,7 +110,7 @@ async fn the_bootstrap_phase_has_its_own_rate_limit() {
     }
     // it would take 20 s at 5 per second
     assert!(started_at.elapsed() < Duration::from_secs(15), "{:?}", started_at.elapsed());
-    session.caught_up();
+    session.end_bootstrap();
     let started_at = Instant::now();
     for _ in 0..10 {
         session.get(b"a").await.unwrap();
@@ -123,7 +123,7 @@ async fn the_bootstrap_phase_has_its_own_rate_limit() {
 async fn status_checks_can_be_disabled() {
     let etcd = Etcd::start().unwrap();
     let session = session(&etcd, SessionOptions { quorum_check: false, endpoint_check: false, ..SessionOptions::default() }).await;
-    session.update(b"a", b"1", Life::Permanent).await.unwrap();
+    session.update(b"a", b"1", KeyLifetime::Permanent).await.unwrap();
     let status = session.status();
     assert!(status.connected && status.endpoints.is_empty() && status.quorum_error.is_none(), "{status}");
 }
@@ -135,7 +135,7 @@ async fn a_lock_that_is_not_stale_is_not_collected() {
     let lock = session.lock_path(b"locks/a").await.unwrap();
     assert_eq!(session.run_locks_gc(), 0);
     assert_eq!(lock.path(), b"locks/a");
-    session.update_if_locked(b"a", b"1", Life::Permanent, &lock).await.unwrap();
+    session.update_if_locked(b"a", b"1", KeyLifetime::Permanent, &lock).await.unwrap();
     lock.unlock().await.unwrap();
 }
 
@@ -230,7 +230,7 @@ async fn a_remote_cache_has_the_numbers_that_its_validator_accepts() {
     let (own, remote) = (Etcd::start().unwrap(), Etcd::start().unwrap());
     let (here, there) = (session(&own, SessionOptions::default()).await, session(&remote, SessionOptions::default()).await);
     for (id, text) in [(70_000, "k8s:cluster=paris;"), (70_001, "k8s:cluster=rome;"), (300, "k8s:cluster=paris;")] {
-        there.update(format!("{IDENTITIES}/id/{id}").as_bytes(), text.as_bytes(), Life::Permanent).await.unwrap();
+        there.update(format!("{IDENTITIES}/id/{id}").as_bytes(), text.as_bytes(), KeyLifetime::Permanent).await.unwrap();
     }
     let allocator = Allocator::start(EtcdBackend::new(here, IDENTITIES, "10.0.0.1"), AllocatorOptions::default()).unwrap();
     let (sender, mut events) = mpsc::channel(16);
@@ -241,7 +241,7 @@ async fn a_remote_cache_has_the_numbers_that_its_validator_accepts() {
     let changes = async {
         assert_eq!(events.recv().await.unwrap().id.number(), 70_000);
         // a number that is written after the list was read is reported after the end of the list
-        there.update(format!("{IDENTITIES}/id/70002").as_bytes(), b"k8s:cluster=paris;", Life::Permanent).await.unwrap();
+        there.update(format!("{IDENTITIES}/id/70002").as_bytes(), b"k8s:cluster=paris;", KeyLifetime::Permanent).await.unwrap();
         assert_eq!(events.recv().await.unwrap().id.number(), 70_002);
     };
     tokio::select! {
