@@ -227,7 +227,7 @@ async fn a_misspelt_key_is_reported_until_it_is_corrected() {
     let expected = "the client file of c01 has a key that is not used: it contains \"trusted_ca_file\" where \"trusted-ca-file\" is meant, which etcd's client ignores";
     eventually("the misspelt key", || async { (reported(&scene).await == [expected]).then_some(()) }).await;
     scene.settles("a file with a key that is ignored").await;
-    assert_eq!(scene.meshkeep().log_lines_with(&["probably misspelt", "trusted_ca_file", "c01"]), 1);
+    assert_eq!(scene.meshkeep().log_lines_with(&["probably wrong", "trusted_ca_file", "c01"]), 1);
     scene.home.write_cluster("c01", &file);
     eventually("the end of the finding", || async { reported(&scene).await.is_empty().then_some(()) }).await;
     scene.kill_meshkeep();
