@@ -29,7 +29,7 @@ fn seconds() -> u64 {
 const TXN_OPERATIONS_MAX: usize = 128;
 
 const PREFIX: &str = "cilium/cache/ip/v1/paris/";
-const MARK: &str = "\"t17";
+const MARK: &str = "\"t1";
 
 pub(crate) fn run() -> Outcome<()> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(measure())

@@ -87,7 +87,7 @@ async fn a_reachable_legacy_cluster_loses_nothing() {
         truth.set_cluster_id("c01", 0);
         truth.expected()
     };
-    let revoked = |meshkeep: &Meshkeep| meshkeep.log_lines_with(&["away for longer than --cache-ttl"]);
+    let revoked = |meshkeep: &Meshkeep| meshkeep.log_lines_with(&["could not be read for --cache-ttl"]);
     for start in ["the first start", "a start with stored data"] {
         let meshkeep = home.start().await;
         meshkeep.reaches("c01", "live").await;

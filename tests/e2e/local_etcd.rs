@@ -118,7 +118,7 @@ async fn the_own_clusters_file_may_change_and_be_removed() {
 async fn only_the_own_cluster_may_have_the_own_id() {
     let mut mesh = OwnClusterMesh::new(&["--cluster-id=1"]).await;
     let meshkeep = mesh.home.start().await;
-    meshkeep.wait_for_field("home", "lastError", "expected 1, the --cluster-id").await;
+    meshkeep.wait_for_field("home", "lastError", "expected 1, the value of --cluster-id").await;
     meshkeep.wait_for_field("c01", "lastError", "which is the id of the own cluster").await;
 }
 

@@ -49,7 +49,7 @@ pub(super) const CHAOS_EVENTS: [ChaosEvent; 14] = [
 ];
 
 /// Log messages about failed writes. Each of them must be logged only once.
-const COMPLAINTS: [&str; 3] = ["writing to etcd fails", "the target cannot be compared", "the target cannot be locked"];
+const COMPLAINTS: [&str; 3] = ["cannot write to etcd", "cannot compare the target", "cannot lock the target"];
 
 impl ChaosEvent {
     /// Runs the event while the sources change. Returns the deviations that the target's history
