@@ -14,8 +14,8 @@ use crate::{Endpoint, TLS_FILE_BYTES_MAX};
 /// The etcd that a client uses: its endpoints, certificates and user.
 ///
 /// The fields are the keys of the etcd client file that Cilium writes (`etcd.config`, etcd's
-/// `clientv3/yaml`). Certificates are read for each connection, so that the next connection uses
-/// rotated ones.
+/// `clientv3/yaml`). Each connection reads the certificates again, so rotated certificates are used
+/// from the next connection on.
 ///
 /// ```
 /// use cilium_kvstore::{ClientCertificate, EtcdConfig};
@@ -114,8 +114,8 @@ impl EtcdConfig {
         }
     }
 
-    /// Adds an endpoint of the same etcd cluster, which a session uses if the earlier ones cannot
-    /// be reached.
+    /// Adds an endpoint of the same etcd cluster. A session tries its endpoints in turn: after a
+    /// lost connection or a failed attempt it tries the next one.
     #[must_use]
     pub fn with_endpoint(mut self, endpoint: impl Into<String>) -> Self {
         self.endpoints.push(Endpoint::new(endpoint));

@@ -60,9 +60,9 @@ struct ConnectionState {
     /// Stream that new watches join.
     watch_stream: Mutex<Option<Arc<SharedStream>>>,
     options: ClientOptions,
-    /// 0 until the first reply.
+    /// Cluster id of the etcd. 0 until the first reply.
     etcd_cluster_id: EtcdClusterId,
-    /// Newest revision of a reply to a single call.
+    /// Highest revision in the replies to unary calls, as opposed to streams.
     newest_revision: AtomicI64,
     /// Whether lists may use `RangeStream`. Set to false when the server does not implement it.
     range_stream: AtomicBool,
@@ -77,8 +77,8 @@ struct ConnectionState {
 }
 
 impl Connection {
-    /// Returns whether the server leaves progress requests on the watch stream unanswered, as a
-    /// proxy does that forwards only changes.
+    /// Returns whether progress requests on the watch stream stay unanswered. A proxy that forwards
+    /// only changes causes this.
     pub async fn progress_is_unanswered(&self) -> bool {
         self.shared.watch_stream.lock().await.as_ref().is_some_and(|stream| stream.progress_is_unanswered())
     }
@@ -123,13 +123,13 @@ impl Connection {
         Ok(Self { shared: Arc::new(connection) })
     }
 
-    /// Returns the cluster id of the etcd, which every reply has.
+    /// Returns the cluster id of the etcd. Every reply must have the same id in its header.
     #[must_use]
     pub fn etcd_cluster_id(&self) -> EtcdClusterId {
         self.shared.etcd_cluster_id
     }
 
-    /// Returns the newest revision of a reply to a single call.
+    /// Returns the highest revision in the replies to unary calls so far.
     pub(crate) fn newest_revision(&self) -> Revision {
         Revision(self.shared.newest_revision.load(Ordering::SeqCst))
     }
@@ -167,7 +167,7 @@ impl Connection {
         }
         let result = self.get_one_by_one(keys).await?;
         // set only after these reads have succeeded: etcd also refuses a transaction if the user
-        // may not read one of its keys
+        // may not read one of its keys, and then one of these reads fails too
         self.shared.transactions.store(false, Ordering::Relaxed);
         Ok(result)
     }
@@ -267,8 +267,9 @@ impl Connection {
         self.shared.unary(|| format!("reading {}", printable(key)), Box::pin(kv.get_stream(key, Some(options)))).await
     }
 
-    /// Returns the next part of a `RangeStream`. Only the last part has a header. Its revision is
-    /// the server's newest one when the stream started.
+    /// Returns the next part of a `RangeStream`. Only the last part has a header, with the server's
+    /// newest revision at the start of the stream. Fails if that is older than `pinned`, the
+    /// revision of the list.
     pub(crate) async fn next_part(
         &self,
         stream: &mut GetStreamResponse,
@@ -296,7 +297,8 @@ impl Connection {
         self.shared.rate_limiter.acquire().await;
     }
 
-    /// Requests a watch, on the shared stream if it accepts another one.
+    /// Requests a watch: on the shared stream if that accepts another watch, otherwise on a new
+    /// stream, which the next watches share.
     pub(crate) async fn subscribe(&self, request: CreateRequest) -> Result<Subscription, etcd_client::Error> {
         // keeps the lock while it opens a stream, so that the other watches wait and join that
         // stream
@@ -356,7 +358,7 @@ impl ConnectionState {
         self.call_without_permit(operation, call, header).await
     }
 
-    /// Like [`Self::read`], but without waiting for a permit. For leases and locks, whose calls
+    /// Like [`Self::call`], but without waiting for a permit. For leases and locks, whose calls
     /// must not wait behind other calls.
     async fn call_without_permit<T>(
         &self,
@@ -376,8 +378,8 @@ impl ConnectionState {
     }
 
     /// Runs a call with the limits on time and on calls in flight. Callers box the call: it uses
-    /// some 4 KB, which every task of every kind and cluster would otherwise reserve permanently
-    /// (`just bench sync churn`: 12 MB for 255 clusters).
+    /// some 4 KB, which would otherwise be part of each task permanently, and there is a task for
+    /// each kind of each cluster (`just bench sync churn`: 12 MB for 255 clusters).
     async fn unary<T>(
         &self,
         operation: impl FnOnce() -> String,

@@ -225,8 +225,8 @@ impl KvstoreError {
         }
     }
 
-    /// Returns advice for the operator, if there is more to say than the error itself. (The first
-    /// hint is Cilium's `Hint`.)
+    /// Returns advice for the operator, if there is any beyond the error itself. (The hint for
+    /// timeouts is the one of Cilium's `Hint`.)
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         match self {

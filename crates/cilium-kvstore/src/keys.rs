@@ -38,8 +38,8 @@ pub fn join(parts: &[&[u8]]) -> Vec<u8> {
     key
 }
 
-/// Converts a prefix below `cilium/state` to that of its copies; any other prefix is returned
-/// unchanged.
+/// Converts a prefix below `cilium/state` to the prefix of its copies below `cilium/cache`; any
+/// other prefix is returned unchanged.
 #[must_use]
 pub fn state_to_cache(prefix: &str) -> String {
     prefix.strip_prefix(STATE_PREFIX).map_or_else(|| prefix.to_owned(), |rest| format!("{CACHE_PREFIX}{rest}"))

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | read and write keys, with leases, locks and transactions | [`Session`] |
 //! | follow a prefix across reconnects | [`Session::list_and_watch`] |
-//! | keep a prefix equal to a set of values, or follow one | [`store`] |
+//! | keep a prefix equal to a set of values, or follow a prefix | [`store`] |
 //! | allocate identities and collect unused ones | [`allocator`] |
 //! | read one etcd process exactly: pages, watches, revisions | [`Connection`] |
 //! | find out why an etcd cannot be reached | [`examine`] |
@@ -79,7 +79,7 @@
 //! ```
 //!
 //! # One connection
-//! Every reply of a [`Connection`] comes from the process that gave the first one. A broken
+//! Every reply of a [`Connection`] comes from the process that sent the first reply. A broken
 //! connection stays broken: a wiped etcd can return with the same cluster id, so a reader could not
 //! notice a silent reconnect.
 //!

@@ -14,8 +14,8 @@
 //! keeps it.
 //!
 //! Every reference names a number that was confirmed in this way, so a reader may rely on any
-//! reference. The copy can be wrong only if it lags behind by two rounds of a collector, because a
-//! number exists for at least that long.
+//! reference. The copy can name a wrong number only if it lags behind by two rounds of a collector,
+//! because an entry, once written, exists for at least that long.
 
 use tokio::time::timeout;
 
@@ -30,7 +30,8 @@ use super::shared::AllocatorShared;
 const FREE_TRIES_MAX: usize = 16;
 
 impl<B: Backend> AllocatorShared<B> {
-    /// Allocates a number for a key that may not be in use on this node yet.
+    /// Allocates a number for a key that this node usually does not use yet. If it already does,
+    /// only adds a use.
     pub(super) async fn allocate_serialized(&self, key: &AllocatorKey) -> Result<Allocation, AllocateError> {
         let _guard = self.key_mutex(key).lock().await;
         if let Some(id) = self.state().local.reuse(key) {
@@ -108,8 +109,8 @@ impl<B: Backend> AllocatorShared<B> {
         result
     }
 
-    /// Refers to a number whose entry was just written, or to an older number if the key turns out
-    /// to have one.
+    /// Writes a reference to the number whose entry was just written. If the key already has an
+    /// older number, refers to the older number instead and deletes the new entry.
     async fn confirm_number(&self, id: Id, key: &AllocatorKey, lock: &B::Lock) -> Result<Allocation, AllocateError> {
         let limit = self.options.operation_max;
         let earlier_ids = timeout(limit, self.earlier_ids(id, key)).await.map_err(|_| AllocateError::Unconfirmed { id, limit })?;
@@ -131,8 +132,8 @@ impl<B: Backend> AllocatorShared<B> {
         }
     }
 
-    /// Waits until the store has reported the new entry. Returns the numbers that its key had
-    /// before it.
+    /// Waits until the store has reported the new entry `id`. Returns the numbers that the key
+    /// already had when the entry was written.
     async fn earlier_ids(&self, id: Id, key: &AllocatorKey) -> Vec<Id> {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());

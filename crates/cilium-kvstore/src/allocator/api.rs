@@ -60,7 +60,7 @@ pub enum AllocateError {
     /// Other nodes took the chosen numbers in the meantime.
     #[error("other nodes allocated {tries} free identities in a row first")]
     Taken {
-        /// Number of choices.
+        /// Number of free numbers that were tried.
         tries: usize,
     },
     /// Other nodes use a number for the key, but the number belongs to another key, or no longer

@@ -97,7 +97,7 @@ pub enum Mutation {
     Relisting,
     /// The new list is complete.
     Relisted,
-    /// A number has this key since this revision.
+    /// The number belongs to this key. Its entry was written at this revision.
     Upsert(Id, AllocatorKey, Revision),
     /// A number was deleted.
     Delete(Id),
@@ -161,7 +161,7 @@ pub struct LockCollection {
     pub deleted: usize,
 }
 
-/// Lock of a key. Only one allocator of a store can hold it at a time.
+/// Held lock of a key. Only one allocator of a store can hold it at a time.
 pub trait Locker: Send + Sync + 'static {
     /// Releases the lock. A lock that is dropped without this call is released later, in the
     /// background.
@@ -213,11 +213,12 @@ pub trait Backend: Send + Sync + 'static {
     /// Deletes this node's reference to the number of a key.
     fn release(&self, id: Id, key: &AllocatorKey) -> impl Future<Output = Result<(), BackendError>> + Send;
 
-    /// Waits until references of this node may have been lost since this call.
+    /// Returns a future that completes once references of this node may have been lost. It counts
+    /// losses from this call on, not only from its first poll.
     fn references_lost(&self) -> impl Future<Output = ()> + Send;
 
-    /// Sends all numbers and then their changes, in order except during lists, until `stop` is
-    /// cancelled or the receiver is dropped.
+    /// Sends all numbers and then their changes until `stop` is cancelled or the receiver is
+    /// dropped. The changes are in the order of their revisions, except during a list.
     fn list_and_watch(&self, mutations: mpsc::Sender<Mutation>, stop: CancellationToken) -> impl Future<Output = ()> + Send;
 
     /// Runs one round of collection: deletes the numbers that were unused in the last round, have

@@ -18,7 +18,8 @@ use crate::Backoff;
 /// Capacity of the queue of changes to apply: one page of a list (`etcd.limit`, 256).
 const MUTATIONS_MAX: usize = 256;
 
-/// Maximum concurrent checks of numbers in the store: as many as tasks allocate on a busy node.
+/// Maximum concurrent checks of numbers in the store: about the number of tasks that allocate at
+/// the same time on a busy node.
 const CHECKS_MAX: usize = 16;
 
 /// First wait after a failure.
@@ -79,7 +80,8 @@ async fn restore<B: Backend>(shared: Arc<AllocatorShared<B>>, id: Id, key: Alloc
         }
     }
     shared.state().restoring.remove(&id);
-    // if the key was released meanwhile, the copy still has the number
+    // the copy ignored the deletion, because the number was in use; if the key was released
+    // meanwhile, the deletion is applied now
     if shared.state().local.id(&key).is_none() {
         let effects = shared.state().apply(Mutation::Delete(id), &shared.options);
         publish(&shared, effects.event).await;

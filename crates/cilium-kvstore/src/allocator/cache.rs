@@ -7,11 +7,12 @@ use super::backend::Id;
 use super::key::AllocatorKey;
 use crate::Revision;
 
-/// Revision of entries that the store has not reported yet.
+/// Placeholder revision of entries that the store has not reported yet. Higher than any real
+/// revision.
 const UNREPORTED: Revision = Revision(i64::MAX);
 
-/// Copy of a store. While a list is read, it fills a second set of entries. The first set answers
-/// lookups until the list is complete, and is then replaced by the second.
+/// Copy of a store. While a list is being read, its entries fill a second set. Lookups use the
+/// first set until the list is complete. The second set then replaces the first.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     live: CacheEntries,
@@ -24,7 +25,7 @@ pub(super) struct Cache {
 struct CacheEntries {
     by_id: HashMap<Id, (AllocatorKey, Revision)>,
     /// A key may temporarily have several numbers: a node that died between its two writes left a
-    /// number, which the collector deletes. The number of the key is the oldest number.
+    /// number, which the collector deletes. The oldest of them counts as the number of the key.
     by_key: BTreeSet<(AllocatorKey, Revision, Id)>,
 }
 
@@ -46,7 +47,7 @@ impl CacheEntries {
 }
 
 impl Cache {
-    /// Starts a list. The current entries keep answering until it is complete.
+    /// Starts a list. Lookups use the current entries until the list is complete.
     pub(super) fn begin_list(&mut self) {
         self.next = Some(CacheEntries::default());
     }

@@ -5,10 +5,10 @@
 //! reference is `value/<labels>/<node>` with the number, and is attached to the node's lease. Locks
 //! are below `locks/`; allocations lock the labels, collectors lock the number.
 //!
-//! All keys are Cilium's. The transactions check more than Cilium's: a reference is written only if
-//! the entry has the reference's labels, and a number is deleted only if no reference names it at
-//! that moment. Our collector is therefore safe with our allocators. With Cilium's allocators it is
-//! as safe as Cilium's own collector.
+//! The keys have the names and values that Cilium uses. The transactions check more than Cilium's:
+//! a reference is written only if the entry has the reference's labels, and a number is deleted
+//! only if no reference names it at that moment. Our collector is therefore safe with our
+//! allocators. With Cilium's allocators it is as safe as Cilium's own collector.
 
 mod collect;
 mod names;
@@ -57,8 +57,8 @@ impl EtcdBackend {
         Ok(self.session.delete(&self.names.reference(key)).await?)
     }
 
-    /// Returns the number that one of the references names. References to longer keys with the same
-    /// prefix are ignored.
+    /// Returns the number that the first of the given references names. Ignores references to
+    /// longer keys that start with the same prefix.
     fn first_referenced_id(&self, key: &AllocatorKey, found: impl IntoIterator<Item = KeyValue>) -> Option<Id> {
         found.into_iter().find_map(|found| self.reference_to(key, &found))
     }
@@ -245,7 +245,7 @@ impl Backend for EtcdBackend {
 
 impl EtcdBackend {
     /// Writes a number's entry and this node's reference again. Returns `Lost` if the key has
-    /// another number now, or the number another key.
+    /// another number now, or if the number belongs to another key.
     async fn rewrite(&self, id: Id, key: &AllocatorKey, lock: &KvLocker) -> Result<UpdateOutcome, BackendError> {
         let own = self.names.reference(key);
         let users = locked(self.session.list_prefix_if_locked(&self.names.references_to(key), lock).await)?;

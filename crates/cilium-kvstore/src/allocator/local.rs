@@ -38,7 +38,8 @@ pub(super) struct LocalRelease {
 }
 
 impl LocalKeys {
-    /// Adds a use of a key whose reference is in the store. Returns its number.
+    /// Adds a use of a key. Returns the key's number; `None` if the key is not in use, or if the
+    /// store is not known to have this node's reference.
     pub(super) fn reuse(&mut self, key: &AllocatorKey) -> Option<Id> {
         let local = self.by_key.get_mut(key).filter(|local| local.verified)?;
         local.use_count += 1;

@@ -75,8 +75,8 @@ pub struct AllocatorOptions {
     pub validator: Option<Validator>,
     /// Maximum attempts of an allocation (`maxAllocAttempts`).
     pub attempts_max: u32,
-    /// Half of the wait before the second attempt. Each further attempt doubles the wait
-    /// (`backoffTemplate`).
+    /// Base of the waits between attempts (`backoffTemplate`). The wait before the second attempt
+    /// is twice this value, and each further attempt doubles it.
     pub backoff: Duration,
     /// Maximum time of an allocation with all its attempts (`--identity-allocation-timeout`).
     pub allocation_max: Duration,
@@ -123,7 +123,8 @@ impl AllocatorOptions {
         Id::new(chosen.number() | self.prefix_mask).unwrap_or(chosen)
     }
 
-    /// Returns the number of the range that a masked number was made from.
+    /// Returns the number in the range from which [`Self::masked`] made this number. A number that
+    /// is not a masked number is returned unchanged.
     pub(super) fn unmasked(&self, id: Id) -> Id {
         let has_mask = id.number() & self.prefix_mask == self.prefix_mask;
         match Id::new(id.number() & !self.prefix_mask) {

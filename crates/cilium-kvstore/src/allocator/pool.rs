@@ -1,5 +1,6 @@
 //! Free numbers of a range. The range may have 2⁶⁴ numbers, so the pool stores the numbers that are
-//! not free. No IO.
+//! not free. A lease of a number exists only in the pool and has nothing to do with etcd's leases.
+//! No IO.
 
 use std::collections::{BTreeSet, HashSet};
 

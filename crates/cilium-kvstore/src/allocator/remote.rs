@@ -75,9 +75,9 @@ impl RemoteCopy {
 
 impl RemoteCache {
     /// Follows a store over one connection, until `stop` is cancelled or the backend ends the
-    /// stream. The earlier entries keep answering lookups until the first list is complete. Entries
-    /// that are missing from the list are then removed. The entries of an incomplete list are
-    /// dropped.
+    /// stream. Lookups use the entries of the previous connection until the list of this one is
+    /// complete. Entries that are missing from the list are then removed. The entries of an
+    /// incomplete list are dropped.
     pub async fn watch(&self, backend: &impl Backend, stop: CancellationToken) {
         self.copy.cache().begin_list();
         let (sender, mut mutations) = mpsc::channel(MUTATIONS_MAX);

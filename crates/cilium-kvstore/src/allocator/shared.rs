@@ -23,7 +23,7 @@ pub(super) struct AllocatorShared<B> {
     pub(super) options: AllocatorOptions,
     state: Mutex<AllocatorState>,
     /// Mutexes that serialize the writes for a key. The store's locks belong to the whole process,
-    /// so they cannot prevent that releasing a key overlaps with allocating it.
+    /// so they cannot keep a release of a key from overlapping with an allocation of the same key.
     key_mutexes: Vec<tokio::sync::Mutex<()>>,
     hasher: RandomState,
     /// Whether the first list is complete.

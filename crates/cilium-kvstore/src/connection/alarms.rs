@@ -3,8 +3,8 @@
 
 use crate::{Connection, KvstoreError};
 
-/// Maximum number of errors that are returned. Each member can have two kinds of alarms, and one
-/// error reports a missing leader.
+/// Maximum number of errors that are read; equal names are merged afterwards. Each member can have
+/// two kinds of alarms, and one error reports a missing leader.
 const ERRORS_MAX: usize = 8;
 
 /// Maximum characters of an error that is not an alarm. etcd's own texts have fewer than 40.

@@ -246,7 +246,7 @@ fn parse_http_date(date: &str) -> Option<i64> {
 }
 
 /// Returns a TLS configuration of the client that records everything the server presents and
-/// accepts any certificate. No data is sent over its connection.
+/// accepts any certificate. Only `GET /version` is sent over its connection, and no password.
 fn recording_tls(config: &EtcdConfig, recorder: &Arc<HandshakeRecorder>) -> Result<ClientTls, KvstoreError> {
     let mut tls = ClientTls::read(config)?;
     let tls_config = &mut tls.config;

@@ -58,8 +58,9 @@ impl Connection {
         Ok((key_values, follow))
     }
 
-    /// Repeats the read each time etcd compacts the history before the watch starts. The rate limit
-    /// of lists and watches applies to each attempt.
+    /// Reads the range and starts a watch after the read. Starts again with the read if etcd
+    /// compacts the history before the watch starts. The rate limit of lists and watches applies to
+    /// each attempt.
     async fn read_and_watch(&self, key: &[u8], range_end: Option<&[u8]>) -> Result<RangeSnapshot, KvstoreError> {
         loop {
             let (key_values, revision) = self.read_short(key, range_end).await?;

@@ -1,5 +1,5 @@
-//! Remaining time to live of leases. Cilium attaches all its keys to leases. This module only reads
-//! their time to live and renews no lease.
+//! Remaining time to live of leases. Cilium attaches most of its keys to leases. This module only
+//! reads their time to live and renews no lease.
 
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ pub enum LeaseLife {
 }
 
 impl Connection {
-    /// Requests the remaining time to live of a lease, but not the lease's keys: this needs no
-    /// permission, in releases of etcd before and after the fix of CVE-2023-28235. Returns
+    /// Requests the remaining time to live of a lease. Does not request the lease's keys, so the
+    /// request needs no permission, neither before nor after etcd's fix of CVE-2023-28235. Returns
     /// `Unknown` if etcd refuses the request nevertheless, or if the server has no lease service.
     ///
     /// # Errors

@@ -174,8 +174,8 @@ impl PagedList {
         }
     }
 
-    /// Returns the next part of the stream as a page, if the list has more than one page; `None` if
-    /// the page must be requested.
+    /// Returns the next part of the stream as a page. Returns `None` if the page must be requested:
+    /// because it is the first page, or because the list cannot use a stream.
     async fn next_streamed_page(&mut self) -> Result<Option<Page>, KvstoreError> {
         if self.pages_only || self.checker.is_none() || !self.connection.has_range_stream() {
             return Ok(None);

@@ -18,9 +18,9 @@ use tokio::task::JoinSet;
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
-/// Number of unanswered progress requests from which the stream is reported. At the default
-/// interval, six requests take a minute. While watches are behind, etcd answers only after they
-/// have caught up.
+/// Number of unanswered progress requests from which [`SharedStream::progress_is_unanswered`]
+/// returns true. At the default interval, six requests take a minute. While watches are behind,
+/// etcd answers only after they have caught up.
 const UNANSWERED_MAX: u32 = 6;
 
 /// Watch id of responses that concern no single watch (etcd's `clientv3.InvalidWatchID`): answers
@@ -36,12 +36,12 @@ const RESPONSES_WAITING_MAX: usize = 1;
 /// watch that has this id.
 const FIRST_WATCH_ID: i64 = 1;
 
-/// Minimum delay of a response that counts as a stall. While the stream is not read, etcd fills its
-/// own buffers, and then delays events for the whole stream. If etcd compacts the delayed events
-/// meanwhile, releases before 3.4.31 and 3.5.13 skip them silently (etcd #17529). The buffers of
-/// etcd and of the connection absorb shorter delays. This value is an estimate, not a measurement.
-/// With a compaction every 5 minutes, the shortest interval in etcd's charts, one in sixty stalls
-/// of this length coincides with a compaction.
+/// Minimum time for which a response must wait for its watch to count as a stall. While the stream
+/// is not read, etcd fills its own buffers, and then delays events for the whole stream. If etcd
+/// compacts the delayed events meanwhile, releases before 3.4.31 and 3.5.13 skip them silently
+/// (etcd #17529). The buffers of etcd and of the connection absorb shorter delays. This value is an
+/// estimate, not a measurement. With a compaction every 5 minutes, the shortest interval in etcd's
+/// charts, one in sixty stalls of this length coincides with a compaction.
 const STALL_MIN: Duration = Duration::from_secs(5);
 
 /// Sender of the responses of one watch.
@@ -216,7 +216,8 @@ struct StreamReader {
     shared: Arc<SharedStreamState>,
     requests: WatchRequestSender,
     /// Response sender of the watch that is being created. The next request is sent only after the
-    /// response to this one, because newer etcds refuse a watch without its id in the response.
+    /// response to this one, because a newer etcd that refuses a watch does not name the watch's id
+    /// in its response.
     creating: Option<ResponseSender>,
     next_watch_id: i64,
     watches: HashMap<i64, ResponseSender>,

@@ -35,7 +35,7 @@ impl Connection {
         self.transact_without_permit(operation, txn).await
     }
 
-    /// Runs the transaction of a lock, without waiting for a permit.
+    /// Runs a transaction for a lock, without waiting for a permit.
     pub(crate) async fn transact_without_permit(
         &self,
         operation: impl Fn() -> String,
@@ -46,7 +46,7 @@ impl Connection {
         Ok((reply.0, revision))
     }
 
-    /// Runs a read of a lock, without waiting for a permit.
+    /// Reads a key or range for a lock, without waiting for a permit.
     pub(crate) async fn range_without_permit(&self, key: &[u8], options: GetOptions) -> Result<(PbRangeResponse, Revision), KvstoreError> {
         let mut kv = self.shared.kv.clone();
         let call = Box::pin(kv.get(key, Some(options)));

@@ -1,7 +1,7 @@
 //! Leases: the lease of each key, the time to live of each lease, and the observers that are called
 //! when a lease is lost (Cilium's `etcd_lease.go`).
 //!
-//! A session has two instances: one for keys, and one for locks, whose leases have a short time to
+//! A session has two [`Leases`]: one for keys, and one for locks, whose leases have a short time to
 //! live. Only hashes of keys are stored, so that a million keys use some 30 MB. An observer
 //! therefore stores its own keys, and checks for each of them whether its lease was lost.
 
@@ -18,14 +18,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Connection, KvstoreError, LeaseId};
 
-/// Interval between attempts to renew a lease (etcd's client: `retryConnWait`).
+/// Wait after a failed attempt to renew a lease (etcd's client: `retryConnWait`).
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Maximum concurrent renewals. With 8 of them and a round trip of 8 ms, a thousand leases (a
 /// million keys) are renewed within a second.
 const CONCURRENT_RENEWALS_MAX: usize = 8;
 
-/// Scope of a key that matches no observer's prefix.
+/// Value of [`KeyLease::scope`] for a key that matches no observer's prefix.
 const NO_SCOPE: u16 = u16::MAX;
 
 /// Callback for lost leases.
@@ -96,7 +96,9 @@ struct LeaseTable {
 
 #[derive(Clone, Copy)]
 struct KeyLease {
+    /// Internal number of the lease.
     lease: u32,
+    /// Index in [`LeaseTable::observers`] of the longest prefix that matches the key.
     scope: u16,
 }
 
@@ -104,6 +106,7 @@ struct TrackedLease {
     id: LeaseId,
     keys: u32,
     renew_at: Instant,
+    /// Time at which the lease counts as lost unless it is renewed before.
     lost_at: Instant,
     lost_token: CancellationToken,
 }
@@ -121,7 +124,7 @@ impl Leases {
     }
 
     /// Returns the lease for a key: the lease that it already has, otherwise a lease with capacity,
-    /// otherwise a new lease. The key counts on its lease from now on.
+    /// otherwise a new lease. From now on the key is counted among the lease's keys.
     pub(super) async fn lease_for(&self, connection: &Connection, key: &[u8]) -> Result<LeaseId, KvstoreError> {
         if let Some(lease) = self.choose(key) {
             return Ok(lease);
@@ -162,13 +165,13 @@ impl Leases {
         table.leases.get(&key_lease.lease).map(|lease| lease.id)
     }
 
-    /// Stops counting a key on its lease.
+    /// Stops counting a key among its lease's keys.
     pub(super) fn release(&self, key: &[u8]) {
         let hash = self.hasher.hash_one(key);
         self.table().release(hash);
     }
 
-    /// Returns whether any key is counted on a lease.
+    /// Returns whether any key has a lease.
     pub(super) fn is_in_use(&self) -> bool {
         !self.table().keys.is_empty()
     }
@@ -189,8 +192,8 @@ impl Leases {
         self.table().lease(lease).map_or_else(cancelled, |lease| lease.lost_token.clone())
     }
 
-    /// Sets or removes the observer of a prefix. Keys that are already counted stay with the prefix
-    /// that matched when they were counted.
+    /// Sets or removes the observer of a prefix. A key that already has a lease stays with the
+    /// prefix that matched when it got the lease.
     pub(super) fn set_observer(&self, prefix: &[u8], observer: Option<LeaseObserver>) {
         let mut table = self.table();
         match table.observers.iter_mut().find(|(observed, _)| observed == prefix) {

@@ -2,8 +2,8 @@
 //! etcd's mutex (Cilium's `lock.go`).
 //!
 //! A path's key in etcd is always deleted before the path is unlocked in this process, even if the
-//! task that holds or waits for the lock is dropped. Otherwise the next task here would hold the
-//! lock with the same key.
+//! task that holds or waits for the lock is dropped. Otherwise the next task of this process would
+//! hold the lock with the same key, and the late delete would take the lock from it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -51,7 +51,8 @@ pub(super) struct LockCleaner {
 }
 
 impl Session {
-    /// Locks a path against other tasks and processes. After 30 s the lock is forcibly released.
+    /// Locks a path against other tasks and processes. A lock that is held for more than 30 s is
+    /// forcibly released by a check that runs every 30 s, so after 60 s at the latest.
     ///
     /// # Errors
     /// [`KvstoreError`]; `Timeout` after a minute.

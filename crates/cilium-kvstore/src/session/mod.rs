@@ -119,7 +119,9 @@ struct SessionState {
     cancel: CancellationToken,
     tasks: TaskTracker,
     connection_state: watch::Sender<CurrentConnection>,
+    /// Leases of keys, except the keys of locks.
     keys: Leases,
+    /// Leases of the lock keys.
     locks: Leases,
     paths: PathLocks,
     lock_cleaner: LockCleaner,

@@ -151,8 +151,8 @@ impl Session {
     }
 
     /// Returns whether no write is needed: the key has the value and, if `lifetime` is
-    /// [`KeyLifetime::Leased`], our lease. (If Cilium does not know a key without a lease, it
-    /// treats it as a key with its own lease: 0 equals 0.)
+    /// [`KeyLifetime::Leased`], our lease. (Cilium also writes nothing if the key has no lease and
+    /// Cilium knows no lease for it, because it then compares 0 with 0.)
     pub(super) fn is_up_to_date(&self, key_value: Option<&KeyValue>, value: &[u8], lifetime: KeyLifetime) -> bool {
         key_value.is_some_and(|key_value| {
             let leased = lifetime == KeyLifetime::Permanent || self.shared.keys.lease_of(&key_value.key) == Some(key_value.lease);
@@ -213,7 +213,8 @@ impl SessionState {
         })
     }
 
-    /// Stops counting a leased key that was not written, because another process has created it.
+    /// Stops counting a leased key among its lease's keys, because another process has created the
+    /// key and this session has not written it.
     pub(super) fn release_unwritten(&self, key: &[u8], lifetime: KeyLifetime) {
         if lifetime == KeyLifetime::Leased {
             self.keys.release(key);
@@ -231,9 +232,9 @@ impl SessionState {
         Ok(connection.list(prefix).with_page_limit(0).serializable(self.options.serializable_reads))
     }
 
-    /// Stops counting the keys of a deleted prefix on their leases. Only hashes of keys are stored,
-    /// so the names are read from the history. If that is compacted, the counts stay slightly too
-    /// high until the leases end.
+    /// Stops counting the keys of a deleted prefix among the keys of their leases. Only hashes of
+    /// keys are stored, so the names are read from the history. If that is compacted, the counts
+    /// stay slightly too high until the leases end.
     pub(super) async fn release_deleted(&self, connection: &Connection, prefix: &[u8], count: u64, deleted_at: Revision) {
         if count == 0 || !self.keys.is_in_use() {
             return;

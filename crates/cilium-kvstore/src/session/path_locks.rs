@@ -26,7 +26,7 @@ struct PathLock {
     /// Time when the lock was acquired in etcd; `None` while the owner still waits in etcd. That
     /// wait has its own time limit.
     acquired_at: Option<Instant>,
-    /// Key in etcd, from the moment when it may exist.
+    /// Key in etcd; `None` as long as the key cannot exist yet.
     key: Option<Vec<u8>>,
     /// Whether the owner may hold the lock without a time limit.
     without_limit: bool,

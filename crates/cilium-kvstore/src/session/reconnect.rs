@@ -92,7 +92,7 @@ async fn open(shared: &SessionState, endpoint: &Endpoint, history: &mut EtcdHist
         shared.locks.lease_for(&connection, INIT_LOCK_PATH.as_bytes()).await?;
     }
     shared.connection_state.send_replace(CurrentConnection { connection: Some(connection.clone()), ready: true, cause: None });
-    // a wiped etcd has none of the leases, and reports this in the first renewal
+    // a wiped etcd has none of the leases; the renewals show this at once
     shared.keys.renew_all();
     shared.locks.renew_all();
     Ok((connection, heartbeat))

@@ -7,8 +7,8 @@ use super::Session;
 use crate::KvstoreError;
 
 impl Session {
-    /// Makes sure that a user exists with exactly these roles. A missing role is an error; the user
-    /// then exists without it.
+    /// Makes sure that a user exists with exactly these roles. A role that etcd does not have is an
+    /// error; the user then exists without it.
     ///
     /// # Errors
     /// [`KvstoreError`].

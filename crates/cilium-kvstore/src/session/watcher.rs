@@ -20,8 +20,8 @@ use crate::{Backoff, Connection, Event, KvstoreError, Revision, WatchMessage, pr
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 /// Longest wait between failed lists.
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
-/// A watch that lasted this long resets the backoff. An etcd that answers lists but refuses watches
-/// ends each of them at once.
+/// A watch that lasted this long resets the backoff. A shorter one does not, because an etcd may
+/// answer lists but refuse watches, and then ends each watch at once.
 const STABLE_WATCH: Duration = Duration::from_secs(10);
 /// Number of consecutive failures at which a warning is logged.
 const WARN_AT: u32 = 10;

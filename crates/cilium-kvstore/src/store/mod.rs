@@ -3,7 +3,7 @@
 //! - A [`SyncStore`] writes a set of values, and a canary once all of them are written.
 //! - A [`WatchStore`] follows a prefix, also across several successive sessions.
 //! - A [`SharedStore`] is shared by several processes. Each process owns some keys and sees all.
-//! - A [`SyncQueue`] writes the keys of a [`DesiredState`] set to etcd. [`SyncStore`] uses one.
+//! - A [`SyncQueue`] writes the keys of a [`DesiredState`] to etcd. [`SyncStore`] uses one.
 //!
 //! Values are bytes. A caller that knows their format passes a [`Validate`] function, which rejects
 //! invalid values.
@@ -73,8 +73,8 @@ pub trait Observer: Send + Sync + 'static {
     fn on_delete(&self, name: &[u8], value: &Arc<[u8]>);
 }
 
-/// Checks a value, given its name below the prefix. Returns the reason why the value is invalid.
-/// The store ignores invalid values.
+/// Checks a value (second argument) of the key with this name below the prefix (first argument).
+/// Returns the reason why the value is invalid. The store ignores invalid values.
 pub type Validate = Arc<dyn Fn(&[u8], &[u8]) -> Result<(), String> + Send + Sync>;
 
 /// Returns the name of a key below a prefix.

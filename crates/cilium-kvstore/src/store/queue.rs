@@ -60,7 +60,7 @@ pub struct QueueCounts {
     pub deleted: u64,
     /// Number of failed attempts.
     pub failed: u64,
-    /// Error of the last failed write, as long as the last write of any key failed.
+    /// Error of the last failed write; `None` if no key in the queue has a failed last write.
     pub failing: Option<String>,
     /// Last failed write and its time, even if writes succeed again.
     pub last_failure: Option<(String, SystemTime)>,
@@ -83,9 +83,10 @@ struct QueueShared<W: DesiredState> {
     lifetime: KeyLifetime,
     workers: usize,
     state: Mutex<QueueState<W::Key>>,
-    /// Notified when a key to write or lost leases to search for were added.
+    /// Notified when a key to write is added, or lost leases whose keys must be searched for.
     work_added: Notify,
-    /// Notified when a write of a key ended, and when the queue or a search is empty.
+    /// Notified when a write of a key ends, when a search for keys of lost leases ends, and when
+    /// the queue is cleared.
     key_finished: Notify,
 }
 
@@ -362,7 +363,7 @@ impl<W: DesiredState> QueueShared<W> {
 }
 
 impl<K: Clone + Ord + Hash> QueueState<K> {
-    /// Makes the keys ready again that an earlier run was writing.
+    /// Puts the keys that an earlier run was writing back into the list of ready keys.
     fn requeue_running(&mut self) {
         for (key, item) in self.items.iter_mut().filter(|(_, item)| item.running) {
             (item.running, item.changed_meanwhile) = (false, false);

@@ -56,7 +56,9 @@ struct SharedStoreState {
 
 #[derive(Default)]
 struct SharedKeys {
+    /// Own keys, with the values that they should have.
     local: BTreeMap<Vec<u8>, Arc<[u8]>>,
+    /// Keys of all processes, as etcd reports them.
     shared: BTreeMap<Vec<u8>, Arc<[u8]>>,
 }
 

@@ -13,9 +13,9 @@ use super::{DesiredState, QueueCounts, SyncQueue};
 use crate::keys::{SYNCED_PREFIX, join};
 use crate::{KeyLifetime, Session};
 
-/// Group of the keys that the canary waits for.
+/// Group of the keys that the canary waits for, and of the first write of the canary.
 const INITIAL: u32 = 0;
-/// Group of all later keys, and of the canary.
+/// Group of all later keys, and of a canary that is written again after its lease was lost.
 const LATER: u32 = 1;
 
 /// Options of a [`SyncStore`].

@@ -1,5 +1,5 @@
-//! TLS connections to an etcd. Certificates are read for each connection, so a rotated one is used
-//! from the next connection on.
+//! TLS connections to an etcd. Each connection reads the certificates again, so rotated
+//! certificates are used from the next connection on.
 
 mod certificates;
 mod refusal;

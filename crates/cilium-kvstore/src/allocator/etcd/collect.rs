@@ -117,8 +117,9 @@ impl EtcdBackend {
         result
     }
 
-    /// Runs one round of lock collection. Of the locks of one path in the last round, the oldest
-    /// belonged to the holder; all others waited for it.
+    /// Runs one round of lock collection. Each path may have several lock keys. In the last round,
+    /// the oldest of them belonged to the holder, and the others were waiting. Only keys of holders
+    /// are deleted.
     pub(super) async fn collect_locks(&self, last_round: &StaleLocks) -> Result<LockCollection, BackendError> {
         let mut holders: BTreeMap<&[u8], (&Vec<u8>, Revision)> = BTreeMap::new();
         for (key, (revision, _)) in last_round {

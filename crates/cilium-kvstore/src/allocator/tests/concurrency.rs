@@ -34,7 +34,8 @@ async fn collect(node: MemoryNode) {
     let mut stale = StaleIds::new();
     loop {
         stale = node.run_gc(&stale, &limits).await.unwrap().stale;
-        // rounds follow each other faster than lost references are written again
+        // shorter than the sync interval, so that rounds also run before lost references are
+        // written again
         tokio::time::sleep(Duration::from_millis(30)).await;
     }
 }

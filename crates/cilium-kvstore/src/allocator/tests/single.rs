@@ -250,7 +250,8 @@ async fn the_copy_is_used_only_if_the_store_agrees() {
     assert_eq!(two.allocate(&key("a")).await.unwrap().id, again.id);
 }
 
-/// After a restart of the store, a list takes a while and a lease expires meanwhile.
+/// Simulates a restart of the store: one node's events are delayed, as by a long list, and the
+/// other node's lease expires meanwhile.
 #[tokio::test(start_paused = true)]
 async fn an_unreported_number_without_references_is_used() {
     let memory = MemoryStore::default();

@@ -102,8 +102,8 @@ impl<'a> CertificateChain<'a> {
         self.trusted.certificates().iter().filter_map(parsed)
     }
 
-    /// Returns the last certificate of the chain: follows the issuer names from the peer's own
-    /// certificate.
+    /// Returns the last certificate of the chain: follows the issuer names from the end-entity
+    /// certificate, which may be the server's or the client's.
     fn last(&self) -> &X509Certificate<'a> {
         let mut last = &self.end_entity;
         // at most one step per certificate, because two certificates may have signed each other
@@ -148,8 +148,8 @@ impl<'a> CertificateChain<'a> {
         if let Some((issuer, bits)) = chain().flat_map(issuers).find_map(|issuer| Some((issuer, short_rsa_bits(issuer)?))) {
             return TlsRefusal::short_key(&self.description(issuer), bits);
         }
-        // true if issuers with the right name exist, but none that its key identifier shows to have
-        // the right key
+        // true if there are issuers with the right name, but none of them has the key identifier
+        // that the certificate names for its issuer (or it names none)
         let has_another_key = |certificate: &&X509Certificate<'a>| {
             let (signer, issuers) = (issuer_key_id(certificate), issuers(certificate));
             !issuers.is_empty() && !issuers.iter().any(|issuer| signer.is_some() && key_id(issuer) == signer)
@@ -251,7 +251,7 @@ impl<'a> CertificateChain<'a> {
             let oid = &certificate.signature_algorithm.algorithm;
             oid2sn(oid, oid_registry()).map_or_else(|_| oid.to_id_string(), str::to_owned)
         };
-        // the peer's own certificate is checked first
+        // the end-entity certificate is checked first
         let chain: Vec<String> = std::iter::once(&self.end_entity)
             .chain(&self.intermediates)
             .map(|certificate| format!("{} by {}", self.description(certificate), algorithm(certificate)))
