@@ -21,13 +21,14 @@ use crate::handle::{ScanUsage, SliceLimit, WorkSlice};
 /// Time limit of a slice.
 ///
 /// A quick request waits for the end of a slice if the kernel scheduled its thread on the same
-/// core. During twenty scans `/livez` took 3.6 ms (p99) with 4 ms and 1.9 ms with 1 ms (`just bench
-/// guard`). Starting the next slice costs about 30 µs (two wake-ups of threads), a thirtieth of a
-/// slice. Twenty clients that all scan delay a short request by 20 × 1 ms if there is one thread.
+/// core. During twenty scans `/livez` took 3.6 ms (p99) with slices of 4 ms, and 1.9 ms with slices
+/// of 1 ms (`just bench guard`). Starting the next slice costs about 30 µs (two wake-ups of
+/// threads), a thirtieth of a slice. Twenty clients that all scan delay a short request by
+/// 20 × 1 ms if there is one thread.
 const SLICE_LIMIT: SliceLimit = SliceLimit::Time(Duration::from_millis(1));
 
-/// Maximum time that a page searches for items if no index covers its filter
-/// (docs/use/api/paging.md). The time that it waits for its slices does not count.
+/// Maximum time to search for the items of a page if no index covers the filter
+/// (docs/use/api/paging.md). The time that the request waits for its slices does not count.
 const PAGE_LIMIT: SliceLimit = SliceLimit::Time(Duration::from_secs(5));
 
 /// Memory for all HTTP answers together: 64 of the largest pages (docs/use/api/paging.md).

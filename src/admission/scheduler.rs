@@ -30,6 +30,7 @@ struct SchedulerState {
     free: usize,
     /// Number of admitted requests by client.
     admitted: HashMap<Client, usize>,
+    /// Number of admitted requests of all clients.
     count: usize,
     /// Queues that are not empty, in round-robin order. The first one gets the next permit.
     order: VecDeque<QueueKey>,
@@ -68,6 +69,7 @@ pub enum ScanLimitError {
 }
 
 impl SliceScheduler {
+    /// Creates a scheduler with `count` permits.
     pub(super) fn new(count: usize) -> Arc<Self> {
         let (admitted, queues) = (HashMap::new(), HashMap::new());
         let state = SchedulerState { free: count, admitted, count: 0, order: VecDeque::new(), queues, spent: ScanUsage::default() };

@@ -1,5 +1,6 @@
-//! The announcer's main loop. A lock makes sure that one process at a time announces a cluster; its
-//! holder runs the passes, the heartbeat and the collection of unused identities.
+//! The announcer's main loop. A lock makes sure that one process at a time announces a cluster. Its
+//! holder writes the heartbeat, deletes unused identities and runs passes. Each pass makes the etcd
+//! equal to the plan.
 
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -29,7 +30,7 @@ use cilium_kvstore::{ClientOptions, EtcdConfig, KeyLifetime, KvLocker, KvstoreEr
 /// Prefix of the identities in a cluster's own etcd (docs/develop/protocol.md §1.2).
 const IDENTITIES_PREFIX: &str = "cilium/state/identities/v1";
 
-/// Time that a second announcer waits for the lock: the lock's lease after its holder died (25 s),
+/// Time that a second announcer waits for the lock: 25 s until the lease of a dead holder expires,
 /// and a margin.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
 

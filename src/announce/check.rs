@@ -64,7 +64,7 @@ impl YamlLocation<'_> {
 }
 
 /// Returns the plan of the files, or `None` if they name no valid cluster. Appends errors to
-/// `errors`. If it is not empty afterwards, the plan must not be used.
+/// `errors`. If `errors` is not empty afterwards, the plan must not be used.
 pub(super) fn check(files: &[Arc<ParsedFile>], errors: &mut Vec<FileError>) -> Option<ClusterPlan> {
     let (cluster, id, max_connected_clusters) = agreed_cluster(files, errors)?;
     let mut builder = PlanBuilder {

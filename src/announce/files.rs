@@ -10,8 +10,8 @@ use super::plan::ClusterPlan;
 use crate::files::read_bounded;
 use crate::yaml::{self, Limits};
 
-/// Maximum size of a file, in bytes: about 200 bytes for each of the 65,536 workloads that could
-/// have an identity of their own in the largest range.
+/// Maximum size of a file, in bytes: 256 bytes for each of the 65,536 workloads that could have an
+/// identity of their own in the largest range.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// Limits of the YAML parser. A file of the maximum size has one event per four bytes at most, and

@@ -13,7 +13,8 @@ use crate::wire::keys::{cluster_config_key, synced_prefix, watched_prefix};
 use cilium_kvstore::allocator::{AllocatorKey, Id};
 use cilium_kvstore::{Condition, KvstoreError, Session, Write};
 
-/// Prefix of the references to identities.
+/// Prefix of the allocator's references to identities (Cilium's "slave keys"): each has the labels
+/// of an identity that a process uses.
 const REFERENCES_PREFIX: &str = "cilium/state/identities/v1/value/";
 
 /// Deletes all keys of the cluster. Keys that do not name a cluster are recognised by their

@@ -29,8 +29,8 @@ use crate::model::{ClusterName, printable};
 /// Names and ids of the clusters.
 const CLUSTERS: [(&str, u32); 3] = [("paris", 1), ("tokyo", 2), ("oslo", 3)];
 
-/// Interval between batches of pod changes. A batch keeps the number of ticks low at many changes
-/// per second.
+/// Interval between batches of pod changes. Batches keep the number of ticks low when many pods
+/// change per second.
 const CHURN_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Interval between heartbeats. Agents leave an etcd without a heartbeat after two minutes.

@@ -15,7 +15,7 @@ const MESH_DOMAIN: &str = "mesh.cilium.io";
 const CLOCK_SKEW_SECONDS_MAX: i64 = 5;
 
 /// etcd bugs that affect a mirror: the first patch releases of etcd 3.4 and 3.5 without the bug,
-/// its effect and its issue.
+/// its effect and its issue. A 0 means that no release of 3.4 is reported.
 const BUGS: [(u64, u64, &str, &str); 4] = [
     (36, 18, "a watch that starts at a compacted delete gets no events", "etcd#18089"),
     (31, 13, "a watch can lose events while its stream is starved", "etcd#17529"),

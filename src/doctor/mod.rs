@@ -27,9 +27,9 @@ use cilium_kvstore::{ClientOptions, Connection};
 pub enum CheckOutcome {
     /// No problem was found.
     Ok,
-    /// It works, but a person should look at it.
+    /// The step works, but a person should look at it.
     Warning,
-    /// It does not work.
+    /// The step does not work.
     Failed,
 }
 

@@ -59,7 +59,7 @@ pub struct EtcdOptions {
     pub stop: CancellationToken,
 }
 
-/// Creates the etcd API as a service of HTTP/2 requests.
+/// Creates the etcd API as a tower service that answers HTTP/2 requests.
 pub fn service<B>(
     handle: Handle,
     options: EtcdOptions,

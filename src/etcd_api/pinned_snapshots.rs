@@ -14,12 +14,12 @@ use crate::handle::Reading;
 
 /// Maximum number of pinned snapshots.
 ///
-/// Each snapshot retains the values that have changed since, and snapshots share these values.
-/// After a minute of 1,000 changes/s of 300 B, the oldest retains about 20 MB.
+/// Each snapshot retains the former values of keys that have changed since, and snapshots share
+/// these values. After a minute of 1,000 changes/s of 300 B, the oldest retains about 20 MB.
 const PINNED_COUNT_MAX: usize = 16;
 
-/// Time after the last request for which a snapshot stays pinned. The pages of a list follow each
-/// other within seconds.
+/// Time that a snapshot stays pinned after the last request that used it. The pages of a list
+/// follow each other within seconds.
 const PINNED_FOR: Duration = Duration::from_secs(60);
 
 /// Pinned snapshots by revision and client, so that a client with many lists cannot evict the
@@ -29,8 +29,8 @@ type PinnedMap = BTreeMap<(i64, Client), PinnedSnapshot>;
 #[derive(Debug, Default)]
 pub(super) struct PinnedSnapshots {
     pinned: Arc<Mutex<PinnedMap>>,
-    /// Task that removes expired snapshots. It runs while any are pinned, because each retains all
-    /// later changes.
+    /// Task that removes expired snapshots. It runs while any are pinned, so that they do not
+    /// retain former values until the next request.
     expiry_task: Mutex<JoinSet<()>>,
 }
 

@@ -10,12 +10,12 @@ use crate::model::Sequence;
 
 /// Maximum number of retained changes: four seconds at 1,000 changes/s.
 ///
-/// A thousand streams that each scan 20 times a second find all changes here. The feed usually
-/// retains them anyway.
+/// A thousand streams that each scan 20 times a second find all changes here. The changes usually
+/// need no additional memory, because the feed retains them too.
 const RETAINED_CHANGES_MAX: usize = 4_096;
 
-/// Maximum bytes of retained changes: a fourth of the feed's limit. The feed may have dropped some
-/// of them.
+/// Maximum bytes of retained changes: a fourth of the feed's limit. Changes that the feed has
+/// dropped already are additional memory.
 const RETAINED_BYTES_MAX: usize = 16 << 20;
 
 const BATCH_ANNOUNCEMENTS_MAX: usize = 1_024;
@@ -29,10 +29,11 @@ pub(super) struct KeyChange {
 /// Consecutive changes of the feed, without a gap.
 #[derive(Debug)]
 pub(super) struct ChangeBatch {
-    /// Sequence before the first change and sequence of the last one. `changes` has the changes
-    /// between them that have an etcd key.
+    /// Sequence before the first change of the batch.
     after: Sequence,
+    /// Sequence of the last change of the batch.
     pub(super) up_to: Sequence,
+    /// The changes of the batch that have an etcd key.
     changes: Vec<KeyChange>,
     bytes: usize,
 }

@@ -51,8 +51,7 @@ struct IncompleteMessage {
 }
 
 impl IncompleteMessage {
-    /// Processes received bytes. Then describes the message that the last byte belongs to, if it is
-    /// incomplete.
+    /// Updates the state with received bytes. Resets it whenever a message is complete.
     fn add(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             if self.prefix.len() < FRAME_BYTES {
@@ -146,8 +145,8 @@ where
     }
 }
 
-/// Subtracts the comparisons and operations of an encoded `TxnRequest` from `left`. Returns `None`
-/// if there are more.
+/// Subtracts the number of comparisons and operations of an encoded `TxnRequest` from `remaining`.
+/// Returns `None` if there are more than that.
 ///
 /// Malformed messages are left to the decoder, which refuses them.
 fn count_operations(mut txn: &[u8], remaining: &mut usize) -> Option<()> {

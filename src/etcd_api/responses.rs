@@ -26,8 +26,8 @@ pub(super) const RESPONSE_BYTES_MAX: usize = 512 << 20;
 /// Their budget is separate, so that a client with unread lists can still request a key.
 pub(super) const QUICK_RESPONSE_BYTES_MAX: usize = 64 << 20;
 
-/// Maximum bytes by which the reservation for an answer grows in one step. Smaller reservations
-/// about double.
+/// Maximum bytes by which the reservation for an answer grows in one step. Below this size, a
+/// reservation roughly doubles with each step.
 const GROWTH_BYTES_MAX: usize = 64 << 10;
 
 /// Stream of messages, or of bytes, that can end with an error.

@@ -87,7 +87,7 @@ struct WatchStream {
 enum ScanOutcome {
     /// Events, or a compaction, for this watch.
     Events(i64, WatchEvents),
-    /// This watch is behind the feed.
+    /// The feed no longer has all changes after the position of this watch.
     Behind(i64),
     /// There are more watches to scan.
     Paused,
@@ -186,7 +186,7 @@ impl WatchStream {
 
     async fn send(&self, response: PbWatchResponse) -> Result<(), Disconnected> {
         let bytes = response.events.iter().map(event_bytes).sum();
-        // only this client waits for the budget of its unsent answers
+        // may wait until earlier answers are sent; that delays only this stream
         let permit = if bytes > 0 { Some(MemoryBudget::acquire(&self.api.event_budget, self.client, bytes).await) } else { None };
         self.responses.send((Ok(response), permit)).await.map_err(|_| Disconnected)
     }
@@ -295,7 +295,7 @@ impl WatchStream {
                 ScanOutcome::Behind(id) => {
                     let Some(watcher) = self.watchers.remove(&id) else { continue };
                     let snapshot = reading.clone();
-                    // decoding takes some milliseconds
+                    // decoding takes some milliseconds, so it runs on a blocking thread
                     let replay = move |watcher: &mut Watcher, slice: &mut WorkSlice| {
                         slice.count_row();
                         watcher.events_from_view(&snapshot)
@@ -338,7 +338,7 @@ impl WatchStream {
         self.progress_requested = false;
         let reading = self.reading()?;
         let head = reading.position().sequence;
-        // events of newer changes are not sent yet
+        // the head may be newer than the last change whose events were sent
         let sent = self.lowest_sent.min(head);
         let header = Some(header(&reading, to_revision(sent)));
         self.send(PbWatchResponse { header, watch_id: NO_WATCH, ..PbWatchResponse::default() }).await

@@ -29,7 +29,7 @@ pub(super) enum AllowedChanges {
 /// Result of a comparison, in numbers of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ComparisonResult {
-    /// Keys that already had the right value.
+    /// Keys that stay as they are: they have the right value, or only `Keep` is allowed.
     pub(super) equal: u64,
     /// Keys that were queued for writing.
     pub(super) queued: u64,

@@ -5,8 +5,8 @@
 //! (`Term`). A KVStoreMesh uses the same lock. The leader writes entries, canaries, cluster configs
 //! and the heartbeat, and withdraws removed clusters. It writes the newest raw bytes that the
 //! source sent, even if meshkeep rejects the value. The rules:
-//! - A key is deleted only if its kind was confirmed by the source since this process started and
-//!   does not have the key.
+//! - A key is deleted only if the source has confirmed its kind since this process started, and the
+//!   confirmed kind does not have the key.
 //! - While a kind is only restored from disk, a complete copy in the target stays unchanged.
 //! - Keys are attached to leases that outlive this process; leases of an earlier process are
 //!   adopted.
@@ -36,8 +36,8 @@ const LEADER_LOCK: &[u8] = b"cilium/kvstoremesh-lock";
 /// lease expires.
 const UNLOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Time after which an attempt to acquire the lock means that another process has it. Everything
-/// else is much faster over a working connection.
+/// Time after which a pending attempt to acquire the lock shows that another process has it.
+/// Nothing else takes that long over a working connection.
 const LOCK_IS_HELD_AFTER: Duration = Duration::from_secs(2);
 
 /// Wait after a failed attempt to acquire the lock.
@@ -64,7 +64,7 @@ pub async fn run(handle: Handle, options: ReflectOptions, stop: CancellationToke
     let Some(signal) = handle.signal_once_loaded().await else { return stop.cancelled().await };
     let session = Session::start(options.etcd.clone(), options.session.clone(), CancellationToken::new());
     let target = Arc::new(Target::new(handle.clone(), session.clone(), options.session.client.requests_in_flight_max));
-    // weak, because the target owns the handle
+    // weak, because the target owns the handle: a strong reference would form a cycle
     let reported = Arc::downgrade(&target);
     handle.set_reflection_source(move || reported.upgrade().map(|target| target.reflection()).unwrap_or_default());
     while let Some(lock) = acquire_lock(&target, &stop).await {

@@ -243,7 +243,7 @@ impl DesiredState for Contents {
 
     fn value(&self, key: &TargetKey) -> Option<Arc<[u8]>> {
         match key {
-            // a mirror that was loaded once stays loaded
+            // a loaded mirror stays loaded, so `None` always means that the entry does not exist
             TargetKey::Entry(key) => self.handle.try_reading()?.value(key),
             TargetKey::Other(key) => self.desired().values.get(key).cloned(),
         }

@@ -95,8 +95,8 @@ impl Term {
         for timer in [&mut tick, &mut config_tick] {
             timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         }
-        // the watch for deletes should run before the first comparison, because the comparison only
-        // shows earlier deletes
+        // the watch for deletes should run before the first comparison, because the comparison
+        // finds only keys that were deleted before it
         drop(tokio::time::timeout(DELETE_WATCH_WAIT_MAX, self.delete_watcher.next()).await);
         loop {
             tokio::select! {
@@ -346,8 +346,8 @@ impl Term {
         Ok(())
     }
 
-    /// Returns the kind with the oldest comparison against its confirmed source, if that is older
-    /// than the audit interval.
+    /// Returns the kind that has gone longest without a comparison, if that is longer than the
+    /// audit interval. Considers only kinds that were compared after their source confirmed them.
     fn oldest_comparison(&self) -> Option<(ClusterName, Kind)> {
         let kinds =
             self.clusters.iter().flat_map(|(name, cluster)| cluster.kinds.iter().map(move |(kind, progress)| (name, kind, progress)));

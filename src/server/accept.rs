@@ -155,8 +155,8 @@ impl Server {
 
     /// Runs a connection in a task until it ends, is evicted, or the grace period is over.
     ///
-    /// The detection of the HTTP version is dropped before the connection runs, because the
-    /// connection may last for days.
+    /// The future that detects the HTTP version is dropped before the connection runs, because its
+    /// memory would otherwise be in use for as long as the connection lasts, which may be days.
     fn spawn_connection(&self, socket: Socket, permit: Arc<ConnectionPermit>, client: Client) {
         let (abort, server) = (self.abort.clone(), self.clone());
         let detection = match socket {
@@ -194,6 +194,7 @@ impl Server {
             let peeked =
                 self.stop.run_until_cancelled(tokio::time::timeout(self.limiter.limits().first_request, stream.peek(&mut first))).await;
             let Some(Ok(Ok(length))) = peeked else { return None };
+            // if fewer bytes have arrived, `serve_auto` waits for the rest before it decides
             let is_http2 = HTTP2_PREFACE.starts_with(&first[..length]);
             Some(if is_http2 { self.serve_auto(stream, context) } else { self.serve_http1(stream, context) })
         })

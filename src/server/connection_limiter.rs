@@ -3,9 +3,10 @@
 //!
 //! A connection is *anonymous* until a request on it presents a valid token or its handshake
 //! presents a client certificate. The limit per client counts anonymous connections only. When
-//! slots run out, the anonymous connections that have waited longest are closed. A few are closed
-//! ahead of need, so that a new connection finds a free slot immediately. Anonymous clients can
-//! therefore open any number of connections without locking out others.
+//! slots run out, the anonymous connections that have waited longest are closed: the time counts
+//! from their start or from the end of their last request that passed the access checks. A few are
+//! closed ahead of need, so that a new connection finds a free slot immediately. Anonymous clients
+//! can therefore open any number of connections without locking out others.
 //!
 //! A connection is never evicted during a request that passed the access checks. If neither a token
 //! nor a client CA is configured, all connections are anonymous, and this rule protects their
@@ -153,8 +154,9 @@ struct ConnectionActivity {
     is_authenticated: bool,
     /// Position in the eviction queue; `None` while the connection must not be evicted.
     ticket: Option<u64>,
-    /// Number of requests in progress, and of those that passed the access checks.
+    /// Number of requests in progress.
     open_requests: usize,
+    /// Number of requests in progress that passed the access checks.
     admitted_requests: usize,
     /// Number of responses with a frame in delivery: the connection has not polled for the next one
     /// yet.

@@ -17,7 +17,8 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::TaskTracker;
 
-/// Maximum size of a frame in bytes: the default HTTP/2 flow-control window (RFC 9113 §6.9.2).
+/// Maximum size of a frame in bytes: about the default HTTP/2 flow-control window of 65,535 bytes
+/// (RFC 9113 §6.9.2).
 ///
 /// A client that reads 1 KB/s accepts such a frame about once a minute, and large answers still
 /// keep the connection busy.

@@ -40,7 +40,7 @@ impl<T> WriteTimeout<T> {
         Self { io, deadline: None, is_undrained, drain_deadline: None }
     }
 
-    /// Passes the outcome of a write on. Fails with `TimedOut` after [`WRITE_TIMEOUT`] without
+    /// Returns the outcome of a write unchanged, or `TimedOut` after [`WRITE_TIMEOUT`] without
     /// progress.
     fn check_write<R>(&mut self, context: &mut Context<'_>, outcome: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
         if outcome.is_ready() {

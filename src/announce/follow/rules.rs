@@ -287,8 +287,8 @@ pub(super) fn next_decision(files: &[FollowedFile], decisions: &[Decision], rule
     readable.chain(keeps_changing).chain(held).filter(|time| *time > now).min()
 }
 
-/// Returns the time that a start has to wait until recently changed files are stable. A missing
-/// file ends the wait, because it is an error.
+/// Returns the time that a start has to wait until recently changed files are stable. A missing or
+/// unreadable file ends the wait, because it is an error.
 pub(super) fn first_wait(seen: &[(FileState, Instant)], rules: &ChangeRules, now: Instant) -> Duration {
     if seen.iter().any(|(state, _)| !matches!(state, FileState::Present(_))) {
         return Duration::ZERO;

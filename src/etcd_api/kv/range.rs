@@ -24,7 +24,8 @@ use crate::model::{RawRecord, Sequence};
 /// Same as etcd's limit for a request (`--max-request-bytes`, 1.5 MiB).
 pub(super) const KEY_BYTES_MAX: usize = 3 << 19;
 
-/// Bytes charged for a key in addition to its key and value: two vectors and four numbers.
+/// Bytes charged for a record that waits to be sorted, in addition to its key and value: two
+/// vectors and four numbers.
 const KEY_VALUE_BYTES: usize = size_of::<PbKeyValue>();
 
 /// Executes one range request.
@@ -75,6 +76,7 @@ enum RangeStep {
     },
     ReadKeys,
     WriteSorted {
+        /// Set if reading reached the end of the interval, not only the limit.
         has_read_all: bool,
     },
     /// Count the keys of the interval in the snapshot, or go on to `CountEach` if a bound is not
@@ -84,7 +86,8 @@ enum RangeStep {
         count: usize,
         last: Option<SmolStr>,
     },
-    /// Correct the count by the keys that were different at the revision.
+    /// Add the keys that existed only at the revision to the count, and subtract those that exist
+    /// only now.
     CorrectCount {
         count: usize,
         last: Option<SmolStr>,

@@ -16,7 +16,7 @@ use crate::etcd_api::responses::encoder::ResponseEncoder;
 use crate::etcd_api::responses::{MessageStream, ResponseMemory, streaming_response};
 use crate::etcd_api::state::EtcdApi;
 
-/// Size of a chunk: about 300 KB of ipcache entries, or a few slices of work.
+/// Maximum size of a chunk. 1,000 ipcache entries are about 300 KB and need a few slices of work.
 const CHUNK_LIMITS: ChunkLimits = ChunkLimits { keys: 1_000, bytes: 512 << 10 };
 
 /// State of a stream between two chunks.

@@ -26,7 +26,8 @@ pub(super) struct RevisionView {
     reading: Reading,
     /// Earlier state of the keys that changed since the revision.
     earlier: FormerValues,
-    /// Sequence after which `earlier` is still incomplete; `None` once it has all changes.
+    /// Sequence after which the changes have not been collected into `earlier` yet; `None` once all
+    /// have been.
     unknown_after: Option<Sequence>,
 }
 
@@ -183,7 +184,8 @@ impl RevisionView {
                 true => Some(record_without_value(&raw_key)),
                 false => None,
             };
-            // the end is checked even for keys that fail the test, because few may pass
+            // keys that fail the test are checked too: if few pass, the loop would otherwise run
+            // far beyond the end
             let is_within = match &record {
                 Some(record) => interval.is_before_end(record.key.as_bytes()),
                 None => interval.is_before_end(raw_key.key().as_bytes()),

@@ -25,7 +25,8 @@ pub(super) enum SortTarget {
     Value,
 }
 
-/// Sort direction. With `None`, etcd sorts in ascending order if it sorts at all.
+/// Sort direction. With `None`, etcd sorts in ascending order, except by key: keys are read in that
+/// order anyway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SortOrder {
     None,

@@ -115,6 +115,7 @@ impl ResponseEncoder {
 
     pub(in crate::etcd_api) fn begin_message(&mut self) -> MessageStart {
         let start = MessageStart { piece: self.pieces.len(), length_before: self.length };
+        // `end_message` fills the first piece with tags and lengths; the second gets the content
         self.pieces.extend([Vec::new(), Vec::new()]);
         start
     }
@@ -135,7 +136,7 @@ impl ResponseEncoder {
     }
 
     /// Writes the tags and lengths of an embedded message and of the messages around it. `numbers`
-    /// are their fields, the innermost first.
+    /// has the field number of each of them, the innermost first.
     fn end_message(&mut self, start: &MessageStart, numbers: &[u32]) {
         let (mut length, mut prefixes) = (self.length - start.length_before, Vec::new());
         for number in numbers {

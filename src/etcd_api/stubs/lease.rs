@@ -1,6 +1,6 @@
 //! The `Lease` service: harmless stubs.
 //!
-//! Agents before 1.18 hold a lease on every etcd that they read from, but attach no key to it. An
+//! Agents before 1.18 keep a lease on every etcd that they read from, but attach no key to it. An
 //! answer with a TTL of 0, or "not found", would make them assume that their keys are gone
 //! (docs/develop/protocol.md §9.2).
 
@@ -16,7 +16,8 @@ use crate::admission::StreamPermit;
 use crate::etcd_api::responses::MessageStream;
 use crate::etcd_api::state::{EtcdApi, client_of, newest_header};
 
-/// TTL that every keep-alive returns, in seconds, because leases are not stored.
+/// TTL that every keep-alive returns, in seconds. Leases are not stored, so the TTL that the client
+/// requested is not known.
 ///
 /// It is the shorter of the two that Cilium requests (docs/develop/protocol.md §7.3), so that no
 /// client renews its lease too seldom.

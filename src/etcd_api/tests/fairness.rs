@@ -13,10 +13,10 @@ use crate::handle::SliceLimit;
 
 const KEYS: u8 = 200;
 
-/// One row per slice, on one thread.
+/// One row per slice.
 const ONE_ROW_SLICES: ScanLimits = ScanLimits { slice: SliceLimit::Rows(1), page: SliceLimit::Rows(1_000) };
 
-/// An etcd API over [`KEYS`] keys, and its scheduler of long requests.
+/// An etcd API over [`KEYS`] keys, and its scheduler of long requests, which uses one thread.
 fn api_with_keys(value: &[u8]) -> (InMemoryMirror, KvService, ScanExecutor) {
     let (mut mirror, scans) = (InMemoryMirror::new(), ScanExecutor::with_threads(ONE_ROW_SLICES, 1));
     (0..KEYS).for_each(|last| mirror.put(&format!("10.0.0.{last}"), value));

@@ -50,8 +50,8 @@ pub(super) struct CreateRefusal(pub(super) String);
 pub(super) enum WatchEvents {
     /// The next events; can be empty.
     Ready(Vec<PbEvent>),
-    /// The oldest deletes after the watch's position are no longer known. All deletes after this
-    /// sequence are known.
+    /// The watch's position is too old: some deletes after it are no longer known. Contains the
+    /// lowest sequence after which all deletes are known.
     Compacted(Sequence),
 }
 
@@ -79,7 +79,7 @@ impl Watcher {
         if interval.is_empty() {
             return Err(CreateRefusal("mvcc: watcher range is empty".to_owned()));
         }
-        // a watch that starts at a revision has all earlier events
+        // a watch that starts at a revision needs no earlier events: they count as sent
         let sent = if create.start_revision > 0 { to_sequence(create.start_revision - 1) } else { head };
         Ok(Self {
             interval,
