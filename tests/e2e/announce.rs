@@ -201,8 +201,8 @@ async fn the_mirror_follows_the_announced_files() {
     }
 }
 
-/// A kill and a quick restart remove nothing from readers. A wiped etcd is filled again. Deletes
-/// and puts of other clients are undone.
+/// After a kill and a quick restart, readers have lost nothing. A wiped etcd is filled again.
+/// Deletes and puts of other clients are undone.
 #[tokio::test]
 async fn announced_keys_survive_kills_wipes_and_other_writers() {
     let mut etcd = Etcd::start().await;
@@ -279,8 +279,8 @@ async fn a_second_announcer_reports_the_first_and_exits() {
     assert_eq!(setup.count_log_lines("log-1", "lost"), 0);
 }
 
-/// A reader that finds a canary in a refilled etcd must find all of its entries, regardless of the
-/// number of identities.
+/// A reader that finds a canary in a refilled etcd must find all entries of the canary's kind,
+/// regardless of the number of identities.
 #[tokio::test]
 async fn canaries_are_written_last_into_a_wiped_etcd() {
     let mut etcd = Etcd::start().await;
@@ -401,8 +401,8 @@ async fn a_dry_run_needs_no_etcd_and_reports_errors_by_line() {
     assert_eq!(usage.status.code(), Some(2));
 }
 
-/// Rejects lease times with which a kill would withdraw everything, because the lease would expire
-/// before another process gets the lock.
+/// A lease time is refused if the leases would expire before another process gets the lock: a kill
+/// would then withdraw everything.
 #[test]
 fn leases_too_short_for_a_takeover_are_refused() {
     let sum = "30s is shorter than 60s: after a process is killed, its lock exists for 25s, and the next process waits up to 30s for it and needs up to 5s to start";

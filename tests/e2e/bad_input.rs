@@ -1,4 +1,4 @@
-//! Invalid input affects only itself, and one clear message names it.
+//! An invalid value, key, file or flag affects nothing else, and one clear message names it.
 
 use std::fs;
 use std::time::Duration;
@@ -124,8 +124,8 @@ async fn keys_that_are_not_entries_disturb_nothing() {
     }
     assert_eq!(keys_of(&one_by_one), keys_of(&rejected(&scene).await));
     assert_eq!(scene.meshkeep().get("/v1/status").await["counts"]["rejected"], json!(one_by_one.len()));
-    // one key is deleted while meshkeep is down; the list of new puts and the list of existing keys
-    // must show that
+    // one key is deleted while meshkeep is down: after the restart, the list of new puts and the
+    // list of existing keys must together show the deletion
     scene.stop_meshkeep().await;
     scene.remotes[0].etcd.delete(strange[0]).await;
     scene.start_meshkeep().await;
@@ -159,7 +159,7 @@ async fn repeated_invalid_keys_are_logged_once_per_cause() {
     eventually("the keys to be reported", reported).await;
     let objects = || async { (served_objects(scene.meshkeep()).await == scene.truth().expected().objects).then_some(()) };
     eventually("the truth behind 4,000 strange keys", objects).await;
-    // one line for each of the two kinds; on a slow machine the test may last into a second minute
+    // one line a minute for each of the two kinds; a slow machine may need a second minute
     let lines = scene.meshkeep().log_lines_with(&["rejected a key of cluster"]);
     assert!((1..=4).contains(&lines), "{lines} lines");
 }

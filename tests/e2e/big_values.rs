@@ -4,8 +4,8 @@ use crate::harness::etcd::etcd_binaries;
 use crate::harness::mesh::{SMALL, source_key};
 use crate::harness::scene::Scene;
 
-/// Number of values. Together they have 42 MiB, and one page of 256 keys (the default) has all of
-/// them.
+/// Number of values. Together they are 42 MiB, and a page of 256 keys (the default) would contain
+/// all of them.
 const COUNT: u32 = 30;
 
 /// Size of a label in each value: 1.4 MiB, below etcd's limit of 1.5 MiB per request.

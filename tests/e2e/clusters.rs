@@ -1,4 +1,4 @@
-//! Identity of a cluster: changes of its id, its name and its endpoints.
+//! Clusters whose id, name or endpoints change, and clusters that claim the same id.
 
 use serde_json::{Value, json};
 

@@ -114,7 +114,7 @@ async fn an_address_without_an_entry_gets_the_one_of_its_pod_cidr() {
     };
     let derived = (json!("10.1.2.0/24"), json!("node"), json!("wins"));
     assert_eq!(verdicts(&scene.meshkeep().get("/v1/explain/10.1.2.250").await), [derived]);
-    // the address gets an entry of its own, which is then deleted; at last the node is deleted
+    // the address gets an entry of its own, which is then deleted; finally, the node is deleted
     // while meshkeep is down
     let follower = Follower::open(scene.meshkeep(), "snapshot=true&kind=ipcache&cluster=c01&cidr=10.1.2.0/24&identity=9").await;
     follower.synced_after(0).await;
@@ -166,7 +166,7 @@ async fn ipcache_filters_apply_to_mirrored_and_derived_entries() {
             assert_eq!(follower.state().objects.keys().collect::<Vec<_>>(), expected, "{filter}");
         }
     }
-    // small pages cross from mirrored to derived entries
+    // with small pages, the list continues from mirrored to derived entries on a later page
     let mut paged = Vec::new();
     let mut token = String::new();
     loop {

@@ -1,5 +1,5 @@
-//! The config directory: Secret mounts, files that are added and removed, and files that are no
-//! cluster files.
+//! The config directory: Secret mounts, files that are added and removed, and files that are not
+//! client files.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -234,7 +234,7 @@ async fn a_misspelt_key_is_reported_until_it_is_corrected() {
 }
 
 /// The directory counts as read only when every cluster in it is known. Otherwise a probe,
-/// `status --wait` or a bench would treat a mesh without any known cluster as synced.
+/// `status --wait` or a benchmark would treat a mesh without any known cluster as synced.
 #[tokio::test]
 async fn the_directory_counts_as_read_once_every_cluster_is_known() {
     const CLUSTERS: usize = 100;

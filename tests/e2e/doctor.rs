@@ -60,8 +60,8 @@ impl DoctorSetup {
         (output.status.code().unwrap(), report)
     }
 
-    /// Returns the exit code and the checks of the only endpoint of the only cluster that are not
-    /// `ok`, as `step: found`.
+    /// Returns the exit code and all checks that are not `ok`, as `step: found`: the general ones,
+    /// and those of the first cluster and of its first endpoint.
     async fn complaints(&self) -> (i32, Vec<String>) {
         let (code, report) = self.report(&[]).await;
         let cluster = &report["clusters"][0];
@@ -193,7 +193,7 @@ async fn each_connection_fault_is_reported_with_advice() {
     );
 }
 
-/// Messages name the difference between certificates whose names look right.
+/// Messages explain why a certificate is not trusted although its names look right.
 #[tokio::test]
 async fn doctor_explains_namesakes_and_missing_intermediates() {
     let setup = DoctorSetup::new();

@@ -4,7 +4,7 @@
 //! Blocks contain lines that start with `$ ` (commands for `bash`; a backslash at the end continues
 //! the line) and the output. A line of output that is `…` matches any number of lines. Values that
 //! differ between runs (ages, times, ports, positions) are compared by their form only. Runs of
-//! blanks and column widths are ignored. Commands run in one directory, which has the cluster files
+//! blanks and column widths are ignored. Commands run in one directory, which has the client files
 //! in `clustermesh/`; the binary is in `PATH`, and 127.0.0.1:9870 leads to the sidecar. With
 //! `DOCUMENTS_WRITE=1` the commands' output is written into the pages instead. Commands that no
 //! test can run are in blocks of another type, which may only use the programs of

@@ -12,7 +12,7 @@ use crate::harness::mesh::{Form, SMALL, put_leased, source_key};
 use crate::harness::scene::Scene;
 use crate::harness::truth::list;
 
-/// Maximum time until a cluster file takes effect, as promised in the changelog.
+/// Maximum time until a client file takes effect, as promised in the changelog.
 const FILE_TAKES_EFFECT: Duration = Duration::from_secs(2);
 
 #[tokio::test]

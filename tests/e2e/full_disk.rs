@@ -88,7 +88,7 @@ async fn a_disk_that_fills_up_leaves_a_reported_gap_in_the_log() {
     let filler = disk.0.join("filler");
     let filled = std::io::copy(&mut std::io::repeat(0), &mut fs::File::create(&filler).unwrap()).unwrap_err();
     assert_eq!(filled.kind(), std::io::ErrorKind::StorageFull);
-    // more than the space that is left in a page of the disk
+    // more than fits into the last page of the log, which the file system has already allocated
     scene.remotes[0].change(|cluster| cluster.add_endpoints(200)).await;
     eventually("the gap", || async { (reported(&scene).await == ["logGap", "storeUnwritable"]).then_some(()) }).await;
     scene.settles("a change on a full disk").await;

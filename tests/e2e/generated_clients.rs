@@ -1,5 +1,5 @@
-//! Clients that are generated from the committed OpenAPI documents. Python's reads every list; the
-//! others list, page, look up, read an error and follow changes.
+//! Clients that are generated from the committed OpenAPI documents. The Python client reads every
+//! list. The others list, page, look up, read an error and follow changes.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -191,7 +191,7 @@ enum MeshkeepState {
 /// The death of a KVStoreMesh, and its successor.
 #[derive(Debug, Clone, Copy)]
 struct WriterDeath<'a> {
-    /// Time to live of the leases, in seconds. The first one has config and canaries.
+    /// Time to live of the leases, in seconds. The first lease has config and canaries.
     lease_ttls_s: &'a [i64],
     shape: Shape,
     meshkeep_state: MeshkeepState,
@@ -487,7 +487,7 @@ async fn reconnects_do_not_extend_a_hold() {
     writer.put_canaries(&cluster, Form::Cache, long_lease).await;
     scene.start_meshkeep().await;
     scene.settles(&cluster, "the first loading").await;
-    // config and canaries expired with their writer, so the hold has no other end
+    // config and canaries expire with their writer, so only `--cache-ttl` ends the hold
     writer.renewals.shutdown().await;
     scene.is_lost("cilium/cache/").await;
     scene.holds(cluster.entries.len()).await;

@@ -93,7 +93,8 @@ async fn a_missing_config_is_reported_with_the_etcds_clusters() {
     assert_eq!((&state["failures"], &state["lastError"]), (&json!(0), &json!(null)), "{state}");
 }
 
-/// The role `remote` may read only one config and the nodes. The role `local` may list all configs.
+/// The role `remote` may read only one config and the keys below `cilium/state/`. The role `local`
+/// may list all configs.
 #[tokio::test]
 async fn ciliums_users_and_roles_are_enough_to_name_the_cluster() {
     let etcd = Etcd::builder().tls(Tls::Mutual).start().await;

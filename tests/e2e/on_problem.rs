@@ -1,4 +1,4 @@
-//! `--on-problem` with a real receiver that is fast, slow, refuses, or is restarted.
+//! `--on-problem` with a real receiver that is fast or silent, refuses posts, or is restarted.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,10 +12,10 @@ use tokio::task::JoinSet;
 use crate::harness::eventually;
 use crate::harness::meshkeep::{Home, Meshkeep};
 
-/// Status for no answer at all.
+/// Stands for a receiver that does not answer at all.
 const SILENT: u16 = 0;
 
-/// An answer that says when to try again (RFC 9110, 10.2.3), in [`RETRY_AFTER`].
+/// Status of an answer whose `retry-after` header is [`RETRY_AFTER`] (RFC 9110, 10.2.3).
 const TOO_MANY: u16 = 429;
 
 /// Longer than meshkeep waits by itself after a first failure (1 s).

@@ -280,8 +280,8 @@ async fn the_first_missed_heartbeat_ends_only_the_connection() {
     serves(&meshkeep, &expected, "without a heartbeat").await;
 }
 
-/// A missing heartbeat is reported over reconnects. The etcd answers all the time, and each new
-/// connection finds the old heartbeat.
+/// A missing heartbeat stays reported across reconnects. The etcd answers all the time, and each
+/// new connection finds the old heartbeat.
 #[tokio::test]
 async fn a_missing_heartbeat_is_reported_over_reconnects() {
     let (etcd, cluster) = start_filled(Etcd::builder()).await;

@@ -38,7 +38,7 @@ fn assert_clean(what: &str, text: &str) {
     }
 }
 
-/// Returns cluster files, each with a secret in another place, and the phase that each cluster
+/// Returns client files, each with a secret in another place, and the phase that each cluster
 /// reaches.
 fn cluster_files(etcd: &Etcd, authority: &Authority) -> Vec<(&'static str, String, &'static str)> {
     let closed = "endpoints:\n- http://127.0.0.1:1\n";
@@ -65,6 +65,7 @@ fn cluster_files(etcd: &Etcd, authority: &Authority) -> Vec<(&'static str, Strin
     ]
 }
 
+/// HTTP client of a sidecar. [`CheckedClient::read`] checks each answer for secrets.
 struct CheckedClient {
     url: String,
     client: reqwest::Client,
@@ -227,7 +228,8 @@ async fn unusable_files_are_reported_without_their_content() {
     }
 }
 
-/// Restricts a data directory that an earlier version, or another umask, left open to all users.
+/// A start restricts a data directory that an earlier version, or another umask, left open to all
+/// users.
 #[tokio::test]
 async fn a_data_directory_open_to_other_users_is_restricted() {
     let mut home = Home::new().after_shell_commands("umask 000");
@@ -268,7 +270,7 @@ fn help(arguments: &[&str]) -> String {
 
 #[tokio::test]
 async fn secrets_in_the_url_of_a_server_are_not_printed() {
-    // the list above is complete
+    // `QUERY_COMMANDS` is complete
     let commands = help(&[]);
     let names = commands.split("Commands:").nth(1).unwrap().split("\n\n").next().unwrap().lines();
     let names = names.filter_map(|line| line.strip_prefix("  ")?.split(' ').next()).filter(|name| !name.is_empty() && *name != "help");

@@ -93,8 +93,8 @@ async fn sighup_reloads_files_and_does_not_end_the_process() {
 
 #[tokio::test]
 async fn sighup_reads_the_config_directory_at_once() {
-    // the name of a thread is a file that can be written and whose metadata never change
-    // (proc_pid_comm(5)): a check of metadata does not find the new contents
+    // the file with the name of a thread (proc_pid_comm(5)) can be written, but its metadata never
+    // change: a check of metadata does not notice the new contents
     let (path_sender, path_receiver) = std::sync::mpsc::sync_channel(1);
     let (stop_sender, stop_receiver) = std::sync::mpsc::sync_channel::<()>(1);
     let thread = std::thread::Builder::new().name("nothing".into()).spawn(move || {

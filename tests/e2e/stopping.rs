@@ -40,7 +40,7 @@ impl Running {
     }
 
     /// Waits until the program catches SIGTERM, which it does before it reads its arguments or any
-    /// file. An earlier signal would end the process before the program has started, which takes
+    /// file. An earlier signal would kill the process before the program has started. A start takes
     /// long on a busy machine.
     fn wait_for_handler(&self) {
         let status = format!("/proc/{}/status", self.0.id());

@@ -111,7 +111,7 @@ impl Damage {
 #[tokio::test]
 async fn a_damaged_store_never_serves_a_value_that_was_not_put() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, MEDIUM).await;
-    // keys whose deletion only the damaged log had may exist again until the next list
+    // if only the damaged log had a deletion, the deleted key may exist again until the next list
     let mut gone = BTreeMap::new();
     let engine_damage =
         [Damage::Truncated, Damage::Zeroed, Damage::Flipped, Damage::Noise, Damage::Missing].map(|damage| ("store", damage));

@@ -121,8 +121,8 @@ async fn ctrl_c_ends_a_watch() {
     eventually(one_stream, || async { running.text("/metrics").await.contains(one_stream).then_some(()) }).await;
     etcds[0].delete("cilium/state/services/v1/paris/shop/cart").await;
     terminal.shows("service shop/cart deleted").await;
-    // `script` itself may outlive its command; on a busy machine it once lost the key, so it is
-    // pressed again, as a person would
+    // `script` may outlive its command, so the test waits for the end of the stream; on a busy
+    // machine `script` once lost Ctrl-C, so the test presses it again, as a person would
     let no_stream = "meshkeep_streams{encoding=\"ndjson\"} 0";
     eventually(no_stream, || {
         terminal.types("\u{3}");

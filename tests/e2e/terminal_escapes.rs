@@ -13,8 +13,8 @@ use crate::harness::etcd::Etcd;
 use crate::harness::eventually;
 use crate::harness::hostile::{HOSTILE_TEXT, HostileEtcd, Mode, is_safe_to_display};
 
-/// Rest of the hostile text's first escape sequence, which is harmless and shows that the text was
-/// printed.
+/// Rest of the hostile text's first escape sequence after its ESC character. It is harmless without
+/// ESC, and shows that the text was printed.
 const SHOWN: &str = "[31m";
 
 /// A directory with a client file.

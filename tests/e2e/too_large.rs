@@ -118,8 +118,8 @@ async fn existing_bytes_count_towards_the_limit_and_puts_do_not() {
     is_served(10, 3_000).await;
 }
 
-/// Derived entries count like mirrored ones: two keys with 400 pod CIDRs each are more than 800.
-/// They are added during a watch, then found by a list.
+/// Derived entries count like mirrored ones: two keys with 400 pod CIDRs each count as more than
+/// 800 keys. They are added during a watch, then found by a list.
 #[tokio::test]
 async fn the_pod_cidrs_of_nodes_count_as_keys() {
     let etcd = Etcd::start().await;

@@ -83,7 +83,7 @@ async fn wipe_and_recreate_etcd(scene: &mut Scene) {
 
 /// Wipes the etcd and fills it in the same order with one early key changed. Ids, revisions and the
 /// number of keys are the same; only that value and the canaries differ. `wipe_and_recreate_etcd`
-/// must have run before, so that the history is that of one filling.
+/// must have run before, so that the etcd's history has only one filling, as after this one.
 async fn reload_in_the_same_order_with_one_early_key_changed(scene: &mut Scene) {
     let seen = scene.event_count();
     let before = scene.truth().expected();

@@ -8,7 +8,7 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-/// Year at whose beginning the harness's certificates expire, unless a test chooses another.
+/// The harness's certificates expire on 1 January of this year, unless a test chooses another.
 pub(crate) const EXPIRY_YEAR: i32 = 2100;
 
 /// Paths of a certificate and its key.

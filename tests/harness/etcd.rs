@@ -39,9 +39,9 @@ const START_ATTEMPTS_MAX: usize = 5;
 /// restart.
 const PORTS: std::ops::Range<u16> = 15_000..32_000;
 
-/// Ports that this process has used, including those of ended servers. A session of another test
-/// may still try to reach its server there, and would write its quorum checks into the next server
-/// on the port.
+/// Ports that this process has used, including those of ended servers. The kvstore session of
+/// another test may still try to reach an ended server, and would write its quorum checks into a
+/// new server on the same port.
 static PORTS_TAKEN: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
 
 /// Transport security of the client port.
@@ -320,7 +320,8 @@ impl Etcd {
             .arg(format!("--initial-cluster-token={}", self.builder.cluster_token))
             // quick elections and no fsync: the data of tests does not have to survive a power cut
             .args(["--heartbeat-interval=20", "--election-timeout=200", "--unsafe-no-fsync=true"]);
-        // the flag was renamed in 3.6, but unknown environment variables are ignored
+        // set as environment variables, because the flag was renamed in 3.6: etcd ignores the name
+        // that it does not know
         for name in ["ETCD_EXPERIMENTAL_WATCH_PROGRESS_NOTIFY_INTERVAL", "ETCD_WATCH_PROGRESS_NOTIFY_INTERVAL"] {
             command.envs(self.builder.watch_progress_interval.iter().map(|interval| (name, interval)));
         }
@@ -423,8 +424,8 @@ impl Etcd {
         self.user = Some((user.into(), password.into()));
     }
 
-    /// Restricts the user to Cilium's role `remote` (`clustermesh-apiserver/etcdinit`), which may
-    /// only read one cluster's own keys.
+    /// Restricts the user of [`Etcd::enable_auth`] to the permissions of Cilium's role `remote`
+    /// (`clustermesh-apiserver/etcdinit`), which may only read one cluster's own keys.
     pub(crate) async fn restrict_to_remote(&self, cluster: &str) {
         let mut client = self.client().await;
         let prefix = RoleRevokePermissionOptions::new().with_prefix();

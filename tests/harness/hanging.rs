@@ -32,10 +32,11 @@ struct Layer {
 /// The state in which a call to the directory hangs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HangMode {
-    /// The file system has not accepted the call: ending the process ends the call.
+    /// The upper daemon is stopped and has not read the request: killing the calling process ends
+    /// the call.
     Killable,
-    /// The file system has accepted the call: the kernel holds the process until the answer
-    /// arrives.
+    /// The lower daemon is stopped, and the upper one has already read the request: the kernel
+    /// keeps the calling process until the answer arrives.
     Uninterruptible,
 }
 
@@ -101,7 +102,8 @@ impl Layer {
         // (fuse's Documentation/filesystems/fuse.rst)
         let connection = Path::new(CONNECTIONS).join(rustix::fs::minor(device).to_string());
         if !connection.exists() {
-            // systemd mounts it; if another test was faster, it exists already
+            // systemd usually mounts it; the result is ignored, because another test may mount it
+            // first
             let _ = Command::new("mount").args(["-t", "fusectl", "fusectl", CONNECTIONS]).stderr(Stdio::null()).status();
         }
         assert!(connection.exists(), "{} does not exist: these tests need root", connection.display());

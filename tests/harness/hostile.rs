@@ -219,8 +219,8 @@ impl ServerState {
         let slice = |number: u64| {
             let name = format!("s{number:09}");
             let first = u32::try_from(number).unwrap() * endpoints;
-            // half as many, because an address is an element of the value too, and the number of
-            // elements is limited
+            // half as many endpoints, because each address is one more element of the value, and
+            // meshkeep limits the number of elements
             let addresses =
                 (number % 2 == 1).then(|| (first..first + endpoints / 2).map(|address| std::net::Ipv4Addr::from(address).to_string()));
             let endpoints = match addresses {
@@ -276,7 +276,7 @@ impl PbKvService for Service {
         Err(Status::unimplemented("this server is read-only"))
     }
 
-    /// Handles transactions of reads; none of the keys exists.
+    /// Answers every read in a transaction with an empty range, as if none of the keys existed.
     async fn txn(&self, request: Request<PbTxnRequest>) -> Result<Response<PbTxnResponse>, Status> {
         self.0.fail_in_error_mode()?;
         let empty = |_| PbResponseOp { response: Some(PbTxnOpResponse::ResponseRange(PbRangeResponse::default())) };

@@ -2,7 +2,8 @@
 //! Cilium's Go code writes.
 //!
 //! A [`MeshCluster`] is the expected contents of a cluster; [`publish`] and [`rewrite`] write it to
-//! an etcd. Keys are stored in cache form and converted for an etcd that belongs to a cluster.
+//! an etcd. Its keys are in cache form (`cilium/cache`) and are converted to state form
+//! (`cilium/state`) for a cluster's own etcd.
 
 use std::collections::BTreeMap;
 

@@ -16,7 +16,7 @@ use super::{PATIENCE, eventually};
 /// Number of log lines that a failing test prints.
 const LOG_LINES_SHOWN: usize = 60;
 
-/// Directories of one sidecar, which outlive its process: cluster files, store and logs.
+/// Directories of one sidecar, which outlive its process: client files, store and logs.
 pub(crate) struct Home {
     directory: Option<TempDir>,
     flags: Vec<String>,
@@ -33,7 +33,7 @@ pub(crate) struct Meshkeep {
     ended: bool,
 }
 
-/// Result of a sidecar that has ended.
+/// Exit status and log of a sidecar that has ended, and how long the test waited for its end.
 #[derive(Debug)]
 pub(crate) struct ProcessExit {
     pub(crate) status: ExitStatus,
@@ -82,7 +82,7 @@ impl Home {
         self.directory.as_ref().expect("the directory exists until drop").path()
     }
 
-    /// Returns the directory of cluster files.
+    /// Returns the config directory, which contains the client files.
     pub(crate) fn config_directory(&self) -> PathBuf {
         self.path().join("clustermesh")
     }
@@ -97,7 +97,7 @@ impl Home {
         self.path().join("data")
     }
 
-    /// Writes a cluster's file atomically.
+    /// Writes a cluster's client file atomically.
     pub(crate) fn write_cluster(&self, name: &str, text: &str) {
         let temporary = self.path().join("new-cluster-file");
         fs::write(&temporary, text).unwrap();

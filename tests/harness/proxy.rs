@@ -103,7 +103,7 @@ impl Proxy {
         self.withholds_progress.iter().for_each(|withholds| withholds.store(false, Ordering::SeqCst));
     }
 
-    /// Returns whether less than one chunk is left of the budget of bytes from the server.
+    /// Returns whether the byte budget is used up, except for a rest of less than one chunk.
     pub(crate) fn is_budget_spent(&self) -> bool {
         self.budget.bytes.load(Ordering::SeqCst) < CHUNK_BYTES as u64
     }

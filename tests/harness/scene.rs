@@ -20,8 +20,8 @@ use super::truth::{Served, Truth, difference, object_difference, served};
 /// share.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Interval between comparisons of everything. Comparing the full mesh costs the sidecar some
-/// hundred milliseconds.
+/// Interval between comparisons of the served state with the expected state. Comparing the full
+/// mesh costs the sidecar some hundred milliseconds.
 const COMPARISON_INTERVAL: Duration = Duration::from_millis(150);
 
 /// One etcd with its clusters, behind a proxy that can cut connections.
@@ -76,7 +76,7 @@ impl Scene {
         scene
     }
 
-    /// Starts only the etcds and writes the cluster files.
+    /// Starts only the etcds and writes the client files.
     pub(crate) async fn without_meshkeep(binary: &Path, direct: u32, cached: u32, shape: Shape) -> Self {
         let mut remotes = Vec::new();
         for id in 1..=direct {

@@ -28,7 +28,7 @@ pub(crate) struct FollowerState {
     pub(crate) events: Vec<Event>,
     /// The newest `id:`.
     pub(crate) position: Option<String>,
-    /// True if the stream has ended, in order or not.
+    /// True if the stream has ended, whether the server closed it or the connection broke.
     pub(crate) ended: bool,
     /// True if a snapshot or replay has started and is not complete yet.
     is_catching_up: bool,

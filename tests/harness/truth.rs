@@ -24,7 +24,8 @@ pub(crate) type Objects = BTreeMap<String, Value>;
 /// Maximum number of differences in a message.
 const DIFFERENCES_SHOWN: usize = 8;
 
-/// Number of items per page that the harness requests: small enough for several pages of a mesh.
+/// Number of items per page that the harness requests: so small that a list of a whole mesh has
+/// several pages.
 const PAGE_ITEMS: u32 = 300;
 
 /// Kinds with their list endpoint and the fields that docs/use/api/objects.md lists for them.
@@ -138,7 +139,7 @@ impl Truth {
         truth
     }
 
-    /// Sets the id that the identities of a cluster have.
+    /// Sets the `clusterID` that the identities of a cluster are expected to have.
     pub(crate) fn set_cluster_id(&mut self, name: &str, id: u32) {
         self.cluster_ids.insert(name.into(), id);
     }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::slices;
 
-/// A cluster that writes its objects.
+/// Generates the values that one cluster writes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ValueGenerator<'a> {
     pub(crate) cluster: &'a str,
@@ -130,7 +130,7 @@ impl ValueGenerator<'_> {
                 (ip.clone(), r#","Mask":"/////w==""#, format!("{ip}/32"))
             }
             11 => {
-                // with a zero group, which RFC 5952 (and Go) leaves out
+                // with zero groups, which RFC 5952 and Go abbreviate to `::`
                 let ip = std::net::Ipv6Addr::from([0xfd00, 0x10, segment(id), segment(third), 0, 0, 0, segment(fourth)]).to_string();
                 (ip.clone(), "", ip)
             }
@@ -222,7 +222,7 @@ fn fill(template: &str, values: &[(&str, String)]) -> String {
         let end = part.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(part.len());
         match values.iter().find(|(name, _)| *name == &part[..end]) {
             Some((_, value)) => text += value,
-            // a later call replaces it
+            // kept as `$name`, because a later call replaces it
             None => text += &format!("${}", &part[..end]),
         }
         text += &part[end..];

@@ -11,7 +11,7 @@ use super::{AnnounceSetup, Announcer};
 use crate::harness::etcd::Etcd;
 use crate::harness::eventually;
 
-/// Number of workloads in the second file.
+/// Number of workloads in `rack.yaml`, the second file of the announcer.
 const WORKLOADS: u32 = 20;
 
 /// Time between two lines of a slow writer: long enough for each write to be noticed.

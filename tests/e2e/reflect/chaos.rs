@@ -47,7 +47,7 @@ pub(super) struct ChaosMesh {
     pub(super) writers: Vec<Writer>,
     /// The first source has one cluster in state form, the second three in cache form.
     pub(super) sources: Vec<Remote>,
-    /// Clusters that have a file.
+    /// Names of the clusters that have a client file.
     pub(super) present: BTreeSet<String>,
     pub(super) random: StdRng,
     pub(super) truth: SourceContents,

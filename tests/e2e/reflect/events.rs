@@ -173,7 +173,7 @@ async fn forbidden(mesh: &mut ChaosMesh) -> AllowedDeviations {
     AllowedDeviations { may_be_rewritten: true, ..AllowedDeviations::default() }
 }
 
-/// Returns the number of the leader's messages, by message.
+/// Returns how often the leader has logged each message of [`COMPLAINTS`].
 fn complaints(mesh: &ChaosMesh, leader: usize) -> [usize; 3] {
     COMPLAINTS.map(|words| mesh.writers[leader].running().log_lines_with(&[words]))
 }
@@ -304,7 +304,7 @@ async fn sources_unreachable(mesh: &mut ChaosMesh) -> AllowedDeviations {
     AllowedDeviations { may_be_rewritten: true, ..AllowedDeviations::default() }
 }
 
-/// Returns the key of an entry that exists and stays.
+/// Returns the key of a random identity: it exists, and [`ChaosMesh::change`] does not delete it.
 async fn some_entry(mesh: &mut ChaosMesh) -> String {
     let keys: Vec<String> = mesh.keys().into_iter().filter(|key| key.starts_with("cilium/cache/identities/")).collect();
     keys.choose(&mut mesh.random).unwrap().clone()

@@ -15,7 +15,7 @@ pub(super) struct Event {
     pub(super) value: Option<Vec<u8>>,
 }
 
-/// Start of a history: a revision, and the values by key at it.
+/// Start of a history: a revision, and the values by key at that revision.
 #[derive(Default)]
 pub(super) struct Mark {
     pub(super) revision: i64,

@@ -40,7 +40,8 @@ impl EtcdMembers {
         self.members.iter().find(|member| member.child.is_some()).expect("a member must run").client().await
     }
 
-    /// Stops all members, starts them again with the data that exists, and waits until they agree.
+    /// Stops all members, starts them again with the data that exists, and waits until they have a
+    /// leader and accept a write.
     pub(crate) async fn restart(&mut self) {
         for member in self.members.iter_mut().filter(|member| member.child.is_some()) {
             member.stop().await;

@@ -23,8 +23,8 @@ fn local_permissions() -> [Permission; 4] {
 impl Etcd {
     /// Enables authentication with the users `remote` and `local-<cluster>` and their roles. They
     /// have no password and log in by the common name of their certificate, so the etcd must
-    /// require one. The user `meshkeep`, whose certificate the harness itself uses, gets the role
-    /// `root`.
+    /// require client certificates. The user `meshkeep`, whose certificate the harness itself uses,
+    /// gets the role `root`.
     pub(crate) async fn enable_cilium_users(&self, cluster: &str) {
         let mut client = self.client().await;
         for role in ["root", "remote", "local"] {

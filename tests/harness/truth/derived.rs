@@ -18,7 +18,8 @@ pub(super) fn derived_entries(key: &str, value: &[u8]) -> Objects {
     let addresses: Vec<(&str, IpAddr)> =
         items(&node["IPAddresses"]).filter_map(|item| Some((item["Type"].as_str()?, address(&item["IP"])?))).collect();
     let field = |name: &str| address(&node[name]);
-    // IPv4 is preferred; the tests use no other address types
+    // IPv4 before IPv6, then InternalIP before ExternalIP; every node that the tests compare has an
+    // address of these types
     let first_of_type =
         |wanted: &str, ipv4: bool| addresses.iter().find(|(address_type, ip)| *address_type == wanted && ip.is_ipv4() == ipv4);
     let preferred = [("InternalIP", true), ("ExternalIP", true), ("InternalIP", false), ("ExternalIP", false)];
@@ -40,7 +41,7 @@ pub(super) fn derived_entries(key: &str, value: &[u8]) -> Objects {
         fields.into_iter().filter_map(field).for_each(|ip| add(host(ip), identity, &node["EncryptionKey"]));
     }
     let mut objects = Objects::new();
-    // the first entry of a prefix wins
+    // inserted in reverse, so that the first entry of a prefix wins
     for (prefix, key_suffix, identity, encryption_key) in entries.into_iter().rev() {
         let object = json!({
             "host": !key_suffix.contains('/'),
