@@ -1,7 +1,8 @@
 //! All benches, in one program: `cargo bench -- BENCH [argument…]`.
 //!
-//! Each folder is a bench, which measures processes rather than functions. A bench starts children
-//! of this program for the roles that it needs, such as the bare server that it compares with.
+//! Each folder except `processes` is a bench. Benches measure processes rather than functions. A
+//! bench starts this program again as a child for each role that it needs, such as the bare server
+//! that it compares with.
 
 mod api;
 mod etcd;

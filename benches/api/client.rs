@@ -17,11 +17,12 @@ use tokio::task::JoinSet;
 use crate::processes::Outcome;
 use crate::view::data::{address, cluster, clusters, sized};
 
-/// Step that visits all addresses in a seemingly random order: a prime.
+/// Factor that spreads consecutive numbers over the addresses in a seemingly random order. It is a
+/// prime, so that every address is visited.
 const STRIDE: u32 = 7_919;
 
-/// Returns the number of ipcache entries per cluster that the bench looks up. Even the small run
-/// has as many.
+/// Returns the number of ipcache entries per cluster that the bench looks up. In a small run, each
+/// cluster has at least 300 entries.
 fn ips_per_cluster() -> u32 {
     sized(super::data::IPS, 300)
 }
@@ -84,8 +85,8 @@ impl HttpRequest {
     }
 }
 
-/// Returns the lengths of an answer's head and body once the head is complete. The body's is `None`
-/// if it is chunked.
+/// Returns the lengths of an answer's head and body, or `None` while the head is incomplete. The
+/// length of a chunked body is `None`.
 fn lengths(bytes: &[u8]) -> Outcome<Option<(usize, Option<usize>)>> {
     let Some(end) = memchr::memmem::find(bytes, b"\r\n\r\n") else { return Ok(None) };
     if !bytes.starts_with(b"HTTP/1.1 200") {
@@ -170,7 +171,8 @@ pub(crate) fn percentiles(address: &str, question: impl Fn(u32) -> HttpRequest) 
         let length = lengths(head.as_bytes())?.and_then(|(_, body)| body).ok_or("an answer without a length")?;
         stream.read_exact(&mut vec![0; length])?;
         times.push(began.elapsed());
-        // like a client that does other work: a thread that slept must be woken
+        // pause like a client that does other work, so that the server's thread sleeps and has to
+        // be woken
         std::thread::sleep(Duration::from_micros(500));
     }
     times.sort_unstable();

@@ -3,9 +3,16 @@
 //!
 //! The real sidecar mirrors an etcd with a million keys in 255 clusters, and requests reach it over
 //! TCP through its whole router. Each figure alternates several times with its reference in the
-//! same run: a bare axum handler that answers the same bytes, single lookups, the mirror while
-//! nothing changes, the snapshot of the stream, etcd's own JSON gateway, curl. Clients and servers
-//! share the machine, so only ratios are meaningful. There are no thresholds.
+//! same run:
+//!
+//! - `lookup`: a bare axum handler that answers the same bytes.
+//! - `batch`: single lookups.
+//! - `gateway`: etcd's own JSON gateway.
+//! - `churn`: the mirror while nothing changes.
+//! - `lines`: the snapshot of the stream.
+//! - `command`: curl.
+//!
+//! Clients and servers share the machine, so only ratios are meaningful. There are no thresholds.
 
 mod client;
 mod figures;

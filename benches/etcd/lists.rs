@@ -1,4 +1,4 @@
-//! Figures of lists of everything, and of reads of single keys.
+//! Measures lists of all keys, and reads of single keys.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,7 +30,7 @@ const RANGES_AT_ONCE: usize = 4;
 /// Number of concurrent reads of single keys.
 const READS_AT_ONCE: usize = 16;
 
-/// Step that visits all keys in a seemingly random order: a prime.
+/// Step between two read keys, so that all keys are read in a seemingly random order: a prime.
 const STRIDE: usize = 7_919;
 
 /// Returns all keys, in order.

@@ -25,7 +25,7 @@ use crate::view::data::sized;
 /// Prefix of all keys that are listed and watched.
 pub(crate) const PREFIX: &str = "cilium/cache/";
 
-/// End of the range that equals the prefix.
+/// End of the range of all keys with [`PREFIX`].
 pub(crate) const PREFIX_END: &str = "cilium/cache0";
 
 /// Maximum time for syncing.

@@ -1,4 +1,4 @@
-//! Figure of starts: the time until a process with all keys on disk answers for one of them.
+//! Measures starts: the time until a process that has all keys on disk answers a read of one key.
 
 use std::time::{Duration, Instant};
 

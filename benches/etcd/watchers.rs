@@ -1,5 +1,5 @@
-//! Figure of many watches of everything while keys change: the number of events that arrive, and
-//! their delay.
+//! Measures many watches of all keys while keys change: the number of events that arrive, and their
+//! delay.
 //!
 //! Each watch has its own connection, like each agent. Events are counted without decoding them, so
 //! that this process needs little CPU.
@@ -51,7 +51,7 @@ const EVENTS: u64 = 11;
 const WIRE_VARINT: u64 = 0;
 const WIRE_LENGTH: u64 = 2;
 
-/// Events of all watches together.
+/// Counters of all watches together.
 #[derive(Default)]
 struct Totals {
     created: AtomicUsize,
@@ -111,7 +111,7 @@ async fn follow(contender: &Contender, source: &Client, count: u32, time: Durati
 /// Waits until `count` watches exist.
 async fn wait_until_created(totals: &Totals, watches: &mut JoinSet<Outcome<()>>, count: usize) -> Outcome<()> {
     while totals.created.load(Ordering::Relaxed) < count {
-        // a watch does not end by itself
+        // a watch that ends has failed: none ends by itself
         if let Some(ended) = watches.try_join_next() {
             ended??;
         }
@@ -125,8 +125,8 @@ fn now_us() -> u64 {
     u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Puts ipcache entries at the rate, each with a time stamp. Returns their number and the elapsed
-/// time.
+/// Puts ipcache entries at [`RATE`] for `time`, each with a time stamp. Returns their number and
+/// the elapsed time.
 async fn put(client: &Client, time: Duration) -> Outcome<(u64, Duration)> {
     let (began, mut number, mut putting) = (Instant::now(), 0_u32, JoinSet::new());
     let ips = sized(data::IPS, 10);

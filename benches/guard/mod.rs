@@ -127,7 +127,8 @@ fn percentile(address: &str, path: &str) -> Outcome<Duration> {
         let began = Instant::now();
         connection.ask(path)?;
         times.push(began.elapsed());
-        // like a client that does other work: a thread that slept must be woken
+        // pause like a client that does other work, so that the server's thread sleeps and has to
+        // be woken
         std::thread::sleep(Duration::from_micros(500));
     }
     times.sort_unstable();

@@ -1,4 +1,4 @@
-//! Figure of identities that 16 tasks allocate for new labels over one etcd.
+//! Measures how many identities per second 16 tasks allocate for new labels over one etcd.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,7 +16,7 @@ use crate::processes::{Outcome, start_etcd};
 const TASKS: u32 = 16;
 const BASE: &str = "cilium/state/identities/v1";
 
-/// Returns the labels with a number. They differ in each round.
+/// Returns the `number`th labels of a round. No two rounds have the same labels.
 fn labels(round: usize, number: u32) -> AllocatorKey {
     let app = format!("app-{round}-{number}");
     AllocatorKey::from_labels([("k8s:app", app.as_str()), ("k8s:io.cilium.k8s.policy.cluster", "berlin")])
@@ -71,8 +71,8 @@ async fn time_allocations(round: usize, count: u32) -> Outcome<Duration> {
     Ok(elapsed)
 }
 
-/// Measures the calls that an allocation for new labels needs at least, in order: the lock, the
-/// search for the labels, the number with its reference, and the unlock.
+/// Measures the fewest calls with which labels can be given a new number: lock, search for the
+/// labels, create the number and its reference, unlock.
 async fn time_bare_calls(round: usize, count: u32) -> Outcome<Duration> {
     let home = tempfile::Builder::new().prefix("meshkeep-bench-").tempdir()?;
     let (_etcd, _, client) = start_etcd(home.path()).await?;

@@ -1,4 +1,4 @@
-//! Figure of the delay from a put at a source to the same put in the target.
+//! Measures the delay from a put in the source to the same put in the target.
 
 use std::time::{Duration, Instant};
 

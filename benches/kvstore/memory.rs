@@ -1,4 +1,4 @@
-//! Figure of the memory that reflecting needs in addition to mirroring.
+//! Measures the memory that reflecting needs in addition to mirroring.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Figure of a target etcd that was filled, loses its data and is filled again.
+//! Measures how fast `meshkeep reflect` fills a target etcd again that has lost its data.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,6 +1,6 @@
-//! Bench of starts: `cargo bench -- start [entries...]` (default: 100,000 and 1,000,000;
-//! in addition to derived entries). With more than a million entries, the clusters are fewer and
-//! larger: set XL has 3,160,000 of 201.
+//! Bench of starts: `cargo bench -- start [entries...]` (default: 100,000 and 1,000,000). The
+//! derived entries are not counted. With more than a million entries, the clusters are fewer and
+//! larger: set XL has 3,160,000 entries of 201 clusters.
 //!
 //! It starts the real binary with a generated store in fresh processes and sends requests over a
 //! unix socket. It measures the time to the first answer to a lookup, and until everything is in
@@ -111,7 +111,9 @@ fn start_role(name: &str, directory: &Path, words: &[&str]) -> Outcome<Child> {
 
 /// Measurements of one start.
 struct Times {
+    /// Time until the first answer to a lookup.
     first: Duration,
+    /// Time until everything is in memory.
     ready: Duration,
     resident_mb: u64,
 }
@@ -182,7 +184,7 @@ fn ask(socket: &Path, path: &str) -> Outcome<String> {
     Ok(answer)
 }
 
-/// Changes addresses at 20,000 per second until the process is killed.
+/// Changes 20,000 random ipcache entries per second until the process is killed.
 fn churn(directory: &Path, clusters: u32) -> Outcome<()> {
     let (store, _) = Store::open(directory, Duration::ZERO)?;
     let loaded = store.load()?;
@@ -256,8 +258,8 @@ fn drop_page_cache() -> Outcome<()> {
     Ok(fs::write("/proc/sys/vm/drop_caches", "3")?)
 }
 
-/// Copies a directory and syncs the copy, as the killed store was. Otherwise the start would wait
-/// until the disk has written the copy.
+/// Copies a directory and syncs the copy, because the killed store was synced, too. Otherwise the
+/// start would wait until the disk has written the copy.
 fn copy_tree(from: &Path, to: &PathBuf) -> Outcome<()> {
     fs::create_dir_all(to)?;
     for file in fs::read_dir(from)? {

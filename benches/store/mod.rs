@@ -1,9 +1,9 @@
 //! Bench of the store alone, each figure with a reference of the same run: `cargo bench -- store
 //! [entries] [seconds]`.
 //!
-//! Each role runs in its own process (this binary again), so that its memory and its writes are its
-//! own. `fill` writes the entries in groups, `churn` changes random ones at a rate, and `load`
-//! reads everything. There are no thresholds, no etcd and no HTTP.
+//! There are three roles: `fill` writes the entries in groups, `churn` changes random ones at a
+//! rate, and `load` reads everything. Each role runs in its own process (this binary again), so
+//! that its memory and its writes are measured alone. There are no thresholds, no etcd and no HTTP.
 
 mod data;
 mod syncs;

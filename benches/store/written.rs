@@ -27,8 +27,9 @@ impl WriteCounters {
         Ok(Self { counted: field("/proc/self/io", "write_bytes:")?, device: device_bytes(directory) })
     }
 
-    /// Describes the bytes written since, compared with `raw` bytes of changes. `others` are bytes
-    /// that the store did not write; the kernel counts more for them.
+    /// Describes the bytes written since [`now`](Self::now), compared with `raw` bytes of changes.
+    /// Subtracts `others`, the bytes that this process wrote outside of the store. The kernel
+    /// counts more than that for them.
     pub(crate) fn describe(&self, directory: &Path, raw: u64, others: u64) -> Outcome<String> {
         let now = Self::now(directory)?;
         let counted = (now.counted - self.counted).saturating_sub(others);

@@ -48,8 +48,8 @@ impl RoleProcess {
         Ok(line.trim_end().to_owned())
     }
 
-    /// Returns the user and system time so far, without the thread that reads orders: it makes the
-    /// changes, which otherwise come from remote clusters.
+    /// Returns the user and system time so far, except that of the thread that reads orders. That
+    /// thread makes the changes, which in a real sidecar come from remote clusters.
     pub(crate) fn cpu(&self) -> Outcome<Duration> {
         let id = self.child.id();
         Ok(Self::cpu_in(&format!("/proc/{id}/stat"))?.saturating_sub(Self::cpu_in(&format!("/proc/{id}/task/{id}/stat"))?))

@@ -39,8 +39,8 @@ struct Totals {
 /// Runs the load with the arguments `ADDRESS COUNT PATH [stalled]`; `{}` in the path is replaced by
 /// the reader's number. Prints `ready` when all readers are in sync. With `stalled`, one more
 /// reader reads nothing. The order `wait SEQUENCE MS` waits until all readers have reached the
-/// sequence or the time is over. It is answered with `bytes resets ended behind p50_us p99_us`, and
-/// resets the counters.
+/// sequence or the time is over. Its answer is `bytes resets ended behind p50_us p99_us`. The
+/// counters `bytes` and `resets` and the delays then start again from zero.
 pub(crate) fn run(arguments: &[String]) -> Outcome<()> {
     let address: SocketAddr = arguments.first().ok_or("no address")?.parse()?;
     let count = usize::try_from(number(arguments, 1)?)?;
@@ -90,8 +90,8 @@ async fn follow(address: SocketAddr, index: usize, path: &str, totals: &Totals) 
     let mut state = ReaderState { index, tail: Vec::new(), ready: false };
     loop {
         stream.readable().await?;
-        // all readers share one buffer, which stays in the processor's cache: 5,000 machines would
-        // have 5,000 caches
+        // all readers share one buffer, which stays in the processor's cache, as the buffer of a
+        // single reader does if each reader has its own machine
         let length = BUFFER.with_borrow_mut(|buffer| -> std::io::Result<usize> {
             let length = stream.try_read(buffer)?;
             state.receive(&buffer[..length], totals);
@@ -121,7 +121,7 @@ impl ReaderState {
         totals.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let sampled = self.index.is_multiple_of(SAMPLED_EVERY);
         let kept_length = self.tail.len();
-        // other readers only inspect the end, while nothing but events arrives
+        // readers that are not sampled inspect only the end, once they are in sync
         let from = if sampled || !self.ready { 0 } else { bytes.len().saturating_sub(TAIL_BYTES) };
         self.tail.extend_from_slice(&bytes[from..]);
         if !self.ready && find_last(&self.tail, b"event: synced").is_some() {

@@ -1,5 +1,5 @@
-//! Figure of the delay from a put into a real etcd to the event at a client: a bare watch client
-//! and a stream of the real binary.
+//! Measures the delay from a put into a real etcd to the event at a client: at a bare watch client,
+//! and at a client of a stream of the real binary.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -29,6 +29,7 @@ fn seconds() -> u64 {
 const TXN_OPERATIONS_MAX: usize = 128;
 
 const PREFIX: &str = "cilium/cache/ip/v1/paris/";
+/// Beginning of a time stamp in microseconds, until the year 2033.
 const MARK: &str = "\"t1";
 
 pub(crate) fn run() -> Outcome<()> {

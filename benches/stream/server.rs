@@ -105,7 +105,7 @@ impl Feeder {
             named_ports: Vec::new(),
         });
         let Object::Ip(entry) = &object else { unreachable!("it was made above") };
-        // the value from which the object is decoded again once it is packed
+        // once the entry is packed, the object is decoded again from this value
         let value = format!(
             r#"{{"IP":"{address}","HostIP":"172.18.1.2","ID":{},"K8sNamespace":"shop","K8sPodName":"{}","K8sServiceAccount":"cart","Count":{}}}"#,
             entry.identity, entry.pod_name, self.count

@@ -1,4 +1,4 @@
-//! Figure of the sidecar while remote clusters change at a rate: memory, disk, bytes written, CPU
+//! Measures the sidecar while remote clusters change at a rate: memory, disk, bytes written, CPU
 //! time, and delay.
 
 use std::path::Path;

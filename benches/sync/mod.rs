@@ -1,6 +1,6 @@
 //! Bench of reading remote clusters, with the real sidecar and a real etcd that has all clusters in
 //! cache form, one client file for each: `cargo bench -- sync [cold [keys] | resume [keys]
-//! | churn [rate] [seconds] | page [keys]]`.
+//! | churn [rate] [seconds] | page [keys]]` (default: `cold` and `resume`).
 //!
 //! - `cold`: the time from an empty store until everything is served and stored; the reference is a
 //!   bare client that lists the same ranges and discards them.
@@ -29,8 +29,8 @@ use self::counting_proxy::CountingProxy;
 use self::source::{KINDS, fill, share};
 use crate::processes::{Outcome, add_cluster, ask, start_etcd, start_meshkeep, until};
 
-/// Number of keys in a page, and number of ranges that are listed concurrently. Same as in the
-/// sidecar.
+/// Number of keys in a page, and number of ranges that are listed concurrently. The sidecar's own
+/// defaults are 256 (`etcd.limit`) and 8 (`LISTS_PER_ETCD_MAX`).
 const PAGE_KEYS: i64 = 1_000;
 const RANGES_AT_ONCE: u32 = 4;
 

@@ -1,5 +1,5 @@
-//! Figure of the page at `/` for a large mesh in a real Chromium: the time from a restart until it
-//! is usable, the bytes that it fetches, and the CPU that an open page costs the sidecar while the
+//! Measures the page at `/` of a large mesh in a real Chromium: the time from a restart until it is
+//! usable, the bytes that it fetches, and the CPU that an open page costs the sidecar while the
 //! mesh changes. The reference is the same without the page.
 
 use std::fs;

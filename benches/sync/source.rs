@@ -18,18 +18,19 @@ pub(crate) const TXN_OPERATIONS_MAX: usize = 128;
 /// Interval at which [`put`] calls `take_sample`.
 pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Number of concurrent transactions. It is more than the disk's syncs need, but not so many that
-/// they would hide an etcd that is too slow.
+/// Number of concurrent transactions: enough to keep the etcd busy while its disk syncs, but few
+/// enough that the rate drops if the etcd is too slow.
 const TXNS_AT_ONCE: usize = 8;
 
-/// Interval of compactions, without which the history would fill the disk, and of heartbeats.
+/// Interval of compactions and heartbeats. Without compactions, the history would fill the disk.
 const COMPACTION_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Step that visits each entry once: a prime that does not divide their number.
+/// Step between the entries of two changes. It is a prime that does not divide the number of
+/// entries, so that all entries are changed before one changes again.
 const STRIDE: u64 = 7_919;
 
-/// Returns the keys and values of one kind of one cluster, if all clusters together have `keys`
-/// keys.
+/// Returns the keys and values of one kind of cluster `number`, in a mesh whose clusters together
+/// have about `keys` keys of all kinds.
 pub(crate) fn share(kind: Kind, number: u32, keys: u32) -> Vec<(EntryKey, String)> {
     let mut values = data::values(kind, number);
     let share = values.len() * usize::try_from(keys).unwrap_or(usize::MAX) / 1_000_000;
@@ -75,9 +76,9 @@ pub(crate) async fn fill(client: &Client, keys: u32) -> Outcome<(u64, u64)> {
     Ok((count, bytes))
 }
 
-/// Returns the change with a number, which gives the address of an entry to another pod: the key,
-/// the value, and a text with the path of a lookup and the pod that it must return, on one line
-/// each.
+/// Returns the `number`th change, which gives the address of an entry to another pod. The three
+/// texts are the key, the value, and two lines: the path of a lookup, and the pod that it must
+/// return.
 pub(crate) fn change(number: u64) -> Outcome<(String, String, String)> {
     let entries = u64::from(data::clusters()) * u64::from(data::IPS);
     let position = number * STRIDE % entries;

@@ -274,8 +274,9 @@ fn write(mut view: View, published: &ArcSwap<View>, stop: &AtomicBool) {
     }
 }
 
-/// Number of batches before the reference applies the same records. Frequent turns show the machine
-/// in the same state to both; rare turns keep the processor's caches free of the other's data.
+/// Number of batches before the reference applies the same records. With frequent turns, both run
+/// under the same load of the machine; with rare turns, neither finds the other's data in the
+/// processor's caches.
 const BATCHES_PER_TURN: usize = 250;
 
 pub(crate) fn apply() {
@@ -285,8 +286,8 @@ pub(crate) fn apply() {
     let mut map: imbl::OrdMap<EntryKey, Arc<Record>> =
         (1..=clusters()).flat_map(|number| records(Kind::Ip, number)).map(|record| (record.key.clone(), Arc::new(record))).collect();
     let mut snapshots = (view.clone(), map.clone());
-    // retained, because the measured code would otherwise fill the holes that the reference leaves
-    // in memory
+    // keep the replaced records, because the measured code would otherwise reuse the memory that
+    // the reference frees
     let mut replaced = Vec::new();
     let turns = 10;
     for turn in 0..turns {

@@ -13,7 +13,7 @@ use crate::harness::etcd::Etcd;
 
 const CLUSTERS: [&str; 2] = ["berlin", "paris"];
 
-/// Number of keys per cluster, and number of tasks per cluster, of which two allocate each key.
+/// Number of keys per cluster, and number of tasks per cluster. Two of the tasks allocate each key.
 const KEYS: usize = 40;
 const TASKS: usize = 8;
 

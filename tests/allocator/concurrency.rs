@@ -129,7 +129,7 @@ async fn keys_and_numbers_are_assigned_one_to_one() {
                 etcd.restart().await;
                 (restarts, restarted) = (restarts + 1, Instant::now());
             }
-            // a lease with references or locks
+            // the lease has references or locks
             Err(_) => losses += usize::from(revoke_one(&etcd, &mut random).await),
         }
     }

@@ -1,4 +1,4 @@
-//! Tests of locks of keys whose holders die or hang.
+//! Tests of the allocator's locks of keys: a lock is released although its holder dies or hangs.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Tests of identities of real remote clusters in addition to the own identities. They are read as
-//! an agent reads them: from a cluster's own etcd and from a KVStoreMesh's cache.
+//! Tests of an allocator that follows the identities of remote clusters in addition to its own. It
+//! reads them as an agent does: from a cluster's own etcd and from a KVStoreMesh's cache.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -34,8 +34,8 @@ async fn entries_have_no_lease_and_references_have_one() {
         assert_eq!(content(&etcd).await, [expected[0].clone(), expected[2].clone()]);
         assert_eq!(one.allocator.get_no_cache(&key("a")).await.unwrap(), Some(id));
         assert_eq!(one.allocator.get_by_id(id).await.unwrap(), Some(key("a")));
-        // after SIGKILL and the end of its lease nothing refers to the entry, which stays until it
-        // is collected
+        // the node is killed and its lease expires: no reference to the entry is left, but the
+        // entry stays until it is collected
         two.die().await;
         eventually("the reference is deleted", async || (content(&etcd).await == expected[..1]).then_some(())).await;
         assert_eq!(one.allocator.get_no_cache(&key("a")).await.unwrap(), None);

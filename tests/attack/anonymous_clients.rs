@@ -129,7 +129,7 @@ async fn anonymous_connections_do_not_lock_out_clients_with_a_token() {
         percentile(99),
         times[LOOKUPS - 1]
     );
-    // all slots are occupied until the end
+    // nearly all slots are still in use at the end
     assert!(used >= slots * (1.0 - FREE_MAX), "{used} of {slots}");
     // the log would report a failed accept
     assert_eq!(meshkeep.log_lines_with(&["cannot accept"]), 0, "{}", meshkeep.log());

@@ -65,7 +65,7 @@ async fn hostile_client_files_block_neither_lookups_nor_clusters() {
     let (lookups, copies) = lookups_at_full_size.map_or((LOOKUPS, 1), |lookups| (lookups, COPIES));
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
     scene.settles("the first loading").await;
-    // added again while the other files are being read
+    // add the cluster again while meshkeep reads the hostile files
     scene.home.remove_cluster("c02");
     let removed = scene.remotes[1].clusters.remove(0);
     scene.settles("the removal of a file").await;

@@ -48,8 +48,8 @@ const ATTACK_RUNNING: &str = "the attack is running";
 
 /// Names of the attacks:
 ///
-/// - `unread keys`: reads of one key whose answers the client never accepts. With 64 KiB reserved
-///   for each, they would use the whole budget.
+/// - `unread keys`: reads of one key whose answers the client never accepts. If the server reserved
+///   64 KiB for each answer, they would use its whole memory budget.
 /// - `wide transactions`: transactions of 29,791 ranges.
 /// - `transactions` and `earlier transactions`: transactions with the maximum number of ranges, at
 ///   the newest revision and at earlier ones.

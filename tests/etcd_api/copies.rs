@@ -138,8 +138,8 @@ async fn a_restored_backup_resumes_only_revisions_that_it_knows() {
             churn(&mut remote).await;
         }
         let (meshkeep, mut api) = start_settled(&mut home, &remote, "a restored backup").await;
-        // more changes than the restore lost: if revisions were only counted, the lost ones would
-        // be used a second time
+        // make more changes than the restore lost: if a start continued to count from the last
+        // stored revision, the lost revisions would be used a second time
         for _ in 0..8 {
             churn(&mut remote).await;
         }

@@ -115,7 +115,7 @@ async fn a_watch_from_before_a_restart_ends_with_the_true_state() {
 
 #[tokio::test]
 async fn a_watch_from_below_the_kept_deletes_or_ahead_is_compacted() {
-    // only the newest delete is remembered
+    // meshkeep keeps a tombstone of the newest delete only
     let MirroredCluster { mut remote, mut home, meshkeep, mut api } = MirroredCluster::with_flags(&[FLAG, "--tombstone-max-count=1"]).await;
     let first = list(&mut api, "cilium/cache/").await.header().unwrap().revision();
     let keys = remote.clusters[0].keys_of("ip/v1");
@@ -134,8 +134,8 @@ async fn a_watch_from_below_the_kept_deletes_or_ahead_is_compacted() {
     settles(&meshkeep, &expected, "a start").await;
     let mut api = client(&etcd_api_url(&home)).await;
     let mut compacted = 0;
-    // a watch at or before a forgotten delete reports the compaction or a delete that is
-    // remembered, and never stays silent
+    // a watch from a delete without a tombstone, or from an earlier revision, is compacted or
+    // reports the delete that has a tombstone; it never stays silent
     for revision in first + 1..=deleted {
         let mut watch = start_watch(&mut api, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(revision)).await;
         let reported = next_response(&mut watch).await;
@@ -155,7 +155,7 @@ async fn a_watch_from_below_the_kept_deletes_or_ahead_is_compacted() {
     let metrics = meshkeep.text("/metrics").await;
     assert!(metrics.contains(&format!("meshkeep_etcd_watches_compacted_total {compacted}\n")), "{metrics}");
     let head = list(&mut api, "cilium/cache/").await.header().unwrap().revision();
-    // a hundred, because heartbeats may be written meanwhile
+    // 100 revisions ahead, because heartbeats may be written meanwhile
     let mut watch = start_watch(&mut api, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(head + 100)).await;
     let reported = next_response(&mut watch).await;
     assert!(reported.canceled() && reported.compact_revision() > 0 && reported.events().is_empty(), "{reported:?}");

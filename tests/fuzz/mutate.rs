@@ -50,7 +50,7 @@ pub(super) const HUGE: usize = 16 << 20;
 /// alone.
 const USUAL_BYTES_MAX: usize = 64 << 10;
 
-/// Returns a mutated copy of one of these values.
+/// Returns a mutated copy of a random value of `corpus`.
 pub(super) fn mutated(random: &mut StdRng, corpus: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = corpus.choose(random).cloned().unwrap_or_default();
     for _ in 0..1_u32 << random.random_range(0..5) {

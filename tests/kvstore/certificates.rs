@@ -1,6 +1,6 @@
-//! Servers with many types of certificates. This client accepts and refuses the same certificates
-//! as etcd's own client, apart from the cases `RefusedHere`, and its error message gives the
-//! reason.
+//! Servers with many types of certificates. `cilium-kvstore` accepts and refuses the same ones as
+//! etcd's own client, except that it alone refuses the cases `RefusedHere`. Its error message gives
+//! the reason.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Compares the table of client files with the output of the program that generates it. The program
-//! uses Cilium's reader and etcd's reader.
+//! Checks that `tests/data/client_files.json` equals the output of the program that generates it.
+//! The program reads the client files with Cilium's and etcd's own code.
 
 use std::process::Command;
 

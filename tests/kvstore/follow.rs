@@ -1,4 +1,4 @@
-//! Tests of short ranges that are followed across compactions.
+//! Tests of `FollowedRange`: a range with few keys whose changes are reported across compactions.
 
 use std::time::Duration;
 
@@ -55,8 +55,8 @@ async fn a_followed_range_misses_no_change_during_compactions() {
             assert_eq!(found.len(), 3);
             follows.push(follow);
         }
-        // etcd synchronizes new watches every 100 ms, and some watches are compacted before that:
-        // after another read they must not have missed a change
+        // etcd synchronizes new watches every 100 ms, and the compactions end some of them before
+        // that: their range is then read again, and no change may be missing
         etcd.put("cilium/synced/paris/a", "2").await;
         etcd.delete("cilium/synced/paris/b").await;
         // concurrently, because a watch that is not read delays the others of its connection

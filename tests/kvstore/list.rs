@@ -133,8 +133,8 @@ async fn a_list_reports_compacted_history_and_the_connection_survives() {
     }
 }
 
-/// Pages that do not fit into a message are halved. etcd's own limit of a request is 1.5 MiB, so a
-/// page of 256 such values would be 360 MiB.
+/// A page that does not fit into a message is requested again with half of the keys. etcd's own
+/// limit of a request is 1.5 MiB, so a page of 256 such values would be 360 MiB.
 #[tokio::test]
 async fn pages_too_large_for_a_message_are_halved_and_grow_again() {
     for binary in etcd_binaries() {

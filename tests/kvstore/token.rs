@@ -12,7 +12,8 @@ use crate::harness::etcd::{Etcd, etcd_binaries};
 
 const TOKEN_TTL_S: u32 = 5;
 
-/// Longer than the time to live of a token. etcd checks for expired tokens once a second.
+/// Time after which a token has expired: longer than its time to live, because etcd checks for
+/// expired tokens only once a second.
 const LONG_AFTER: Duration = Duration::from_secs(8);
 
 async fn value_of_next_put(watch: &mut cilium_kvstore::Watch) -> Vec<u8> {

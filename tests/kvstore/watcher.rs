@@ -10,7 +10,8 @@ async fn next(watcher: &mut Watcher) -> KeyValueEvent {
     tokio::time::timeout(PATIENCE, watcher.next()).await.expect("an event in time").expect("the session is open")
 }
 
-/// Returns the next events as text: `+key=value`, `*key=value`, `-key`, `.`, `<` and `>`.
+/// Returns the next events as text: `+key=value` for a created key, `*key=value` for a modified
+/// one, `-key` for a deleted one, `.` for the end of a list, `<` and `>` around a new list.
 async fn next_events(watcher: &mut Watcher, count: usize) -> Vec<String> {
     let mut texts = Vec::new();
     for _ in 0..count {

@@ -19,7 +19,7 @@ fn ip_entry(ip: &str, namespace: &str, pod: &str) -> (String, Vec<u8>) {
     (format!("cilium/state/ip/v1/default/{ip}"), value.to_string().into_bytes())
 }
 
-/// Starts a mesh of one generated cluster and these entries.
+/// Starts a mesh of one generated cluster, to which `entries` are added.
 async fn mesh(entries: Vec<(String, Vec<u8>)>) -> (Etcd, Home, Meshkeep) {
     let etcd = Etcd::start().await;
     publish(&etcd, Form::State, &[MeshCluster::generate(1, EVERY_KIND)], "2026-01-12T09:31:07Z").await;

@@ -93,11 +93,11 @@ pub(super) struct Sidecar {
     pub(super) home: Home,
     meshkeep: Option<Meshkeep>,
     target: watch::Sender<Target>,
-    /// Number of times that restless checkers had to disconnect and find no server.
+    /// Number of times that all checkers except the steady ones had to disconnect.
     away: watch::Sender<u32>,
     copy: Option<DirectoryCopy>,
-    /// Last sequence in the current directory of each epoch whose later sequences the directory
-    /// lacks.
+    /// Epochs of which the current directory lacks the later sequences, each with the last sequence
+    /// that it has.
     lost: Lost,
     pub(super) starts: u32,
 }
@@ -171,8 +171,8 @@ impl Sidecar {
         self.start_meshkeep().await;
     }
 
-    /// Copies the data directory while the process is paused with SIGSTOP, as a kill at this moment
-    /// would leave it.
+    /// Copies the data directory while the process is paused with SIGSTOP. The copy is as a kill at
+    /// this moment would leave it.
     pub(super) async fn take_copy(&mut self) {
         let meshkeep = self.meshkeep();
         signal(meshkeep, "STOP");

@@ -36,7 +36,8 @@ const POLL_WAIT_S: std::ops::Range<u32> = 0..3;
 /// The server that the checkers use, if there is one.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Target {
-    /// Number of the change, so that connections to the former server end.
+    /// Number that grows whenever the server changes. A checker that sees another number ends its
+    /// connection.
     pub(super) number: u64,
     pub(super) url: Option<String>,
     /// True for a second server with a copy of the first one's directory.
@@ -44,7 +45,7 @@ pub(super) struct Target {
     pub(super) lost: Lost,
 }
 
-/// State that the driver and a checker share.
+/// State that the driver (the soak test, which runs the actions) and a checker share.
 #[derive(Debug)]
 pub(super) struct CheckerShared {
     state: Mutex<State>,
@@ -65,7 +66,7 @@ pub(super) struct Signals {
     pub(super) target: watch::Receiver<Target>,
     /// While true, no checker disconnects, stalls or sleeps.
     pub(super) calm: watch::Receiver<bool>,
-    /// Changes when restless checkers must disconnect and find no server.
+    /// Changes when all checkers except the steady ones must disconnect, while there is no server.
     pub(super) away: watch::Receiver<u32>,
 }
 

@@ -129,9 +129,9 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Waits until a checker has the right state at the position of the lists or later: findings
-    /// that are added and resolved over time have sequences too, but change no list. Returns the
-    /// number of compared kinds.
+    /// Waits until a checker has the right state at the position of the lists or a later one. Later
+    /// positions exist because findings have sequences, too, but change no list. Returns the number
+    /// of compared kinds.
     pub(super) async fn compare(&self, watched: &Watched, reaching: CatchUpMethod) -> Result<u64, String> {
         if watched.spec.is_filtered() {
             self.check_filtered_lists(watched).await?;
@@ -152,8 +152,8 @@ impl Snapshot {
             match difference {
                 Some(difference) if has_reached => return Err(format!("checker {name} at the position of the lists: {difference}")),
                 None if has_reached => return Ok(KINDS.len() as u64),
-                // the state is complete, so the stream has sent everything; only the position is
-                // old
+                // the state is right, so the stream has sent every change; only the position is
+                // earlier than that of the lists
                 None if is_synced && !nudged => {
                     nudged = true;
                     match reaching {

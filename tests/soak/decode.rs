@@ -59,8 +59,8 @@ impl Lines {
         let mut remaining = self.bytes.as_slice();
         let mut used = 0;
         loop {
-            // the standard library is optimized even in a test build, a search in this file would
-            // not be
+            // search with the standard library, which is optimized even in a test build; a loop in
+            // this file would not be
             let mut after = remaining;
             let length = after.skip_until(b'\n').expect("must be readable: it is memory");
             if length == 0 || remaining[length - 1] != b'\n' {

@@ -202,7 +202,7 @@ impl Soak {
     }
 }
 
-/// Returns the form, or server-sent events if this meshkeep does not support it.
+/// Returns the encoding, or server-sent events if this meshkeep does not support that encoding.
 fn supported(form: Encoding, document: &serde_json::Value) -> Encoding {
     let paths = &document["paths"];
     let parameters = paths["/v1/events"]["get"]["parameters"].as_array();

@@ -129,8 +129,8 @@ const fn everything(name: &'static str, form: Encoding, pattern: ConnectionPatte
     CheckerSpec { name, form, pattern, filter: "", kinds: &KINDS, passes: |_| true }
 }
 
-/// Returns the checkers. Half of them have filters: with every change, objects start or stop to
-/// match ([`super::churn`]).
+/// Returns the checkers. Half of them have filters, and every change makes objects start or stop
+/// matching ([`super::churn`]).
 pub(super) fn checkers() -> Vec<CheckerSpec> {
     let mut all = unfiltered();
     all.extend(filtered());

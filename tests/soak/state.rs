@@ -18,7 +18,8 @@ const FILTER_TESTED_EVERY: u64 = 16;
 /// Number of hexadecimal digits of an epoch.
 const EPOCH_DIGITS: usize = 16;
 
-/// Last sequence that a server has of each epoch whose later sequences it lost or never had.
+/// Epochs of which a server lost the later sequences or never had them, each with the last sequence
+/// that the server has.
 pub(super) type Lost = BTreeMap<String, u64>;
 
 /// A parsed position.
@@ -26,7 +27,8 @@ pub(super) type Lost = BTreeMap<String, u64>;
 pub(super) struct Position {
     pub(super) epoch: String,
     pub(super) sequence: u64,
-    /// Newest sequence that may have been seen at this position.
+    /// Newest sequence that a client at this position may have seen. Inside a replay, it can be
+    /// newer than `sequence`.
     seen: u64,
 }
 
@@ -83,12 +85,11 @@ pub(super) struct State {
     pub(super) violations: Vec<String>,
     /// Highest sequence seen of each epoch.
     highest: HashMap<String, u64>,
-    /// Last sequence that the server of this connection has of each epoch whose later sequences it
-    /// lacks.
+    /// Epochs of which the server of this connection lacks the later sequences.
     lost: Lost,
     /// Number of upserts and deletes since the last `reset`.
     since_reset: u64,
-    /// True after an incomplete snapshot: the state is partial.
+    /// True from a `reset` until its snapshot is complete: the state is partial.
     partial: bool,
 }
 

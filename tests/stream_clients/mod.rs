@@ -31,8 +31,8 @@ const PART_OF_SNAPSHOT_BYTES: u64 = 6_000;
 /// has about 200 KB, and TLS delivers nothing before a record of 16 KiB is complete.
 const PART_OF_SNAPSHOT_TLS_BYTES: u64 = 60_000;
 
-/// Number of bytes after which a proxy stops inside the event of a service with a label of
-/// [`LABEL_CHARACTERS`], after the first TLS record.
+/// Number of bytes after which a proxy stops inside the event of a service that has a label of
+/// [`LABEL_CHARACTERS`] characters. The first TLS record ends before that.
 const PART_OF_EVENT_BYTES: u64 = 30_000;
 
 /// Number of characters in the label, of two bytes each.

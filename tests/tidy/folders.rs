@@ -30,8 +30,8 @@ const API_PARTS: [&str; 17] = [
     "bound_api",
 ];
 
-/// Imports against the order of [`API_PARTS`], at most five: the part that imports, the part that
-/// is imported, and the reason.
+/// Allowed imports against the order of [`API_PARTS`], at most five: the part that imports, the
+/// part that is imported, and the reason.
 const API_EXCEPTIONS: [(&str, &str, &str); 1] =
     [("openapi", "mod", "the document is collected from the routes, and `fields=` is checked with its schema of a list")];
 

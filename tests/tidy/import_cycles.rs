@@ -20,7 +20,7 @@ fn modules_with_one_parent_have_no_import_cycle() {
 }
 
 /// Returns whether a file is the root of a library or of the program. The roots declare the rooms,
-/// and `ROOMS` checks the imports of rooms.
+/// and another test compares the imports between rooms with `ROOMS`.
 fn is_root(file: &SourceFile) -> bool {
     ["src/lib.rs", "src/main.rs", "crates/cilium-kvstore/src/lib.rs"].contains(&file.path.as_str())
 }
@@ -143,7 +143,8 @@ fn import_cycles_of_every_form_are_detected() {
         file("src/g.rs", "use crate::a::b::X;"),
     ];
     assert_eq!(detected(&below).len(), 3, "{:?}", detected(&below));
-    // no table has the rooms of a crate in crates/, so that its top modules are compared too
+    // `ROOMS` has no modules of the crates in crates/, so cycles between their top modules are
+    // detected here
     let of_crate = [file("crates/x-y/src/a.rs", "use crate::b::X;"), file("crates/x-y/src/b.rs", "use crate::a::Y;")];
     assert_eq!(detected(&of_crate).len(), 2, "{:?}", detected(&of_crate));
 }

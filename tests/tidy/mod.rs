@@ -1,5 +1,5 @@
-//! Style rules as tests: imports between rooms, sizes, unused files and banned texts. [`ROOMS`]
-//! equals the table of rooms in ARCHITECTURE.md.
+//! Style rules as tests: imports between rooms (the modules directly below `src/`), sizes, unused
+//! files and banned texts. [`ROOMS`] equals the table of rooms in ARCHITECTURE.md.
 
 mod deploy;
 mod documents;
@@ -289,7 +289,7 @@ fn leading_name(text: &str) -> Option<String> {
     name.starts_with(|c: char| c.is_ascii_lowercase()).then_some(name)
 }
 
-/// Returns whether code contains a path that begins with the name of this crate.
+/// Returns whether code contains a path that begins with the crate `name`.
 fn uses_crate(code: &str, name: &str) -> bool {
     code.match_indices(name).any(|(at, _)| {
         let (before, after) = (&code[..at], &code[at + name.len()..]);
