@@ -26,10 +26,10 @@ use super::state::ApiState;
 use crate::model::ETCD_VERSION;
 use crate::server::HttpExchange;
 
-/// Paths that tools request over plain HTTP.
 const VERSION_PATH: &str = "/version";
 const HEALTH_PATH: &str = "/health";
 const METRICS_PATH: &str = "/metrics";
+/// Paths that tools request over plain HTTP.
 const TOOLS_PATHS: [&str; 3] = [VERSION_PATH, HEALTH_PATH, METRICS_PATH];
 
 /// The gRPC service of the etcd API.
@@ -46,8 +46,9 @@ where
 
 /// Creates the router of the etcd API.
 ///
-/// `guard` checks the paths that a browser could request. gRPC calls need no guard: they use HTTP/2
-/// without TLS, or a client certificate, and no web page can send either to its own host name.
+/// `guard` checks the paths that a browser could request. gRPC calls need no guard: they use either
+/// HTTP/2 without TLS or a client certificate, and a web page can use neither for a request to its
+/// own host name.
 pub(super) fn router(state: ApiState, guard: Guard, service: Option<EtcdService>) -> Router {
     let routes = Router::new()
         .route(VERSION_PATH, get(version))
@@ -82,7 +83,8 @@ async fn version() -> Response {
     ([(CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// Serves the health in etcd's format: whether the store is loaded.
+/// Serves the health in etcd's format: `true` while the store is loaded and meshkeep is not
+/// shutting down.
 async fn health(State(state): State<ApiState>) -> Response {
     let (status, body) = if state.handle.is_loaded() && !state.stop.is_cancelled() {
         (StatusCode::OK, r#"{"health":"true","reason":""}"#)

@@ -133,7 +133,7 @@ impl Guard {
         Self { without_token: Access::Anonymous, ..self }
     }
 
-    /// Returns the access of the client of a request to a probe.
+    /// Returns the access of the client that sent a request to a probe.
     fn access(&self, request: &Request) -> Access {
         match &self.token {
             // a web page that reaches this address under its own host name (DNS rebinding) gets no
@@ -196,8 +196,9 @@ fn bearer_token(request: &Request) -> Option<&str> {
     Some(token.trim())
 }
 
-/// Checks that a request names one host (RFC 9112 §3.2; RFC 9113 §8.3.1 has it in the URI).
-/// HTTP/1.0 may have none: such a request does not come from a browser.
+/// Checks that a request names one host: in the `Host` header (RFC 9112 §3.2) or, with HTTP/2, in
+/// the URI (RFC 9113 §8.3.1). An HTTP/1.0 request may name none, because it does not come from a
+/// browser.
 fn check_host_count(request: &Request) -> Result<(), Problem> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let (first, second) = (hosts.next(), hosts.next());

@@ -11,7 +11,8 @@ use crate::server::{ConnectionLimits, TlsFiles};
 /// Options of the HTTP API, except its addresses.
 #[derive(Debug, Clone, Default)]
 pub struct ApiOptions {
-    /// Address that serves only probes and metrics, without access checks.
+    /// Address that serves only probes and metrics, without a token and without TLS. On a local
+    /// address, `Host` is checked.
     pub health_listen: Option<ListenAddress>,
     /// Address of the etcd API (`BoundApi::with_etcd`). It uses TLS if `tls` is set.
     pub etcd_listen: Option<ListenAddress>,

@@ -18,8 +18,8 @@ use crate::model::{ClusterName, Position, Record};
 /// the source answers progress requests in between.
 const OLD_SOURCE_AGE: Duration = Duration::from_secs(60);
 
-/// Maximum number of sources in a summary (docs/use/api/age-and-caching.md). 20 of about 200 B are
-/// no larger than a small answer.
+/// Maximum number of sources in a summary (docs/use/api/age-and-caching.md). 20 sources of about
+/// 200 B each are no larger than a small answer.
 const LISTED_SOURCES_MAX: usize = 20;
 
 /// Conditions of a request on the age of its answer, and the level of detail of `meta`.
@@ -28,7 +28,7 @@ pub(crate) struct MetaOptions {
     max_age: Option<u32>,
     /// Set if clusters that were never read are ignored.
     ignores_never_read: bool,
-    /// `None` for a summary of all sources, and the sources that are not live or are old.
+    /// `None`: a summary of all sources, and an item for each source that is not live or is old.
     detail: Option<MetaDetail>,
 }
 
@@ -163,7 +163,8 @@ impl ItemMeta {
         }
     }
 
-    /// Returns the `meta` of an answer from one source, to which `others` contributed.
+    /// Returns the `meta` of an answer whose age is that of `source`. Its summary covers `others`,
+    /// the sources that the answer used.
     pub(crate) fn from_source(source: &SourceMeta, position: Position, others: &[SourceMeta], meta_options: MetaOptions) -> Self {
         let joined = Self::without_source(position, others, meta_options);
         if meta_options.detail == Some(MetaDetail::None) {

@@ -1,8 +1,8 @@
 //! Scan of the newest snapshot for a stream that is behind.
 //!
-//! A stream that lacks only a few changes scans at once. Any other stream waits for its slice among
-//! the other [scans](crate::admission). A stream that is closed while it waits does not scan. If it
-//! is closed during a scan, that scan is its last.
+//! A stream that lacks only a few changes scans at once. Any other stream queues its scan among the
+//! other long [scans](crate::admission). A stream that is closed while its scan is queued does not
+//! scan. If it is closed during a scan, that scan is its last.
 
 use std::fmt;
 use std::future::Future;
@@ -61,8 +61,8 @@ impl CatchUp {
         CatchUpOutcome::Encoded(encoded, member)
     }
 
-    /// Queues one scan for a slice of the client. The scan uses the newest snapshot and the free
-    /// memory at the time when it starts.
+    /// Queues one scan, which runs as one of the client's slices. Only when it starts does the scan
+    /// read the newest snapshot and check the free memory.
     pub(super) fn schedule_scan(self: Box<Self>, streams: &StreamContext, backlog: &ClientBacklog) -> PendingScan {
         let (streams, backlog) = (streams.clone(), backlog.clone());
         let stop = Box::pin(streams.stop.clone().cancelled_owned());

@@ -46,22 +46,24 @@ const TICK_MIN_OF_SEVERAL: Duration = Duration::from_millis(5);
 /// ms for two thirds of the CPU time (docs/develop/http.md §5.2).
 const TICK_MAX: Duration = Duration::from_millis(250);
 
-/// Interval over which busy readers are counted: a tenth of the tick of 1,000 readers.
+/// Interval over which delivered chunks are counted to find out whether readers are busy: a tenth
+/// of the tick of 1,000 readers.
 const BUSY_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Conditions under which changes are conflated: only the newest one of each key is sent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ConflationPolicy {
-    /// Number of deliveries in a tick from which on readers may overload the machine.
+    /// Minimum number of deliveries in a tick that may overload the machine. After such a tick, the
+    /// next one waits for busy readers.
     pub(crate) deliveries_min: u64,
-    /// Number of chunks that readers get in 5 ms from which on they count as busy.
+    /// Minimum number of chunks that readers get in 5 ms while they count as busy.
     pub(crate) busy_deliveries_min: u64,
     /// Maximum time that a tick waits for busy readers, in addition to the usual pause.
     pub(crate) delay_max: Duration,
 }
 
 impl Default for ConflationPolicy {
-    /// Returns the limits of production.
+    /// Returns the limits that are used in production.
     ///
     /// 1,000 deliveries cost 10 ms, and their tick is 50 ms. 25 chunks of 64 KiB, about 100 µs each
     /// on a busy machine, use half of one core. Below that load, all readers have their bytes long
@@ -84,7 +86,7 @@ const DELAYED_COUNT_MAX: u64 = 8_192;
 #[derive(Debug, Clone)]
 pub(crate) struct ChangeRouter {
     state: Arc<RouterState>,
-    /// The ticking task. It ends with the last clone.
+    /// The ticking task. It is aborted when the last clone of the router is dropped.
     ticker: Arc<Mutex<JoinSet<()>>>,
 }
 
@@ -122,8 +124,8 @@ impl ChangeRouter {
 
     /// Adds a reader that has everything up to `position` to a group.
     ///
-    /// Returns `None` if the position is inside a chunk that the group has already encoded. The
-    /// caller then scans a newer snapshot and tries again.
+    /// Returns `None` if the group cannot add a reader at this position, for example inside a chunk
+    /// that the group has already encoded. The caller then scans a newer snapshot and tries again.
     pub(super) fn join(&self, key: &GroupKey, position: Sequence, reading: &Reading) -> Option<GroupMember> {
         let mut routes = self.state.routes();
         let woken = self.state.route(&routes, reading, RoutingMode::AllChanges);
@@ -157,7 +159,7 @@ impl ChangeRouter {
     }
 
     /// Returns the high-water marks of the groups' queues by name: changes that wait to be encoded
-    /// in one group, and bytes that lagging readers of all groups lack.
+    /// in one group, and encoded bytes that all groups retain for slower readers.
     pub(crate) fn queue_marks(&self) -> [(&'static str, usize); 2] {
         let groups_state = &self.state.groups_state;
         let [pending, retained] = [&groups_state.pending_mark, &groups_state.retained_mark].map(|mark| mark.load(Ordering::Relaxed));
@@ -186,7 +188,7 @@ impl RouterState {
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ticks until there is no group left, or there are no more changes.
+    /// Ticks until no group is left, the writer has ended, or the process stops.
     async fn run(self: Arc<Self>) {
         if self.stop.run_until_cancelled(self.route_until_ended()).await == Some(RoutingEnd::NoGroups) {
             return;

@@ -57,8 +57,8 @@ struct EncodedEvents {
     change_count: usize,
     /// Reason of a reset. It makes all earlier events of the answer obsolete.
     reset: Option<ResetReason>,
-    /// Set if a gap was closed. The inner value is the number of upserts and deletes of a snapshot,
-    /// or `None` for a replay.
+    /// Set if a snapshot or replay was completed (`synced`). The inner value is the number of
+    /// upserts and deletes of a snapshot, or `None` for a replay.
     synced: Option<Option<u64>>,
 }
 

@@ -33,8 +33,9 @@ impl RoutedChange {
         Self { announcement: Arc::clone(announcement), range: None }
     }
 
-    /// Returns the sequence up to which a reader has every change, or a newer one of its key,
-    /// before this one.
+    /// Returns the sequence before this change or, in a conflated range, before the range. A reader
+    /// that receives this change next has every earlier change up to there, or a newer change of
+    /// its key.
     pub(super) fn start(&self) -> Sequence {
         self.range.map_or(Sequence(self.announcement.sequence.0 - 1), |range| range.after)
     }

@@ -22,8 +22,8 @@ pub(super) const CHUNK_BYTES: usize = 64 * 1024;
 /// Length of the longest position: `v1.`, 32 digits, a dot and 20 digits.
 const POSITION_LENGTH_MAX: usize = 56;
 
-/// Initial capacity for a key: an IPv4 address of a cluster with a name of 32 bytes, Cilium's
-/// maximum, has 66. Longer names make longer keys.
+/// Initial capacity for a key, in bytes. The key of an IPv4 address in a cluster with a name of 32
+/// bytes (Cilium's maximum) has 66. Longer names make longer keys.
 const KEY_LENGTH: usize = 66;
 
 /// Field with the time that a browser waits before it reconnects, in milliseconds.

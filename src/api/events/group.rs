@@ -27,12 +27,12 @@ use crate::model::Sequence;
 /// overruns a reader that keeps up.
 const PENDING_COUNT_MAX: usize = 16_384;
 
-/// Maximum number of changes that a joining reader has to encode for the others: about a
-/// millisecond of work.
+/// Maximum number of pending changes with which a reader may join. It first has to encode them for
+/// the other readers: about a millisecond of work.
 const JOIN_PENDING_MAX: usize = 512;
 
-/// Maximum bytes of encoded chunks in all groups together. At 3,250 changes/s of 450 bytes, they
-/// last 45 s for one group.
+/// Maximum bytes of encoded chunks in all groups together. For one group at 3,250 changes/s of 450
+/// bytes each, these are the events of 45 s.
 const RETAINED_BYTES_MAX: usize = 64 << 20;
 
 /// Properties that readers must have in common to share encoded bytes.
@@ -98,9 +98,10 @@ struct GroupBuffer {
     /// Sequence of the newest routed change.
     ///
     /// A change that matches several terms of the filter is routed once per term, and a reader may
-    /// have encoded it in between.
+    /// have encoded it in between. `push` therefore ignores changes up to this sequence.
     newest: Sequence,
-    /// Sequence below which a reader may lack changes that were dropped.
+    /// A reader whose position is below this sequence may lack changes that were dropped, and has
+    /// to replay.
     floor: Sequence,
     /// Set after the pending changes were dropped because no reader read them in time. New changes
     /// are not stored until a reader joins.
@@ -225,7 +226,7 @@ impl StreamGroup {
     }
 
     /// Adds a reader that has everything up to `position`, which must be routed. `None` if the
-    /// position is inside a shared chunk.
+    /// position is inside a shared chunk or below the floor, or if too many changes are pending.
     pub(super) fn join(&self, position: Sequence, reading: &Reading) -> Option<GroupMembership> {
         let mut buffer = self.buffer();
         if buffer.pending.len() > JOIN_PENDING_MAX {

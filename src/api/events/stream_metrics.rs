@@ -14,8 +14,8 @@ use crate::admission::Client;
 use crate::handle::{BatchLimits, ResetReason, SCANNED_KEYS_MAX, StreamEvent};
 use crate::model::Sequence;
 
-/// Scans may be long while at most this number of bytes waits for all streams without a group
-/// together.
+/// Maximum bytes that may wait for all streams without a group together while long scans are
+/// allowed.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// Maximum bytes of a long scan, without its last event: about 9,000 events of the benchmarks,
@@ -92,8 +92,8 @@ pub(super) struct ClientBacklog {
     client_bytes: Arc<AtomicUsize>,
 }
 
-/// Encoded events of a scan that the stream has not received yet. They count as waiting even if the
-/// stream never receives them.
+/// Encoded events of a scan that the stream has not received yet. They already count as waiting. If
+/// they are dropped because the stream was closed, they are subtracted again.
 #[derive(Debug)]
 pub(super) struct EncodedScan {
     backlog: ClientBacklog,
@@ -200,7 +200,7 @@ impl StreamMeter {
         self.position.store(position.map_or(IN_GROUP, |position| position.0), Ordering::Relaxed);
     }
 
-    /// Returns the memory of the stream's client.
+    /// Returns the backlog of the stream's client.
     pub(super) const fn backlog(&self) -> &ClientBacklog {
         &self.backlog
     }

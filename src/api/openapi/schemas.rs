@@ -54,7 +54,8 @@ fn flatten(object: &mut Map<String, Value>, parts: &[Value], schemas: &Map<Strin
     object.insert("required".into(), required.into());
 }
 
-/// Removes schemas without references, whose members `flatten` merged into other schemas.
+/// Removes schemas that nothing refers to, because `flatten` merged their members into other
+/// schemas.
 pub(super) fn prune(document: &mut Value, keep: &[&str]) {
     loop {
         let mut used: BTreeSet<String> = keep.iter().map(|name| (*name).to_owned()).collect();

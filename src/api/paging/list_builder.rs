@@ -55,16 +55,17 @@ struct PageTail<'a> {
 /// Result of one slice.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SliceOutcome {
-    /// There are more items. The next page of a page that ends here begins with this text.
+    /// The slice is over, and there may be more items. If the page ends here, the next page begins
+    /// with this text.
     Paused(String),
     /// No item is left (`None`), or the page is full and the next one begins with this text.
     Ended(Option<String>),
-    /// No memory is currently free to decode the item whose page start is this text.
+    /// No memory is currently free to decode the next item, whose page start is this text.
     NoMemory(String, DecodedBudgetError),
 }
 
-/// Adds items to a page until the page is full, no item is left, or the slice is over. The next
-/// call resumes with the first item that was not added.
+/// Function that adds items to a page until the page is full, no item is left, or the slice is
+/// over. The next call resumes with the first item that was not added.
 pub(crate) type RowSource = Box<dyn FnMut(&mut PageBuffer, &mut WorkSlice) -> SliceOutcome + Send>;
 
 /// `meta` of a list, and its rows.
@@ -165,6 +166,7 @@ impl ListBuilder {
     /// Adds lines for one slice. Breaks when no more lines follow.
     pub(crate) fn add_lines(&mut self, slice: &mut WorkSlice) -> ControlFlow<Result<Option<String>, Problem>> {
         match (self.rows)(&mut self.page, slice) {
+            // the buffer for lines is full: these lines are sent, and the next slice continues
             SliceOutcome::Ended(Some(_)) if self.page.count < self.page.limit => ControlFlow::Continue(()),
             SliceOutcome::Ended(next) => ControlFlow::Break(Ok(next)),
             // the memory may be free once these lines are sent

@@ -1,8 +1,8 @@
 //! Explanations of wrong query parameters: the given value, the valid ones, and an example.
 //!
-//! This code runs only if the parameters cannot be parsed. The valid values come from the
-//! parameters' struct, by way of its OpenAPI description. Parameters with their own syntax
-//! (addresses, selectors) explain their errors themselves.
+//! This code runs only if the parameters cannot be parsed. The valid values come from the OpenAPI
+//! description of the parameters' struct. Parameters with their own syntax (addresses, selectors)
+//! explain their errors themselves.
 
 use serde_json::Value;
 use utoipa::IntoParams;

@@ -70,13 +70,14 @@ impl MemberSchema {
             });
             lists.collect()
         });
+        // the only list whose path has a parameter
         let is_of_identity = path.starts_with("/v1/identities/");
         shapes.get(if is_of_identity { "/v1/identities/{id}/ips" } else { path })
     }
 }
 
 impl FieldSelection {
-    /// Selects a member by its path, names separated by dots.
+    /// Selects a member by its path: names that are separated by dots.
     fn add_path(&mut self, path: &str, shape: &MemberSchema) -> Result<(), Problem> {
         let (name, rest, below) = match shape {
             // the rest of the path is one key, which may contain dots

@@ -1,11 +1,11 @@
 //! Conditional requests: `ETag` and `If-None-Match` (RFC 9110 §13), so that polling costs almost
 //! nothing while nothing changes.
 //!
-//! If an answer depends only on the mirror's data of some kinds and clusters, its tag is made of a
-//! counter that grows with their changes ([`Reading::content_version`]). The counter is read before
-//! the answer is computed. `304` therefore needs no lookup, and an answer that is newer than its
-//! tag is at worst sent once more. Answers about connections, times or findings are tagged by their
-//! content, and so are documents.
+//! If an answer depends only on the mirror's data of some kinds and clusters, its tag is computed
+//! from a counter that grows with their changes ([`Reading::content_version`]). The counter is read
+//! before the answer is computed. `304` therefore needs no lookup, and an answer that is newer than
+//! its tag is at worst sent once more. Answers about connections, times or findings are tagged by
+//! their content, and so are documents.
 //!
 //! Tags are weak: they do not cover the age of an answer (`ageSeconds`, `position`, revisions of
 //! sources). `304` therefore means that the content of the client's copy is current, but not that
@@ -89,8 +89,8 @@ fn matches_any(headers: &HeaderMap, tag: &str) -> bool {
     client_tags.map(bare).any(|client_tag| client_tag == "*" || client_tag == bare(tag))
 }
 
-/// Returns whether the tag alone cannot decide that nothing has changed: the request has `maxAge`
-/// (possibly escaped), or `*`, which asks whether there is an answer.
+/// Returns whether a matching tag is not enough for `304`, so that the answer must be computed: the
+/// request has `maxAge` (possibly escaped), or `*`, which asks whether there is an answer.
 fn needs_full_answer(headers: &HeaderMap, query: &str) -> bool {
     let is_any = headers.get_all(IF_NONE_MATCH).iter().any(|value| value.as_bytes().contains(&b'*'));
     is_any || query.contains('%') || query.contains("maxAge")

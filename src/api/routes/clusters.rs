@@ -28,7 +28,7 @@ use crate::model::Kind;
     responses((status = 200, description = "The state.", body = Status)))]
 pub(crate) async fn get_status(State(state): State<ApiState>, query: Parameters<ItemQuery>, scanner: Scanner) -> Result<Response, Problem> {
     let meta_options = query.values.meta_options()?;
-    // counts over all clusters
+    // in a slice, because it counts the objects of all clusters
     respond_with_object(&scanner, move || {
         let reading = state.handle.try_reading();
         let sources: Vec<SourceMeta> = reading.iter().flat_map(readings).flat_map(|cluster| sources(&cluster)).collect();
@@ -93,7 +93,7 @@ pub(crate) async fn get_cluster(
     let cluster = reading.cluster(&cluster_in_path(&name)?).ok_or_else(missing)?;
     let sources = sources(&cluster);
     meta_options.check(&sources)?;
-    // the cluster as a whole; a revision belongs to one kind only
+    // `meta` is about the whole cluster, so it has no revision, which belongs to one kind only
     let origin = Origin::combine(sources.iter().map(|source| source.origin));
     let whole = sources.first().zip(origin).map(|(source, origin)| SourceMeta { revision: None, origin, ..source.clone() });
     let position = reading.position();

@@ -99,7 +99,7 @@ fn has_conflict(entry: &ServiceEntry, filter: closed::ConflictFilter) -> bool {
     conflicts.any(|conflict| filter.0.is_none_or(|reason| conflict.reason == reason))
 }
 
-/// Returns how to select backends, if the request has `affinity=`.
+/// Returns the cluster and affinity that select backends; `None` if the request has no `affinity=`.
 fn selector(reading: &Reading, wanted: Option<Affinity>, from: Option<&str>) -> Result<Option<BackendSelector>, Problem> {
     let Some(wanted) = wanted else {
         let lonely = || Problem::bad_parameter("from", "only works together with affinity: add affinity=none, local or remote");

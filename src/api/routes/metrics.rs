@@ -34,7 +34,7 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 #[utoipa::path(get, path = "/metrics", operation_id = "getMetrics", tag = "probes",
     responses((status = 200, description = "The metrics.", body = String, content_type = "text/plain")))]
 pub(crate) async fn get_metrics(State(state): State<ApiState>, scanner: Scanner) -> impl IntoResponse {
-    // about ten thousand lines with 255 clusters
+    // in a slice, because 255 clusters have about ten thousand lines
     ([(CONTENT_TYPE, TEXT)], scanner.run_once(move || text(&state)).await)
 }
 

@@ -183,7 +183,7 @@ fn report(probe: &str, checks: &[ProbeCheck], mut options: ProbeOptions, access:
         };
     }
     let status = if passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    // clients without confirmed access get no details
+    // anonymous clients get no details
     let is_anonymous = access.is_none_or(|Extension(access)| access == Access::Anonymous);
     if is_anonymous || (passed && !options.verbose) {
         return (status, if passed { "ok" } else { "not ok" }).into_response();

@@ -76,7 +76,7 @@ fn finding_rows(listing: &ListRequest, current: Vec<FindingObject>, survey: Opti
     let is_selected = move |finding: &FindingObject| filter.matches(finding);
     let first = listing.start_text().unwrap_or_default();
     let mut start: Option<handle::Finding> = first.parse().ok();
-    // a page that begins with a finding across keys is after those about clusters
+    // a page that begins with a finding across keys comes after all findings about clusters
     let about_clusters = if start.is_some() { Vec::new() } else { current };
     let mut about_clusters: VecDeque<Finding> =
         about_clusters.into_iter().filter(|finding| *finding.id >= *first && is_selected(finding)).map(Finding::from).collect();

@@ -1,5 +1,5 @@
-//! A mesh of two clusters: `paris` is live and read from a KVStoreMesh, `tokyo` has no client file
-//! and is only restored.
+//! Fixture of the API tests: the HTTP API over a mesh of two clusters. `paris` is live and read
+//! from a KVStoreMesh. `tokyo` has no client file and is only restored.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -97,7 +97,7 @@ impl ApiFixture {
         Self::build(mesh(), None, paris_status(), epoch)
     }
 
-    /// Changes the status of paris.
+    /// Builds a meshkeep in which the status of `paris` is changed.
     pub(in crate::api) fn with_paris_status(change: impl FnOnce(&mut ClusterStatus)) -> Self {
         let mut status = paris_status();
         change(&mut status);
@@ -320,7 +320,7 @@ pub(in crate::api) fn put(key: EntryKey, object: Object, revision: i64) -> Chang
     Change::Put { key, value: [&*value, b" ", &revision.to_be_bytes()[7..]].concat().into(), decoded: Ok(Arc::new(object)), source }
 }
 
-/// 2026-01-01 00:30.
+/// Time of the last contact with both clusters: 2026-01-01 00:30 UTC.
 fn contact_time() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_227_400)
 }

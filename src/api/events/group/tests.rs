@@ -40,7 +40,7 @@ impl GroupFixture {
         })
     }
 
-    /// Routes a change that matches only with identity 7.
+    /// Routes a change that the group's filter matches only if `identity` is 7.
     fn route(&self, sequence: u64, identity: u32) {
         self.group.push(&RoutedChange::single(&Self::change(sequence, identity, 9)));
         self.groups_state.set_routed(Sequence(sequence));

@@ -31,8 +31,8 @@ use crate::server::BodyTimeout;
 /// work.
 const BATCH_LENGTH_MAX: usize = 10_000;
 
-/// Size in bytes at which a part of the answer is sent. A connection buffers 128 KiB that its
-/// client has not read.
+/// Size in bytes at which a part of the answer is sent: half of the 128 KiB that a connection
+/// buffers while its client does not read.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// A batch in progress. All lookups use one snapshot.
@@ -43,8 +43,8 @@ struct LookupBatch {
     next: usize,
     sources_used: LookupSources,
     meta_options: MetaOptions,
-    /// Age of an answer without a match: that of the ipcache of all clusters. Computed when it is
-    /// first needed.
+    /// Age of an answer without a match: the age of the oldest ipcache of any cluster. Computed
+    /// when it is first needed.
     age_without_match: Option<SourceAge>,
 }
 

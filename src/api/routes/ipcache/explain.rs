@@ -28,7 +28,8 @@ use crate::model::{ClusterName, Kind, Record};
 /// Kinds that an explanation reads.
 const KINDS: [Kind; 5] = [Kind::Ip, Kind::Identity, Kind::Node, Kind::Service, Kind::EndpointSlice];
 
-/// Maximum number of rejected values in an explanation. Several clusters may have the same one.
+/// Maximum number of rejected values in an explanation. Several clusters may have one for the same
+/// address.
 const REJECTED_MAX: usize = 20;
 
 /// Explanation of an address.
@@ -119,7 +120,8 @@ fn describe_use_reason(merit: &UseReason) -> String {
     }
 }
 
-/// Returns the reason why the entry of a cluster takes precedence over another one of its prefix.
+/// Returns the reason why the entry of a cluster takes precedence over another entry with the same
+/// prefix.
 fn describe_rank_reason(cluster: &ClusterName, weakness: RankReason) -> String {
     match weakness {
         RankReason::Remote => {

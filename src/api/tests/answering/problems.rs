@@ -89,7 +89,7 @@ async fn findings_appear_and_disappear_with_their_cause() {
     assert_eq!(ids(&fixture.json("/v1/problems?kind=overlappingPodCIDR&cluster=tokyo").await).len(), 2);
 }
 
-/// There is a tunnel to the nodes of every cluster.
+/// A host may be a node of any cluster, because there are tunnels to the nodes of all clusters.
 #[tokio::test]
 async fn a_host_that_is_a_node_of_another_cluster_is_not_dangling() {
     let host = |name: &str| put(key(Kind::Node, "tokyo", name), node(name, "172.18.2.2", "a"), 1);
@@ -106,8 +106,8 @@ async fn a_host_that_is_a_node_of_another_cluster_is_not_dangling() {
     assert_eq!(ids(&fixture.json("/v1/problems").await), Vec::<&str>::new());
 }
 
-/// The host may be a node of that cluster. If reading takes longer than usual, the cluster has its
-/// own finding, and other findings are reported again.
+/// The host may be a node of the cluster that was not read yet. If reading takes longer than usual,
+/// the cluster has its own finding, and other findings are reported again.
 #[tokio::test]
 async fn no_host_is_dangling_until_the_nodes_of_all_clusters_were_read() {
     let fixture = mesh(vec![put(key(Kind::Ip, "paris", "10.9.2.40"), pod("10.9.2.40", 2, "172.18.2.2"), 1)]);

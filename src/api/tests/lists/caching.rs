@@ -177,7 +177,7 @@ async fn another_media_type_query_or_start_has_another_tag() {
     tags.sort_unstable();
     tags.dedup();
     assert_eq!(tags.len(), 6);
-    // ages are not part of the tag
+    // ages are not part of the tag, but a new cluster is
     let clusters = tag(&fixture, "/v1/clusters").await;
     fixture.change(put(key(Kind::Identity, "oslo", "5"), identity(5, "x"), 1)).await;
     assert_ne!(tag(&fixture, "/v1/clusters").await, clusters);

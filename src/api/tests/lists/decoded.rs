@@ -12,7 +12,8 @@ use crate::model::{Change, Command, EndpointSlice, Kind, LabelSet, Object, Scope
 use crate::view::View;
 use crate::wire::tests::slice_object;
 
-/// A slice of `shop/cart` with empty endpoints: 2 B each in its message and 10 B in the accounting.
+/// A slice of `shop/cart` with empty endpoints. Each has 2 B in the message and counts as 10 B in
+/// the budget.
 fn slice(cluster: &str, name: &str, endpoints: usize, revision: i64) -> Change {
     let slice = EndpointSlice {
         namespace: "shop".to_owned(),
@@ -88,7 +89,7 @@ async fn a_service_too_large_to_merge_is_an_item_with_the_reason() {
     // a single answer has the reason, too, and its sources
     let alone = fixture.json("/v1/global-services/shop/cart").await;
     assert_eq!((&alone["tooLarge"], alone["meta"]["sourceCount"].as_u64()), (reported, Some(2)), "{alone}");
-    // a list of some members has it too, and so has NDJSON
+    // with `fields=`, items still have `tooLarge`, and so has NDJSON
     let cut = fixture.json("/v1/global-services?fields=name,backends.ip").await;
     assert_eq!(cut["items"], json!([{ "name": "cart", "backends": [], "tooLarge": reported }, { "name": "desk", "backends": [] }]));
     let chosen = fixture.json("/v1/global-services?affinity=local&from=paris").await;

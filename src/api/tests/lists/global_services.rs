@@ -98,7 +98,7 @@ async fn a_service_is_merged_over_its_clusters() {
     let mut found = fixture.json("/v1/global-services/shop/cart").await;
     let meta = found.as_object_mut().unwrap().remove("meta").unwrap();
     let ports = json!([{ "name": "http", "names": ["http", "web"], "protocol": "TCP", "port": 80 }]);
-    // only paris has a task that knows its age
+    // only paris has a task, so only its age is known
     for one in found["clusters"].as_array_mut().unwrap() {
         for member in ["ageSeconds", "lastContact"] {
             one.as_object_mut().unwrap().remove(member);

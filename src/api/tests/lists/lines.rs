@@ -121,7 +121,7 @@ async fn lines_are_made_on_demand_from_one_snapshot() {
     let fixture = ApiFixture::with_view(pods(5_000)).with_scan_limits(SHORT);
     let mut body = open(&fixture, "/v1/ipcache").await.into_body();
     let mut bytes = next(&mut body).await.unwrap();
-    // the start counts as a row
+    // the start of the list counts as a row of work, as in `WorkSlice::count_row`
     assert_eq!((bytes.iter().filter(|byte| **byte == b'\n').count(), fixture.scans.total_usage().rows), (10, 11));
     fixture.change(put(key(Kind::Ip, "paris", "10.1.24.199"), pod("10.1.24.199", 9, "172.18.1.2"), 8)).await;
     fixture.change(Change::Delete { key: key(Kind::Ip, "paris", "10.1.3.3") }).await;

@@ -158,8 +158,8 @@ async fn idle_and_slow_connections_are_closed_and_streams_are_not() {
     secure.stopped().await;
 }
 
-/// A stream without a window for its events, and two with a window of one byte, next to one that is
-/// read.
+/// A stream without a flow-control window for its events, and two with a window of one byte, next
+/// to one with a large window.
 #[tokio::test]
 async fn a_stalled_http2_stream_is_reset_and_other_streams_continue() {
     let running = RunningServer::start(&[local()], &ApiOptions { limits: quick(), ..ApiOptions::default() }).await;

@@ -62,7 +62,7 @@ async fn a_replaced_certificate_serves_new_connections_unless_it_is_invalid() {
     let metrics = old.get(format!("{url}/metrics")).send().await.unwrap().text().await.unwrap();
     assert!(metrics.contains("\nmeshkeep_stale_files{file=\"TLS certificate\"} 1\n"), "{metrics}");
 
-    // and its certificate
+    // now also the certificate, which matches the key
     replace(after.path("tls.crt"), before.path("tls.crt"));
     let reported = until("the new certificate", async || status(&new, &url).await).await;
     assert_eq!(reported.get("staleFiles"), None);

@@ -56,7 +56,7 @@ pub(in crate::api::tests) fn local() -> ListenAddress {
     ListenAddress::parse("127.0.0.1:0").unwrap()
 }
 
-/// Waits for the API to end, far less than the grace period of 30 s.
+/// Waits for the API to end. This must take much less than the grace period of 30 s.
 async fn ended(tasks: &mut JoinSet<()>) {
     let ended = tokio::time::timeout(Duration::from_secs(5), tasks.join_next()).await.expect("must end in time");
     ended.unwrap().unwrap();

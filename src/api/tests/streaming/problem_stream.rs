@@ -13,7 +13,7 @@ use crate::findings::{FindingPublisher, FindingSet};
 use crate::handle::{FindingIndex, FindingIndexBuilder};
 use crate::model::{Change, FindingKind, FindingObject, Kind, Phase, Severity};
 
-/// Maximum time for an event: a second or two, on a slow machine.
+/// Maximum time until an event arrives. It usually takes a second or two; the machine may be slow.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const UNREACHABLE: &str = "problem/clusterUnreachable/paris";
@@ -95,7 +95,7 @@ async fn findings_are_sent_as_upserts_and_deletes() {
     assert_eq!(came["object"], listed["items"][0]);
     next_finding(&mut client, "upsert", DUPLICATE, &mut current).await;
     next_findings(&fixture, &mut client, &mut current).await;
-    // more failed attempts publish nothing new
+    // more failed attempts with another error update the same finding
     let before = fixture.json("/v1/changes?kind=problem").await["nextPosition"].as_str().unwrap().to_owned();
     fixture.set_paris_status(|status| {
         (status.phase, status.failed_in, status.last_error) = (Phase::BackingOff, Some(Phase::Connecting), Some("no route".to_owned()));
@@ -160,7 +160,7 @@ async fn findings_across_keys_are_sent_after_a_second() {
     }
 }
 
-/// Traffic reaches an address behind a node of any cluster.
+/// Traffic reaches an address whose host is a node of any cluster.
 #[tokio::test]
 async fn a_host_that_is_a_node_of_another_cluster_is_no_finding() {
     let (fixture, survey) = dangling(1);
@@ -224,7 +224,7 @@ async fn a_stream_reports_that_findings_were_left_out() {
     let mut client = StreamClient::open(&fixture, "/v1/events?kind=problem&snapshot=true", &[]).await;
     let came = next_finding(&mut client, "upsert", "problem/findingsOmitted/-", &mut BTreeMap::new()).await;
     let count = came["object"]["count"].as_u64().unwrap();
-    // that finding itself counts too
+    // `findingsOmitted` is one of the published findings too
     assert!((u64::from(COUNT) - 8_192..=u64::from(COUNT) - 8_190).contains(&count), "{came}");
 }
 
@@ -251,9 +251,9 @@ async fn only_clients_that_ask_for_findings_get_them() {
         let reported = changes(&fixture, query).await;
         assert!(!reported.is_empty() && reported.iter().all(|event| event["kind"] != "problem"), "{query}");
     }
-    // all of them came after this position, and nothing else did
+    // only findings were published after this position, and this request does not ask for them
     assert_eq!(changes(&fixture, &format!("after=v1.000000000000feed.{HEAD}")).await, Vec::<Value>::new());
-    // together with others, in one stream
+    // findings and clusters in one stream
     let both = changes(&fixture, "snapshot=true&kind=problem&kind=cluster").await;
     assert_eq!(keys(&both)[..2], ["cilium/cluster-config/paris", "cilium/cluster-config/tokyo"]);
     assert_eq!(both.len(), 2 + ids.len());

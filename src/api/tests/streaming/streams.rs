@@ -49,7 +49,7 @@ impl StreamClient {
     async fn event(&mut self) -> Option<ReceivedEvent> {
         let block = self.block("\n\n").await?;
         let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(&format!("{name}: "))).map(str::to_owned);
-        // the first block has the field, and no other block
+        // the first block has the field `retry`, and no other block has it
         assert_eq!(field("retry").as_deref(), (!std::mem::replace(&mut self.has_begun, true)).then_some("2000"), "{block}");
         let name = field("event").unwrap_or_else(|| panic!("a block without an event: {block:?}"));
         let mut data: Value = serde_json::from_str(&field("data").unwrap()).unwrap();
