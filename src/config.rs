@@ -397,7 +397,7 @@ fn conflict(message: String) -> Result<(), UsageError> {
     Err(UsageError::Conflict(message))
 }
 
-// the errors below do not repeat the value, because clap shows it unless it is secret
+// the errors of these parsers do not repeat the value, because clap shows it unless it is secret
 
 pub(crate) fn parse_cluster_name(text: &str) -> Result<ClusterName, String> {
     ClusterName::parse(text)

@@ -8,13 +8,15 @@ use std::error::Error;
 use std::fmt::{self, Display};
 use std::process::ExitCode;
 
-/// Exit code if something does not exist or is not healthy.
+/// Exit code of a failure that has no code of its own, or if something does not exist or is not
+/// healthy.
 const EXIT_NOT_FOUND: u8 = 1;
 
 /// Exit code for incorrect usage, the same as clap's and most of Unix.
 pub(super) const EXIT_USAGE: u8 = 2;
 
-/// Exit code if no sidecar answers.
+/// Exit code if a server cannot be reached or does not answer as a meshkeep, or if the store is in
+/// use.
 const EXIT_UNREACHABLE: u8 = 3;
 
 pub(super) type CommandResult = Result<ExitStatus, Failure>;
@@ -28,7 +30,8 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// Creates a failure for an object that does not exist or is not healthy.
+    /// Creates a failure with exit code 1: something does not exist or is not healthy, or any other
+    /// failure that has no exit code of its own.
     pub(super) fn not_found(text: impl Into<String>) -> Self {
         Self { text: text.into(), code: EXIT_NOT_FOUND }
     }
@@ -38,8 +41,8 @@ impl Failure {
         Self { text: text.into(), code: EXIT_USAGE }
     }
 
-    /// Creates a failure for a server that does not answer, or whose answer is not that of a
-    /// meshkeep.
+    /// Creates a failure for a server that cannot be reached, refuses the command or does not
+    /// answer as a meshkeep, or for a store that another process uses.
     pub(super) fn unreachable(text: impl Into<String>) -> Self {
         Self { text: text.into(), code: EXIT_UNREACHABLE }
     }

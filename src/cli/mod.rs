@@ -218,8 +218,8 @@ fn finish(outcome: CommandResult) -> ExitCode {
     }
 }
 
-/// Parses the arguments. `serve` and `reflect` read missing options from the environment and the
-/// config file, and get the list of effective settings.
+/// Parses the arguments. For `serve` and `reflect`, also reads missing options from the environment
+/// and the config file, and returns the effective settings; for other commands, that list is empty.
 fn parse(arguments: &[OsString]) -> Result<(CliCommand, Vec<Setting>), UsageError> {
     let mut command = Cli::command();
     command.build();
@@ -283,7 +283,7 @@ fn print_warning(message: &str) {
 /// not change the exit code.
 fn print_to_stderr(text: String) {
     let text = printable(&redact_url_secrets(&readable_error(text))).into_owned();
-    // signals that the message is written
+    // the thread sends `()` once the message is written
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);
     std::thread::spawn(move || {
         let _ = io::stderr().write_all(text.as_bytes());

@@ -92,8 +92,8 @@ mod tests {
 
     use super::*;
 
-    /// Values of the environment and the file are shown in the same way, because only `list` builds
-    /// the answer of `/v1/config`.
+    /// Values of the environment and the file are redacted in the same way, because only
+    /// `list_settings` builds the answer of `/v1/config`.
     #[test]
     fn the_path_of_on_problem_is_redacted() {
         let command = crate::config::Settings::augment_args(Command::new("serve"));

@@ -51,7 +51,8 @@ pub(super) struct LayeredArguments {
 /// the file.
 ///
 /// # Errors
-/// Returns a [`UsageError`], which also carries `--help`.
+/// Returns a [`UsageError`] for invalid arguments, and also for `--help`, which clap returns as an
+/// error.
 pub(super) fn parse_layered(
     command: &Command,
     arguments: &[OsString],
@@ -85,9 +86,10 @@ pub(crate) fn options(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(settable)
 }
 
-/// Parses with the layers' arguments before the others. An error about a layer's value says where
-/// the value comes from and which values are valid. It does not show the value, which may be a
-/// misplaced secret, because the output goes to the logs of the parent process.
+/// Parses the command line, with the arguments of the layers inserted before its own. An error
+/// about a layer's value says where the value comes from and which values are valid. It does not
+/// show the value, which may be a misplaced secret, because the output goes to the logs of the
+/// parent process.
 fn parse_with(command: &Command, arguments: &[OsString], layers: &Layer) -> Result<ArgMatches, UsageError> {
     let (name, rest) = arguments.split_at(arguments.len().min(1));
     let below = layers.values().flat_map(|given| &given.arguments);
@@ -124,9 +126,9 @@ fn from_environment(option: &Arg, environment: impl Fn(&str) -> Option<String>) 
     Ok(Some((long.to_owned(), to_layer_value(option, values, SettingSource::Environment, origin)?)))
 }
 
-/// Returns the variables with meshkeep's prefix that it does not know. Kubernetes sets some for a
-/// Service called meshkeep (`MESHKEEP_PORT_9870_TCP_ADDR`, `MESHKEEP_SERVICE_HOST`), which are not
-/// mistakes.
+/// Returns the variables that have meshkeep's prefix but that no command knows. The service links
+/// that Kubernetes sets for a Service called meshkeep (`MESHKEEP_PORT_9870_TCP_ADDR`,
+/// `MESHKEEP_SERVICE_HOST`) are left out, because they are not mistakes.
 pub(super) fn unknown_variables<'a>(command: &Command, variables: impl Iterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
     let known: Vec<String> = options(command).filter_map(Arg::get_long).map(variable_name).collect();
     let is_unknown = move |name: &&str| {
@@ -188,8 +190,8 @@ fn to_strings(value: &Value) -> Option<Vec<String>> {
     }
 }
 
-/// Converts values to the arguments that a user would type. For a switch, that is the flag or
-/// nothing.
+/// Converts values to the arguments that a user would type. A switch becomes its flag if the value
+/// is true, and no argument if it is false.
 fn to_layer_value(option: &Arg, values: Vec<String>, source: SettingSource, origin: String) -> Result<LayerValue, UsageError> {
     let long = option.get_long().unwrap_or_default();
     let arguments = if !matches!(option.get_action(), ArgAction::SetTrue) {

@@ -6,8 +6,8 @@ use clap::Command;
 
 use super::*;
 
-/// Resolves settings with this environment. `{file}` in the arguments is the path of a config file
-/// with this content.
+/// Resolves settings from arguments, an environment and a config file with the content `file`.
+/// `{file}` in the arguments is replaced with the path of that file.
 fn resolve(arguments: &[&str], environment: &[(&str, &str)], file: &str) -> Result<Settings, String> {
     resolve_with_effective(arguments, environment, file).map(|(settings, _)| settings)
 }

@@ -1,6 +1,6 @@
 //! JSON shapes of `meta`: sources and age of an answer (docs/develop/invariants.md, 10).
 //!
-//! Their size does not grow with the mesh.
+//! Without `meta=full`, their size does not grow with the mesh.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

@@ -251,13 +251,13 @@ pub(crate) struct IpcacheAnswer {
     pub(crate) meta: ItemMeta,
 }
 
-/// The id 0 is "not known" (Cilium) and is left out.
+/// Returns whether a cluster id is 0, which means "not known" in Cilium and is left out.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 const fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// The key index 0 is "no encryption" (Cilium) and is left out.
+/// Returns whether an IPsec key index is 0, which means "no encryption" in Cilium and is left out.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 const fn is_zero_byte(number: &u8) -> bool {
     *number == 0

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
 
-/// Maximum length of an IPv4 prefix, in bytes.
+/// Length of the longest IPv4 prefix as text (`255.255.255.255/32`), in bytes.
 const PREFIX_LENGTH: usize = 18;
 
 /// Formats a time as RFC 3339 in UTC, to the millisecond.

@@ -21,8 +21,8 @@ pub(crate) enum Open<T> {
     Unknown(String),
 }
 
-// utoipa names the schema of a generic type after all its parameters, but that of an alias only by
-// `ToSchema::name`
+// utoipa names the schema of a generic type after the type and all its parameters; the schema of an
+// alias gets only the name from `ToSchema::name`
 macro_rules! open {
     ($($name:ident)+) => { $(pub(crate) type $name = Open<closed::$name>;)+ };
 }

@@ -115,7 +115,7 @@ fn service_too_large_finding(finding: &handle::Finding, service: &str, survey: &
     Some(FindingObject { key: Some(key), advice, ..found })
 }
 
-/// Returns a finding across keys, with its id.
+/// Creates a finding across keys. Its id consists of its kind and its subject.
 fn finding_across_keys(finding: &handle::Finding, clusters: impl IntoIterator<Item = impl ToString>, detail: String) -> FindingObject {
     FindingObject::new(finding.kind(), &finding.subject(), clusters, detail)
 }
@@ -124,7 +124,7 @@ fn prefix_text(prefix: ObjectPrefix) -> String {
     if prefix.host { prefix.net.addr().to_string() } else { prefix.net.to_string() }
 }
 
-/// Describes those of `findings` that the survey has.
+/// Describes the findings in `findings` that still exist in the survey.
 pub(crate) fn describe_existing(findings: &[handle::Finding], survey: &FindingIndex, reading: &Reading) -> Vec<FindingObject> {
     let unread = UnreadNodes::new(reading);
     findings.iter().filter(|finding| survey.contains(finding)).filter_map(|finding| describe(finding, survey, reading, &unread)).collect()

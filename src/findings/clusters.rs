@@ -11,11 +11,12 @@ use crate::dto::text::rfc3339;
 use crate::handle::{ClusterReading, REJECTED_COUNTED_MAX, Reading};
 use crate::model::{ClusterName, ClusterStatus, FindingKind, FindingObject, Kind, MissingConfigState, Phase, RevisionRollback};
 
-/// Maximum time that a cluster may be in a phase before it lists. Agents wait a minute for a
-/// cluster (`clustermesh-sync-timeout`).
+/// Maximum time that a cluster may stay in one of the phases before `listing`; then it is reported.
+/// Agents wait a minute for a cluster (`clustermesh-sync-timeout`).
 pub(super) const PHASE_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Maximum time that a cluster may list: a million keys over a slow line need some minutes.
+/// Maximum time that a cluster may stay in the phase `listing`; then it is reported. A million keys
+/// over a slow line need some minutes.
 pub(super) const LISTING_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// Time for which a revision that went back is reported.
@@ -124,7 +125,8 @@ fn missing_config_finding(name: &ClusterName, status: &ClusterStatus, state: &Mi
     Some(FindingObject { since, advice, ..cluster_finding(FindingKind::ClusterConfigMissing, name, detail) })
 }
 
-/// Returns the finding about the cluster's certificate that expires first.
+/// Returns the finding about the client certificate for a cluster or its CA, whichever expires
+/// first.
 fn certificate_finding(name: &ClusterName, status: &ClusterStatus) -> Option<FindingObject> {
     let what = format!("the client certificate or the CA for {name}");
     expiry_finding((name.as_str(), &what), [name], status.certificate_expiry?)

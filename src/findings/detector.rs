@@ -16,8 +16,8 @@ const DETECTION_INTERVAL: Duration = Duration::from_secs(1);
 /// twentieth of a core.
 const PAUSE_PER_DETECTION: u32 = 20;
 
-/// Detects findings until it is dropped or the committer has ended. Without this task, a finding
-/// would start at the first request that sees it.
+/// Detects findings until the future is dropped or the committer has ended. Without this task, a
+/// finding would start at the first request that sees it.
 pub(crate) async fn detect_findings(sources: FindingSources) {
     let mut publisher = FindingPublisher::default();
     loop {

@@ -1,4 +1,4 @@
-//! Certificates that expire soon.
+//! Findings about certificates that expire soon.
 
 use std::time::{Duration, SystemTime};
 

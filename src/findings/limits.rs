@@ -2,9 +2,9 @@
 
 /// Maximum number of findings in the change stream.
 ///
-/// Nine for each cluster of the largest mesh (511) are 4,600. The others are for findings across
-/// keys. Two clusters with the same addresses may have a million of these: `/v1/problems` lists
-/// all.
+/// Nine findings for each of the 511 clusters of the largest mesh are 4,600, which leaves 3,600 for
+/// findings across keys. Two clusters with the same addresses may have a million of these. Only
+/// `/v1/problems` lists all.
 pub(crate) const PUBLISHED_COUNT_MAX: usize = 8_192;
 
 /// Maximum bytes of the texts of all findings in the change stream. A finding has about 0.5 KB, so

@@ -1,8 +1,9 @@
 //! Findings: detecting them, publishing them in the change stream, and posting them to
 //! `--on-problem`.
 //!
-//! Findings about clusters and this process are derived from their state for each request, those
-//! across keys from a [`FindingIndex`].
+//! Findings about clusters and this process are derived from their state for each request. Findings
+//! across keys, such as an address that two clusters announce, come from a survey of all keys, a
+//! [`FindingIndex`].
 
 mod across_keys;
 mod clusters;
@@ -72,7 +73,7 @@ impl FindingSources {
     }
 }
 
-/// Returns the findings about clusters and this process, sorted by id, each with its start.
+/// Returns the findings about clusters and this process, sorted by id, each with its start time.
 pub(crate) fn current_findings(sources: &FindingSources, reading: &Reading) -> Vec<FindingObject> {
     let mut findings = clusters::cluster_findings(reading);
     findings.extend(process::process_findings(sources));
@@ -83,7 +84,7 @@ pub(crate) fn current_findings(sources: &FindingSources, reading: &Reading) -> V
 }
 
 /// Returns the number of findings by kind and severity, 0 for kinds without any. Findings across
-/// keys count as far as the newest survey has them.
+/// keys are counted in the newest survey.
 pub(crate) fn counts(sources: &FindingSources, reading: &Reading) -> BTreeMap<(FindingKind, Severity), u64> {
     let mut counts: BTreeMap<_, u64> = FindingKind::ALL.into_iter().map(|kind| ((kind, kind.severity()), 0)).collect();
     for finding in current_findings(sources, reading) {
@@ -96,12 +97,13 @@ pub(crate) fn counts(sources: &FindingSources, reading: &Reading) -> BTreeMap<(F
     counts
 }
 
-/// Returns names as text, the first [`NAMES_MAX`] of many.
+/// Returns up to [`NAMES_MAX`] names as text, and the number of names that are left out.
 fn list_names(clusters: &[ClusterName]) -> String {
     join_with_more(clusters.iter().take(NAMES_MAX).map(ToString::to_string).collect(), clusters.len())
 }
 
-/// Returns the names as text, with the number of names that are left out.
+/// Joins names, and adds the number of names that are left out if `count`, the number of all names,
+/// is larger.
 fn join_with_more(names: Vec<String>, count: usize) -> String {
     let more = count.saturating_sub(names.len());
     if more > 0 { format!("{} and {more} more", names.join(", ")) } else { names.join(", ") }

@@ -9,20 +9,20 @@ use std::time::SystemTime;
 use crate::dto::text::rfc3339;
 use crate::model::FindingObject;
 
-/// Start times by finding. Cheap to clone.
+/// Start times by finding, and the number of findings that the change stream omits. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FindingStartTimes(Arc<StartTimesState>);
 
 #[derive(Debug, Default)]
 struct StartTimesState {
-    /// Start by id of the finding, for current findings only: some for each cluster.
+    /// Start by id of the finding, for current findings only: a few for each cluster.
     since: Mutex<BTreeMap<String, SystemTime>>,
     /// Number of findings that exceed the limits of the change stream.
     omitted_count: AtomicU64,
 }
 
 impl FindingStartTimes {
-    /// Sets the start of each of the current findings, and forgets findings that are over.
+    /// Sets the start of each of the current findings, and forgets resolved findings.
     pub(crate) fn record(&self, findings: &mut [FindingObject]) {
         let now = SystemTime::now();
         let mut start_by_id = self.0.since.lock().unwrap_or_else(PoisonError::into_inner);
@@ -34,12 +34,12 @@ impl FindingStartTimes {
         }
     }
 
-    /// Stores the number of findings across keys that exceed the limits of the change stream.
+    /// Stores the number of findings that exceed the limits of the change stream.
     pub(super) fn set_omitted_count(&self, count: u64) {
         self.0.omitted_count.store(count, Ordering::Relaxed);
     }
 
-    /// Returns the number of findings across keys that exceed the limits of the change stream.
+    /// Returns the number of findings that exceed the limits of the change stream.
     pub(crate) fn omitted_count(&self) -> u64 {
         self.0.omitted_count.load(Ordering::Relaxed)
     }

@@ -1,8 +1,8 @@
-//! Keeps a [`FindingIndex`] of findings across keys up to date.
+//! Keeps the survey, a [`FindingIndex`] of all findings across keys, up to date.
 //!
-//! One task scans everything once the store is loaded, and applies changes from then on. It works
-//! in slices of some milliseconds on the blocking threads, one at a time, and so uses at most one
-//! core.
+//! One task scans the whole mirror once the store is loaded, and applies changes from then on. It
+//! works in slices of some milliseconds on the blocking threads, one at a time, and so uses at most
+//! one core.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::handle::{FindingIndex, FindingIndexBuilder, Handle, Reading};
 
-/// Maximum time that a request waits for the first scan, as long as requests wait for the store. A
-/// scan of a million keys takes a core about a second.
+/// Maximum time that a request waits for the first scan: the same time for which requests wait for
+/// a store that is loading. One core scans a million keys in about a second.
 const FIRST_SCAN_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Maximum time that a request waits for the newest changes. The wait is usually some milliseconds,

@@ -4,7 +4,7 @@ use super::clusters::{LISTING_TIME_MAX, PHASE_TIME_MAX};
 use crate::handle::{Origin, Reading};
 use crate::model::{ClusterName, ClusterStatus, Kind, Phase};
 
-/// Clusters whose nodes were never read. Computed once for all findings of a snapshot.
+/// Clusters whose nodes were never read. Computed once for all findings of a reading.
 #[derive(Debug)]
 pub(crate) struct UnreadNodes {
     pub(super) clusters: Vec<ClusterName>,
@@ -14,7 +14,7 @@ pub(crate) struct UnreadNodes {
 }
 
 impl UnreadNodes {
-    /// Returns the clusters of a snapshot whose nodes were never read.
+    /// Returns the clusters of a reading whose nodes were never read.
     pub(crate) fn new(reading: &Reading) -> Self {
         let mut clusters = reading.cluster_names();
         clusters.retain(|name| reading.source(name, Kind::Node).origin == Origin::NeverRead);

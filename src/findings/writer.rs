@@ -1,4 +1,4 @@
-//! A writer that has been silent for too long behind an etcd that answers.
+//! Finding about a writer that has written no heartbeat for too long, although its etcd answers.
 
 use crate::dto::text::rfc3339;
 use crate::model::{ClusterName, ClusterStatus, FindingKind, FindingObject};

@@ -70,7 +70,8 @@ fn parse_announced_ttl(text: &str) -> Result<Duration, String> {
     check_takeover(ttl, SessionOptions::default().lock_ttl).map(|()| ttl)
 }
 
-/// Announces until a stop signal arrives; with `--dry-run` prints, with `--retire` withdraws.
+/// Announces the cluster until a stop signal arrives. With `--dry-run`, only prints the keys and
+/// values; with `--retire`, withdraws the cluster.
 pub(in crate::cli) fn run(options: Options, start: &StartSignals) -> CommandResult {
     if options.dry_run {
         start.kill_from_now_on();

@@ -1,5 +1,5 @@
-//! `meshkeep identity`: lists, looks up, allocates, releases and collects identities in an etcd,
-//! like cilium-dbg and Cilium's operator.
+//! `meshkeep identity`: lists, looks up, allocates, releases and garbage-collects identities in an
+//! etcd, like cilium-dbg and Cilium's operator.
 
 use std::fmt::Write;
 use std::num::NonZeroU32;
@@ -206,7 +206,7 @@ pub(in crate::cli) async fn run(command: &IdentityCommand) -> Result<ExitStatus,
         IdentityTask::Release(key) => release(&backend, &key, &etcd.node).await,
         IdentityTask::Collect(range, interval) => collect(backend, range, interval).await,
     };
-    // an allocated identity remains until its lease expires
+    // this does not revoke the lease: an allocated identity remains until its lease expires
     session.close().await;
     result
 }

@@ -256,8 +256,8 @@ impl StopSignals {
     }
 }
 
-/// Runs the command, or waits for the end of standard input if there is none. The lock is no longer
-/// needed afterwards.
+/// Runs the command or, without a command, waits for the end of standard input. The lock is no
+/// longer needed afterwards.
 async fn run_or_wait(command: &[String]) -> Result<ExitStatus, Failure> {
     let Some((program, arguments)) = command.split_first() else {
         return wait_for_end_of_input().await;

@@ -19,8 +19,8 @@ use cilium_kvstore::SessionOptions;
 /// rate.
 const WRITES_PER_SECOND: u32 = 1_000_000;
 
-/// Default number of calls in flight. An etcd syncs its disk once for all waiting writes, and a
-/// single member gets no faster above about 64 of them.
+/// Default number of calls in flight. An etcd syncs its disk once for all waiting writes, and an
+/// etcd with a single member gets no faster with more than about 64 calls.
 const IN_FLIGHT: u32 = 64;
 
 /// Default number of keys per page. Comparing 512 keys takes a millisecond or two, and a target of

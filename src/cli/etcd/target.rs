@@ -1,4 +1,5 @@
-//! Options of the commands that write to an etcd, and the session that they open.
+//! The etcd of `meshkeep kvstore`: its options and its session. The other commands for an etcd use
+//! the checks of lease times and the wait for the connection.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,7 +26,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 /// Allowed lease TTLs (Cilium's `--kvstore-lease-ttl`).
 const LEASE_TTL: std::ops::RangeInclusive<Duration> = Duration::from_secs(25)..=Duration::from_secs(24 * 60 * 60);
 
-/// Extra time that the next process may wait for the lock after its TTL: etcd expires leases
+/// Time beyond the lock's TTL that the next process may wait for the lock: etcd expires leases
 /// slightly late.
 const LOCK_WAIT_MARGIN: Duration = Duration::from_secs(5);
 
@@ -54,7 +55,7 @@ pub(in crate::cli) struct TargetOptions {
     kvstore_max_consecutive_quorum_errors: u32,
 }
 
-/// One `--kvstore-opt` of a command that writes to a kvstore.
+/// One `--kvstore-opt` of `meshkeep kvstore`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum TargetOption {
     /// `etcd.address`: an endpoint, plain or with the system's certificate authorities.

@@ -23,8 +23,8 @@ pub(in crate::cli) fn run(
 ) -> CommandResult {
     let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().or_fail(NO_RUNTIME)?;
     if settings.check_config {
-        // a signal must kill this process: with an orderly end, exit code 0 would mean that the
-        // settings are valid
+        // a signal must kill this process, because an orderly end would have exit code 0, which
+        // means that the settings are valid
         start.kill_from_now_on();
         return executor.block_on(check(&settings, warnings));
     }

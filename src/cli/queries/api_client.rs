@@ -29,8 +29,8 @@ use crate::model::{SecretUrl, readable_error, redact_urls};
 /// Maximum time to connect: the sidecar is on this machine or near it.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Maximum time for an answer. A page of a list may search for 5 s, and a store that is loading
-/// delays a request by 2 s.
+/// Maximum time for an answer. The server may search for 5 s for a page of a list, and delays a
+/// request by 2 s while its store is loading.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Maximum bytes of an answer or of one event of a stream. A page of a list has 4 MiB plus one
@@ -42,8 +42,8 @@ pub(super) const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// 3,000,000 keys of some 0.7 KB).
 const LIST_BYTES_MAX: usize = 4 << 30;
 
-/// Minimum bytes that a page of a list counts for, so that a list of empty pages ends too: after
-/// 65,536 of them. The server sends an empty page only after it has searched for 5 s.
+/// Number of bytes that even an empty page of a list counts for, so that a list of empty pages ends
+/// too, after 65,536 pages. The server sends an empty page only after it has searched for 5 s.
 const PAGE_BYTES_MIN: usize = 64 << 10;
 
 /// Maximum bytes of a problem document. Its detail repeats a part of the request, whose URL has at
@@ -156,7 +156,8 @@ impl ApiClient {
         self.parse(&self.success_body(request.send().await).await?)
     }
 
-    /// Requests a probe. Returns whether it succeeded, and its text. Any status is an answer.
+    /// Requests a probe. Returns whether it succeeded, and its text. A probe that reports an error
+    /// is no [`Failure`]; a redirect is.
     pub(super) async fn probe(&self, path: &str) -> Result<(bool, String), Failure> {
         let response = self.client.get(self.url(path, &[])?).timeout(CONNECT_TIME_MAX).send().await;
         let response = response.map_err(|error| self.unreachable(error))?;
@@ -414,7 +415,8 @@ fn innermost_cause(error: &reqwest::Error) -> String {
     }
     let text = readable_error(innermost);
     let words = text.trim_start_matches("failed to lookup address information: ");
-    // messages of the system begin with a capital, others may begin with a name
+    // messages of the system begin with a capital letter, which becomes lower case; other messages
+    // may begin with a name and stay as they are
     let is_system = innermost.is::<std::io::Error>();
     let mut letters = words.chars();
     match letters.next().filter(|_| is_system) {

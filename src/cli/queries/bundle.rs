@@ -24,8 +24,8 @@ const STANDARD_OUTPUT: &str = "-";
 /// Mode of files in the tar: only the user who ran the command may read data about the mesh.
 const FILE_MODE: u32 = 0o600;
 
-/// Files with JSON answers, and their API paths. Only one page of each list, which is at most 4
-/// MiB: far more problems than anybody reads.
+/// Files with JSON answers, and their API paths. Of each list, the bundle has only the first page,
+/// at most 4 MiB: far more problems than anybody reads.
 const ANSWERS: [(&str, &str); 5] = [
     ("status.json", "/v1/status"),
     ("clusters.json", "/v1/clusters?limit=10000"),
@@ -58,6 +58,7 @@ pub(in crate::cli) async fn run(options: &BundleOptions, server: &ServerOptions)
         add_answer(&mut files, &mut failures, name, client.probe(path).await.map(|(_, text)| text));
     }
     let is_complete = failures.is_empty();
+    // only about.json: no request was answered
     if files.len() == 1
         && let Some((_, failure)) = failures.pop()
     {
@@ -90,7 +91,8 @@ fn add_answer(files: &mut BundleFiles, failures: &mut Vec<(&'static str, Failure
     }
 }
 
-/// Returns when and by which version the bundle was made. The sidecar reports its own version.
+/// Returns when the bundle was made, and the version of this command. The sidecar's version is in
+/// `status.json`.
 fn bundle_info(now: jiff::Timestamp) -> Value {
     json!({ "made": now.to_string(), "by": format!("meshkeep {}", env!("MESHKEEP_VERSION")) })
 }

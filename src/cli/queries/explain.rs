@@ -35,8 +35,8 @@ pub(in crate::cli) async fn run(options: &ExplainOptions, server: &ServerOptions
     Ok(ExitStatus::from_success(explanation.found.is_some()))
 }
 
-/// Returns the drawing of an address: its entries, the identity, the node, the services and the
-/// findings.
+/// Returns the explanation of an address as a tree: its entries, the identity, the node, the
+/// services, the hints and the findings.
 fn ladder(explanation: &Explanation) -> String {
     let mut out = String::new();
     match &explanation.found {
@@ -70,7 +70,8 @@ fn ladder(explanation: &Explanation) -> String {
     out
 }
 
-/// Draws the matching prefixes: the winner is marked, the others say why they lost.
+/// Draws the entries that cover the address, each with the reason why it wins or loses. A filled
+/// dot marks the winner.
 fn draw_entries(out: &mut String, entries: &[ExplainedEntry]) {
     let width = |text: fn(&IpcacheEntry) -> String| entries.iter().map(|explained| text(&explained.entry).len()).max().unwrap_or(0);
     let (prefix_width, cluster_width) = (width(|entry| entry.prefix.clone()), width(|entry| entry.cluster.clone()));
@@ -108,8 +109,9 @@ fn draw_details(out: &mut String, found: &IpcacheEntry, explanation: &Explanatio
     }
 }
 
-/// Draws the rejected values, then the hints for a miss: the range that the address belongs to, its
-/// former entry, and the clusters that were not read.
+/// Draws the rejected values, then the possible reasons for a missing entry: the pod CIDR that the
+/// address belongs to, its former entry, an entry nearby, and the clusters whose addresses are
+/// unknown or unconfirmed.
 fn draw_hints(out: &mut String, hints: &[Hint]) {
     let (rejected, others): (Vec<&Hint>, Vec<&Hint>) = hints.iter().partition(|hint| hint.kind == HintKind::Rejected);
     for (title, hints) in [("rejected value", rejected), ("possible reasons for a missing entry", others)] {

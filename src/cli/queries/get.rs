@@ -92,8 +92,8 @@ fn check_filters(options: &FilterOptions, kind: &KindRow) -> Result<Vec<(String,
     Ok(options.query())
 }
 
-/// Returns whether several clusters may have an object of the same name, so that its path needs
-/// `cluster=`.
+/// Returns whether several clusters may have an object of the same name, so that `cluster=` selects
+/// one of them.
 fn needs_cluster(kind: &KindRow) -> bool {
     matches!(kind.name_parts, ["prefix" | "id"])
 }

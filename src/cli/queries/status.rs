@@ -67,8 +67,8 @@ pub(in crate::cli) async fn run(options: &StatusOptions, server: &ServerOptions)
 
 /// Answers about the sidecar and its clusters.
 struct StatusAnswers {
-    /// If the config directory was not read, an empty list of clusters is not a good state, because
-    /// it is unknown which clusters exist.
+    /// State of the sidecar and its config directory. As long as the directory was not read, it is
+    /// unknown which clusters exist, so an empty list of clusters is not a good state.
     status: Status,
     clusters: Vec<Cluster>,
     /// Both answers as the API sent them.
@@ -98,7 +98,8 @@ fn not_live_reason(directory: &DirectoryStatus, clusters: &[Cluster]) -> Option<
     if !clusters.iter().all(is_live) {
         return Some(describe_first_waiting(clusters));
     }
-    // if a file was valid before, its cluster keeps the old configuration
+    // an invalid file whose cluster exists was valid before: the cluster keeps the old
+    // configuration
     let unused = directory.invalid_files.iter().find(|(file, _)| clusters.iter().all(|cluster| cluster.name != **file));
     unused.map(|(file, reason)| format!("file {file} cannot be used: {reason}"))
 }

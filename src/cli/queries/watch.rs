@@ -59,9 +59,11 @@ pub(in crate::cli) enum WatchStart {
 struct StreamProgress {
     /// Position to resume at; `None` before the first position, and inside a snapshot.
     position: Option<String>,
-    /// Whether a snapshot comes first.
+    /// Whether a snapshot was requested and is not complete. If the connection breaks meanwhile,
+    /// the next request asks for a snapshot again.
     snapshot: bool,
-    /// Set if there are filters other than `kind` and `cluster`, which a key alone cannot answer.
+    /// Set if there are filters other than `kind` and `cluster`. A key alone does not show whether
+    /// its object matches them.
     has_other_filters: bool,
 }
 
@@ -197,8 +199,8 @@ fn apply_event(event: &WatchEvent, line: &[u8], progress: &mut StreamProgress, f
     progress.snapshot &= event_type != Some(EventType::Synced);
     match (event_type, format) {
         (_, OutputFormat::Json | OutputFormat::Yaml) => raw_text(line, format),
-        // The key changed while no stream was open. Only filters of keys can decide whether it ever
-        // matched.
+        // The key changed while no stream was open, so the server does not know its former object.
+        // Only filters of `kind` and `cluster` can decide whether that object matched.
         (Some(EventType::Delete), _) if progress.has_other_filters && event.reason == Some(EventReason::Unknown.into()) => None,
         (Some(EventType::Upsert | EventType::Delete | EventType::Patch | EventType::Cluster), OutputFormat::Name) => {
             Some(text(event.key.as_ref()) + "\n")
@@ -208,7 +210,7 @@ fn apply_event(event: &WatchEvent, line: &[u8], progress: &mut StreamProgress, f
         (Some(EventType::Reset), _) => {
             // a snapshot follows, which starts again if the stream breaks
             (progress.position, progress.snapshot) = (None, true);
-            // it is initial for the snapshot that the options ask for
+            // the reason is `initial` if the command itself requested the snapshot
             if event.reason != Some(EventReason::Initial.into()) {
                 let reason = event.reason.as_ref().map_or("", Open::name);
                 print_note(&format!("it cannot continue at its position ({reason}): a new snapshot follows"));
@@ -234,7 +236,8 @@ fn event_line(sign: char, colour: Colour, event: &WatchEvent) -> String {
     format!("{} {}\n", Zoned::now().strftime("%H:%M:%S"), parts.join(" "))
 }
 
-/// Returns a short description of an object, or the short key of a deleted one.
+/// Returns a short description of an object. Deleted objects and objects of other kinds have only
+/// their short key.
 fn describe_object(event: &WatchEvent) -> String {
     let key = event.key.as_deref().unwrap_or_default();
     let parts = match &event.object {

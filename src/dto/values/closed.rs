@@ -42,7 +42,7 @@ closed_set! {
     pub(crate) enum TrafficPolicy { Cluster = "Cluster", Local = "Local" }
 }
 
-// in order of status
+// in order of HTTP status
 closed_set! {
     /// Machine-readable type of an error. Each has a page below `/problems/`.
     pub(crate) enum ProblemCode {

@@ -18,9 +18,9 @@ pub(super) struct PendingPost {
     pub(super) has_appeared: bool,
 }
 
-/// Findings that the receiver has accepted and whose resolution it has not accepted yet, and failed
-/// posts. It has at most as many findings and bytes as the change stream, however the receiver
-/// answers.
+/// Findings that the receiver has accepted, until it also accepts that they are resolved, and the
+/// number of failed attempts of each pending post. The change stream's limits on findings and bytes
+/// also apply here, however the receiver answers.
 #[derive(Debug, Default)]
 pub(super) struct DeliveredFindings {
     accepted: CurrentFindings,
@@ -52,7 +52,8 @@ impl DeliveredFindings {
         (resolved + appeared) as u64
     }
 
-    /// Records that the receiver has accepted a post.
+    /// Records that a post needs no further attempt: the receiver has accepted it, or will never
+    /// accept it.
     pub(super) fn record_success(&mut self, change: PendingPost) {
         let PendingPost { key, object, has_appeared } = change;
         self.attempts.remove(&key);

@@ -87,7 +87,8 @@ struct WebhookBody<'a> {
     meshkeep: SenderInfo<'a>,
 }
 
-/// Identification of the sender. After a restart all findings are posted again.
+/// Identification of the sender. A new start time shows the receiver a restart, after which all
+/// findings are posted again.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct SenderInfo<'a> {
@@ -147,7 +148,7 @@ impl WebhookSender {
         Ok(Self { client, url: parsed, shown })
     }
 
-    /// Posts findings that appear or are resolved, until it is dropped.
+    /// Posts findings that appear or are resolved, until the future is dropped.
     pub(crate) async fn run(self, state: WebhookState, uptime: Duration) {
         let started_at = rfc3339(SystemTime::now().checked_sub(uptime).unwrap_or(SystemTime::UNIX_EPOCH));
         let (shared, mut current) = (&state.0, state.0.current.subscribe());

@@ -31,8 +31,8 @@ pub(super) fn authorities(ca_file: Option<&Path>) -> Result<Vec<Certificate>, Fa
     Ok(trusted)
 }
 
-/// Returns the client certificate with its key, if the options name one. Needs the process's TLS
-/// provider.
+/// Returns the client certificate with its key, if the options name one. Checks that they belong
+/// together, if the process has a TLS provider.
 pub(super) fn identity(certificate: Option<&Path>, key: Option<&Path>) -> Result<Option<Identity>, Failure> {
     let (certificate, key) = match (certificate, key) {
         (None, None) => return Ok(None),
