@@ -64,9 +64,9 @@ struct ConnectionState {
     etcd_cluster_id: EtcdClusterId,
     /// Highest revision in the replies to unary calls, as opposed to streams.
     newest_revision: AtomicI64,
-    /// Whether lists may use `RangeStream`. Set to false when the server does not implement it.
+    /// True if lists may use `RangeStream`. Set to false when the server does not implement it.
     range_stream: AtomicBool,
-    /// Whether several keys may be read in one transaction. Set to false when the server refuses
+    /// True if several keys may be read in one transaction. Set to false when the server refuses
     /// `Txn`.
     transactions: AtomicBool,
     has_user: bool,

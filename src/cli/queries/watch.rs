@@ -59,7 +59,7 @@ pub(in crate::cli) enum WatchStart {
 struct StreamProgress {
     /// Position to resume at; `None` before the first position, and inside a snapshot.
     position: Option<String>,
-    /// Whether a snapshot was requested and is not complete. If the connection breaks meanwhile,
+    /// True if a snapshot was requested and is not complete. If the connection breaks meanwhile,
     /// the next request asks for a snapshot again.
     snapshot: bool,
     /// Set if there are filters other than `kind` and `cluster`. A key alone does not show whether

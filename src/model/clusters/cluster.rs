@@ -136,9 +136,9 @@ impl MaxConnectedClusters {
 pub struct ClusterConfig {
     /// Id of the cluster; 0 if not given.
     pub id: ClusterId,
-    /// Whether the cluster writes a canary when a resource is complete.
+    /// True if the cluster writes a canary when a resource is complete.
     pub synced_canaries: bool,
-    /// Whether its data is in cache form, below `cilium/cache`: a copy by a KVStoreMesh.
+    /// True if its data is in cache form, below `cilium/cache`: a copy by a KVStoreMesh.
     pub cached: bool,
     /// Maximum number of clusters in the mesh, 255 or 511; 0 if not given.
     pub max_connected_clusters: u32,
@@ -164,7 +164,7 @@ pub struct ClusterRecord {
 /// State of the config directory, as its watcher reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DirectoryState {
-    /// Whether the last scan could read the directory.
+    /// True if the last scan could read the directory.
     pub readable: bool,
     /// Why the last scan could not read the directory.
     pub error: Option<String>,
@@ -232,14 +232,14 @@ pub struct ClusterStatus {
     pub config: Option<ClusterConfig>,
     /// Id in the cluster config that was read last, whether the cluster may use it or not.
     pub claimed_id: Option<ClusterId>,
-    /// Whether the cluster config was read over the current connection.
+    /// True if the cluster config was read over the current connection.
     pub config_retrieved: bool,
-    /// Whether the cluster config that the source once had was missing at the last read.
+    /// True if the cluster config that the source once had was missing at the last read.
     pub config_deleted: bool,
     /// State of the etcd while its cluster config is missing. `None` once a config was read, or
     /// while there is no connection.
     pub missing_config: Option<MissingConfigState>,
-    /// Whether the current connection has a usable cluster config, or belongs to a cluster that
+    /// True if the current connection has a usable cluster config, or belongs to a cluster that
     /// never had one. The mirrored data is then certainly the cluster's own.
     pub connected: bool,
     /// Etcd of the current or last connection.
@@ -269,7 +269,7 @@ pub struct ClusterStatus {
     /// Human-readable list of probable mistakes in its client file: ignored keys that are probably
     /// misspelt, and an incomplete client certificate.
     pub misspelt_keys: Option<String>,
-    /// Whether the current connection sends changes but does not answer requests for progress.
+    /// True if the current connection sends changes but does not answer requests for progress.
     pub progress_unanswered: bool,
     /// Limit that the cluster exceeds, from its detection until the cluster is read completely.
     pub too_large: Option<String>,
@@ -360,11 +360,11 @@ pub struct UnknownPrefix {
 /// The state of one kind of one cluster.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ResourceStatus {
-    /// Whether the kind is complete and watched.
+    /// True if the kind is complete and watched.
     pub synced: bool,
-    /// Whether the cluster announces canaries and this kind's has not been seen yet.
+    /// True if the cluster announces canaries and this kind's has not been seen yet.
     pub awaiting_canary: bool,
-    /// Whether this kind's canary was seen over the current connection and was then deleted.
+    /// True if this kind's canary was seen over the current connection and was then deleted.
     pub canary_deleted: bool,
     /// Number of held entries, which the source has lost (docs/develop/invariants.md, 4).
     pub held_count: usize,

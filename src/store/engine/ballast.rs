@@ -57,8 +57,9 @@ const RATE_WINDOW: Duration = Duration::from_secs(10);
 /// MB, 20,000 write 200 MB. The exact limit between the two hardly matters.
 const LOW_RATE_BYTES_MAX: u64 = 50_000_000;
 
-/// How long the additional ballast is kept after opening: until sled has emptied the segments that
-/// it began to empty. With a million keys this took 12 s in a build without optimization.
+/// Time for which the additional ballast is kept after opening. By then sled has emptied the
+/// segments that it began to empty. With a million keys this took 12 s in a build without
+/// optimization.
 const OPENING_TIME: Duration = Duration::from_secs(60);
 
 /// Length of the head of a used segment: a checksum and a sequence number, never all zero. sled

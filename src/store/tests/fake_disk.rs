@@ -28,7 +28,7 @@ struct FakeDiskState {
     operations_left: Option<usize>,
 }
 
-/// How much of the unsynced data a power cut loses.
+/// Part of the unsynced data that a power cut loses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Loss {
     All,

@@ -64,7 +64,7 @@ pub struct GlobalBackend {
     pub node_name: String,
     /// Endpoint slices with this address, in order.
     pub slices: Vec<String>,
-    /// Whether the backend accepts connections.
+    /// State, which determines whether the backend accepts connections.
     pub state: BackendState,
 }
 

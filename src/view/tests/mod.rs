@@ -445,8 +445,8 @@ fn folding_packs_everything_when_nothing_changes() {
     pair.compare(&mut random);
 }
 
-/// Returns a change of one of some hundred addresses: so many that a fold changes only a part of a
-/// chunk, and can edit it.
+/// Returns a change of one of 330 addresses. With that many addresses a fold changes only a part of
+/// a chunk, and can edit it.
 fn random_ip_change(pair: &mut ViewPair, random: &mut StdRng, scope: &Scope) -> Change {
     let number = random.random_range(0..330);
     let key = EntryKey::new(scope.kind, scope.cluster.clone(), format!("10.1.{}.{}", number / 250, number % 250));

@@ -16,7 +16,7 @@ pub(super) struct LocalKeys {
 struct LocalKey {
     id: Id,
     use_count: u64,
-    /// Whether the store is known to have this node's reference. Until then the number is reserved
+    /// True if the store is known to have this node's reference. Until then the number is reserved
     /// for the key, but other tasks must not use it yet.
     verified: bool,
 }

@@ -60,7 +60,7 @@ pub struct AllocatorOptions {
     /// Bits that are set in every chosen number (`WithPrefixMask`). An agent uses the bits of its
     /// cluster id, which all numbers of its range contain anyway.
     pub prefix_mask: u64,
-    /// Whether a number that is in use on this node is written again at once when it is deleted
+    /// True if a number that is in use on this node is written again at once when it is deleted
     /// from the store (`WithMasterKeyProtection`).
     pub master_key_protection: bool,
     /// Interval at which all numbers in use are checked in the store; `None` disables the periodic

@@ -27,7 +27,7 @@ pub struct ClientOptions {
     pub progress_interval: Duration,
     /// Keys per page of a list; 0 means unlimited. Cilium (`etcd.limit`): 256.
     pub page_limit: i64,
-    /// Whether to read lists as a stream if the server supports it (etcd 3.7, `KV/RangeStream`).
+    /// True to read lists as a stream if the server supports it (etcd 3.7, `KV/RangeStream`).
     /// etcd counts the remaining range for each page, but only once for a stream.
     pub range_stream: bool,
     /// Lists and new watches per second, and also the size of a burst. Cilium (`etcd.qps`): 20.

@@ -25,7 +25,7 @@ pub struct PagedList {
     limit: i64,
     requested_limit: i64,
     keys_only: bool,
-    /// Whether the connected member answers without a quorum. Its state may be behind the other
+    /// True if the connected member answers without a quorum. Its state may be behind the other
     /// members'.
     serializable: bool,
     /// Revision to read; `None` for the newest.
@@ -34,9 +34,9 @@ pub struct PagedList {
     checker: Option<ListChecker>,
     /// Stream with the remaining keys, if the server supports it.
     stream: Option<GetStreamResponse>,
-    /// Whether the remaining keys must be requested page by page.
+    /// True if the remaining keys must be requested page by page.
     pages_only: bool,
-    /// Whether the first page has been requested.
+    /// True if the first page has been requested.
     started: bool,
     done: bool,
 }

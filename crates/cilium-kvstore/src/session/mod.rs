@@ -63,19 +63,19 @@ pub struct SessionOptions {
     /// Maximum number of keys per lease. Limited because etcd deletes all keys of an expired lease
     /// at once. Cilium: 1,000.
     pub keys_per_lease_max: u32,
-    /// Whether [`Session::close`] revokes the leases and thereby deletes their keys, as old
+    /// True if [`Session::close`] revokes the leases and thereby deletes their keys, as old
     /// releases of Cilium did. By default the leases expire, as in current Cilium, so that readers
     /// do not notice a restart.
     pub revoke_on_close: bool,
-    /// Whether each status check locks a path for a moment, to check that etcd has a quorum.
+    /// True if each status check locks a path for a moment, to check that etcd has a quorum.
     pub quorum_check: bool,
-    /// Whether each status check requests the status of every endpoint. If no endpoint answers, the
+    /// True if each status check requests the status of every endpoint. If no endpoint answers, the
     /// connection is dropped.
     pub endpoint_check: bool,
     /// Maximum consecutive failures of the quorum check before the connection counts as broken.
     /// Cilium (`--kvstore-max-consecutive-quorum-errors`): 2.
     pub quorum_errors_max: u32,
-    /// Whether the connected member may answer single reads and lists without a quorum. The answers
+    /// True if the connected member may answer single reads and lists without a quorum. The answers
     /// may be stale.
     pub serializable_reads: bool,
     /// Number of nodes, which scales the interval of the status checks. `None` keeps the base
@@ -133,7 +133,7 @@ struct SessionState {
 #[derive(Clone, Default)]
 struct CurrentConnection {
     connection: Option<Connection>,
-    /// Whether the heartbeat was listed, so that operations may use the connection.
+    /// True if the heartbeat was listed, so that operations may use the connection.
     ready: bool,
     /// Reason why there is no connection.
     cause: Option<String>,

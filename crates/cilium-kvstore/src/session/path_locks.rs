@@ -28,9 +28,9 @@ struct PathLock {
     acquired_at: Option<Instant>,
     /// Key in etcd; `None` as long as the key cannot exist yet.
     key: Option<Vec<u8>>,
-    /// Whether the owner may hold the lock without a time limit.
+    /// True if the owner may hold the lock without a time limit.
     without_limit: bool,
-    /// Whether the lock is being released, by its owner or by force.
+    /// True if the lock is being released, by its owner or by force.
     releasing: bool,
 }
 

@@ -47,7 +47,7 @@ pub(super) struct MemoryNode {
     name: &'static str,
     /// Number of times that the node's references were lost.
     loss_count: Arc<watch::Sender<u64>>,
-    /// Whether the node's events are held back.
+    /// True if the node's events are held back.
     holds_back_events: Arc<watch::Sender<bool>>,
 }
 
