@@ -72,11 +72,11 @@ fn check_tls(handshake: &Handshake) -> Vec<Check> {
     let mut checks = Vec::new();
     let now = seconds_now();
     checks.extend(handshake.chain.iter().map(|facts| Check { step: "tls", ..check_certificate("server: ", facts, now) }));
-    if let Some(TlsRefusal { reason, advice: cure }) = &handshake.untrusted {
-        checks.push(Check::failed("tls", format!("the server's certificate is not trusted: {reason}"), cure.clone()));
+    if let Some(TlsRefusal { reason, advice }) = &handshake.untrusted {
+        checks.push(Check::failed("tls", format!("the server's certificate is not trusted: {reason}"), advice.clone()));
     }
-    if let Some(TlsRefusal { reason, advice: cure }) = &handshake.error {
-        let advice = client_certificate_advice(handshake).map_or_else(|| cure.clone(), |advice| format!("{cure}; {advice}"));
+    if let Some(TlsRefusal { reason, advice }) = &handshake.error {
+        let advice = client_certificate_advice(handshake).map_or_else(|| advice.clone(), |more| format!("{advice}; {more}"));
         checks.push(Check::failed("tls", reason.clone(), advice));
     }
     if let Some(protocol) = &handshake.protocol {

@@ -129,8 +129,8 @@ pub(super) fn certificates(client: &EtcdConfig) -> Vec<Check> {
             Ok(found) => checks.extend(found.iter().map(|facts| check_certificate(&format!("{}: ", file.path.display()), facts, now))),
         }
     }
-    if let Some(Err(TlsRefusal { reason, advice: cure })) = client.client_certificate_is_trusted() {
-        let advice = format!("this is no problem if the server trusts another authority; otherwise: {cure}");
+    if let Some(Err(TlsRefusal { reason, advice })) = client.client_certificate_is_trusted() {
+        let advice = format!("this is no problem if the server trusts another authority; otherwise: {advice}");
         checks.push(Check::warning(
             "certificates",
             format!("the client's certificate is not trusted by trusted-ca-file: {reason}"),

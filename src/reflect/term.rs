@@ -327,7 +327,7 @@ impl Term {
             };
             let compared = compare(&self.target, reading, (name, kind), progress.group, allowed).await?;
             if is_due || compared.queued + compared.pruned > 0 {
-                tracing::info!(cluster = %name, %kind, right = ?allowed, equal = compared.equal, written = compared.queued, pruned = compared.pruned, "reflecting: compared {kind} of cluster {name} with the target");
+                tracing::info!(cluster = %name, %kind, ?allowed, equal = compared.equal, written = compared.queued, pruned = compared.pruned, "reflecting: compared {kind} of cluster {name} with the target");
             }
             if let Some(progress) = self.clusters.get_mut(name).and_then(|cluster| cluster.kinds.get_mut(&kind)) {
                 (progress.compared, progress.compared_at) = (Some(stage), Some(Instant::now()));
