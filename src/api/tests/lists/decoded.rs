@@ -110,6 +110,8 @@ async fn a_service_too_large_to_merge_is_a_finding() {
     assert_eq!((&finding["id"], &finding["severity"]), (&json!("serviceTooLarge/shop/cart"), &json!("critical")), "{found}");
     assert_eq!((&finding["clusters"], &finding["key"]), (&json!(["tokyo"]), &json!("cilium/cache/endpointslices/v1/tokyo/shop/b")));
     assert!(finding["detail"].as_str().unwrap().contains("524288"), "{finding}");
+    let advice = "of tokyo (the first is cilium/cache/endpointslices/v1/tokyo/shop/b); if";
+    assert!(finding["advice"].as_str().unwrap().contains(advice), "{finding}");
     fixture.change(slice("tokyo", "b", 10, 9)).await;
     wait_for_findings(&fixture, 0).await;
     assert_eq!(fixture.json("/v1/global-services/shop/cart").await.get("tooLarge"), None);
