@@ -1,24 +1,29 @@
 //! The routes of the HTTP API, and the middleware for every request.
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, Uri};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::IntoResponse;
-use axum::routing::get;
+use axum::routing::{MethodRouter, get};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
 use utoipa::OpenApi;
-use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
 use super::guard::{self, BODY_BYTES_MAX, Guard};
 use super::problem::{Problem, ProblemCode};
-use super::render::accept::{BATCH_PATH, negotiate};
+use super::render::accept::{BATCH_PATH, MediaType, negotiate};
+use super::render::answer_properties::{AnswerProperties, RouteProperties, add_properties};
+use super::render::tag_basis::TagBasis;
 use super::render::{conditional, errors, problem_pages};
 use super::state::ApiState;
 use super::{events, path_suggestions, request_times, routes};
 use crate::instruments::{LogLimiter, LogPermit};
+use crate::model::Kind;
 
 /// Recently logged panics of handlers. A request that causes a panic can be repeated many times.
 static PANICS: LogLimiter = LogLimiter::new();
@@ -28,73 +33,117 @@ static PANICS: LogLimiter = LogLimiter::new();
 #[openapi(components(schemas(crate::dto::events::WatchEvent)))]
 struct StreamLineSchema;
 
+/// Routes, and the properties of their answers by path.
+pub(crate) struct RouteTable {
+    pub(crate) router: OpenApiRouter<ApiState>,
+    pub(crate) properties: RouteProperties,
+}
+
+impl RouteTable {
+    fn new() -> Self {
+        Self { router: OpenApiRouter::new(), properties: RouteProperties::default() }
+    }
+
+    /// Adds the routes of a path that the OpenAPI document describes.
+    fn documented(mut self, properties: AnswerProperties, routes: UtoipaMethodRouter<ApiState>) -> Self {
+        self.properties.extend(routes.1.paths.keys().map(|path| (path.clone(), properties)));
+        self.router = self.router.routes(routes);
+        self
+    }
+
+    /// Adds the route of a path that the OpenAPI document does not describe.
+    fn undocumented(mut self, path: &str, properties: AnswerProperties, route: MethodRouter<ApiState>) -> Self {
+        self.properties.insert(path.to_owned(), properties);
+        self.router = self.router.route(path, route);
+        self
+    }
+}
+
 /// Returns the routes that the OpenAPI document describes.
-pub(crate) fn documented_routes() -> OpenApiRouter<ApiState> {
-    OpenApiRouter::with_openapi(StreamLineSchema::openapi()).merge(lookup_routes()).merge(stream_routes())
+pub(crate) fn documented_routes() -> RouteTable {
+    let (lookups, streams) = (lookup_routes(), stream_routes());
+    let router = OpenApiRouter::with_openapi(StreamLineSchema::openapi()).merge(lookups.router).merge(streams.router);
+    RouteTable { router, properties: lookups.properties.into_iter().chain(streams.properties).collect() }
 }
 
 /// Returns the routes with finite answers.
-fn lookup_routes() -> OpenApiRouter<ApiState> {
+fn lookup_routes() -> RouteTable {
+    use AnswerProperties as Answer;
+    use Kind::{EndpointSlice, Identity, Ip, Node, Service, ServiceExport};
+    use TagBasis::{AllClusters, Content, Listed, OneCluster};
     use routes::{clusters, config, entries, exports, global_services, ipcache, log, metrics, objects, probes, problems};
-    OpenApiRouter::new()
-        .routes(routes!(clusters::get_status))
-        .routes(routes!(config::get_config))
-        .routes(routes!(log::get_log))
-        .routes(routes!(clusters::list_clusters))
-        .routes(routes!(clusters::get_cluster))
-        .routes(routes!(objects::list_nodes))
-        .routes(routes!(objects::get_node))
-        .routes(routes!(objects::list_services))
-        .routes(routes!(objects::get_service))
-        .routes(routes!(global_services::list_global_services))
-        .routes(routes!(global_services::get_global_service))
-        .routes(routes!(exports::list_service_exports))
-        .routes(routes!(exports::get_service_export))
-        .routes(routes!(exports::list_endpoint_slices))
-        .routes(routes!(exports::get_endpoint_slice))
-        .routes(routes!(objects::list_identities))
-        .routes(routes!(objects::get_identity))
-        .routes(routes!(objects::list_identity_ips))
-        .routes(routes!(ipcache::list_ipcache))
-        .routes(routes!(ipcache::lookup_ip, ipcache::batch::lookup_ips))
-        .routes(routes!(ipcache::get_ipcache_entry))
-        .routes(routes!(ipcache::explain::explain_ip))
-        .routes(routes!(problems::list_problems))
-        .routes(routes!(entries::list_entries))
-        .routes(routes!(entries::get_entry))
-        .routes(routes!(entries::list_rejected))
-        .routes(routes!(events::changes::list_changes))
-        .routes(routes!(metrics::get_metrics))
-        .routes(routes!(probes::livez))
-        .routes(routes!(probes::readyz))
-        .routes(routes!(probes::healthz))
+    RouteTable::new()
+        .documented(Answer::json(Content), routes!(clusters::get_status))
+        .documented(Answer::json(Content), routes!(config::get_config))
+        .documented(Answer::json(TagBasis::None), routes!(log::get_log))
+        .documented(Answer::list(Content), routes!(clusters::list_clusters))
+        .documented(Answer::json(Content), routes!(clusters::get_cluster))
+        .documented(Answer::list(Listed(&[Node])), routes!(objects::list_nodes))
+        .documented(Answer::json(OneCluster(&[Node])), routes!(objects::get_node))
+        .documented(Answer::list(Listed(&[Service])), routes!(objects::list_services))
+        .documented(Answer::json(OneCluster(&[Service])), routes!(objects::get_service))
+        .documented(Answer::list(AllClusters(&[EndpointSlice, ServiceExport, Service])), routes!(global_services::list_global_services))
+        .documented(Answer::json(AllClusters(&[EndpointSlice, ServiceExport, Service])), routes!(global_services::get_global_service))
+        .documented(Answer::list(Listed(&[ServiceExport])), routes!(exports::list_service_exports))
+        .documented(Answer::json(OneCluster(&[ServiceExport])), routes!(exports::get_service_export))
+        .documented(Answer::list(Listed(&[EndpointSlice])), routes!(exports::list_endpoint_slices))
+        .documented(Answer::json(OneCluster(&[EndpointSlice])), routes!(exports::get_endpoint_slice))
+        .documented(Answer::list(Listed(&[Identity])), routes!(objects::list_identities))
+        .documented(Answer::json(AllClusters(&[Identity])), routes!(objects::get_identity))
+        .documented(Answer::list(Listed(&[Ip, Node])), routes!(objects::list_identity_ips))
+        .documented(Answer::list(Listed(&[Ip, Node])), routes!(ipcache::list_ipcache))
+        .documented(Answer::json(AllClusters(&[Ip, Identity, Node])), routes!(ipcache::lookup_ip, ipcache::batch::lookup_ips))
+        .documented(Answer::json(AllClusters(&[Ip, Node])), routes!(ipcache::get_ipcache_entry))
+        .documented(Answer::json(Content), routes!(ipcache::explain::explain_ip))
+        .documented(Answer::list(Content), routes!(problems::list_problems))
+        .documented(Answer::list(Listed(&Kind::ALL)), routes!(entries::list_entries))
+        .documented(Answer::new(&[MediaType::Bytes], AllClusters(&Kind::ALL)), routes!(entries::get_entry))
+        .documented(Answer::list(Content), routes!(entries::list_rejected))
+        .documented(Answer::json(TagBasis::None), routes!(events::changes::list_changes))
+        .documented(Answer::new(&[MediaType::Text], TagBasis::None), routes!(metrics::get_metrics))
+        .documented(Answer::FIXED, routes!(probes::livez))
+        .documented(Answer::FIXED, routes!(probes::readyz))
+        .documented(Answer::FIXED, routes!(probes::healthz))
 }
 
 /// Returns the routes of streams. They are never compressed, because the compressor, a proxy or the
 /// client could hold back events in its buffer.
-fn stream_routes() -> OpenApiRouter<ApiState> {
-    OpenApiRouter::new().routes(routes!(events::watch_events))
+fn stream_routes() -> RouteTable {
+    let stream = AnswerProperties::new(&[MediaType::Events, MediaType::Lines], TagBasis::None);
+    RouteTable::new().documented(stream, routes!(events::watch_events))
+}
+
+/// Returns [`lookup_routes`], and the routes of pages and documents.
+fn routes_with_pages() -> RouteTable {
+    const HTML: AnswerProperties = AnswerProperties::new(&[MediaType::Html], TagBasis::Document);
+    const STYLE: AnswerProperties = AnswerProperties::new(&[MediaType::Style], TagBasis::Document);
+    const SCRIPT: AnswerProperties = AnswerProperties::new(&[MediaType::Script], TagBasis::Document);
+    const JSON: AnswerProperties = AnswerProperties::json(TagBasis::Document);
+    lookup_routes()
+        .undocumented("/", HTML, get(routes::page::index))
+        .undocumented("/assets/{*path}", AnswerProperties::FIXED, get(routes::page::asset))
+        .undocumented("/problems", HTML, get(problem_pages::index))
+        .undocumented("/problems/{type}", HTML, get(problem_pages::page_of_problem))
+        .undocumented("/docs", HTML, get(routes::documents::docs))
+        .undocumented("/docs/style.css", STYLE, get(routes::documents::docs_style))
+        .undocumented("/docs/script.js", SCRIPT, get(routes::documents::docs_script))
+        .undocumented("/openapi.json", JSON, get(routes::documents::openapi_31))
+        .undocumented("/openapi-3.0.json", JSON, get(routes::documents::openapi_30))
 }
 
 /// Creates the router of the whole HTTP API.
 pub(crate) fn router(state: ApiState, guard: Guard) -> Router {
-    let (lookups, _) = lookup_routes().split_for_parts();
-    let (streams, _) = stream_routes().split_for_parts();
+    let (lookups, streams) = (routes_with_pages(), stream_routes());
+    let properties = Arc::new(lookups.properties.into_iter().chain(streams.properties).collect::<RouteProperties>());
+    let (lookups, _) = lookups.router.split_for_parts();
+    let (streams, _) = streams.router.split_for_parts();
     let routes = lookups
-        .route("/", get(routes::page::index))
-        .route("/assets/{*path}", get(routes::page::asset))
-        .route("/problems", get(problem_pages::index))
-        .route("/problems/{type}", get(problem_pages::page_of_problem))
-        .route("/docs", get(routes::documents::docs))
-        .route("/docs/style.css", get(routes::documents::docs_style))
-        .route("/docs/script.js", get(routes::documents::docs_script))
-        .route("/openapi.json", get(routes::documents::openapi_31))
-        .route("/openapi-3.0.json", get(routes::documents::openapi_30))
         .route_layer(from_fn_with_state((state.handle.clone(), state.scans.clone()), conditional::tag_response))
         .route_layer(from_fn(negotiate))
+        .route_layer(from_fn_with_state(properties.clone(), add_properties))
         .fallback(unknown_route)
         .layer(CompressionLayer::new())
-        .merge(streams.route_layer(from_fn(negotiate)));
+        .merge(streams.route_layer(from_fn(negotiate)).route_layer(from_fn_with_state(properties, add_properties)));
     guarded(routes, state, guard)
 }
 

@@ -16,13 +16,12 @@ const NAMES: [&str; 7] = ["EndpointSlice", "Identity", "Ip", "NodeIp", "Node", "
 const KINDS_MIN: usize = 4;
 
 /// Files that distinguish kinds, each with the reason.
-const ALLOWED: [(&str, &str); 21] = [
+const ALLOWED: [(&str, &str); 20] = [
     ("src/announce/plan.rs", "the keys of a cluster that is announced from files"),
     ("src/api/dto/status.rs", "the counts, with the name of each"),
     ("src/api/dto/streamed.rs", "the object of an event"),
     ("src/api/routes/ipcache/explain.rs", "the kinds that explain an address"),
     ("src/api/routes/objects.rs", "the lists, with the documentation of each"),
-    ("src/api/render/tag_basis.rs", "the kinds that an answer contains"),
     ("src/cli/queries/kinds.rs", "the rows of the command line, and the columns of clusters"),
     ("src/demo/data.rs", "the objects of the simulated clusters"),
     ("src/demo/simulated_cluster.rs", "the changes of the simulated clusters"),

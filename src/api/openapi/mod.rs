@@ -95,7 +95,8 @@ fn pretty(document: &Value) -> String {
 }
 
 fn build() -> Value {
-    let (_, collected) = super::documented_routes().split_for_parts();
+    let routes = super::documented_routes();
+    let (_, collected) = routes.router.split_for_parts();
     let mut document = DocumentBase::openapi();
     document.merge(collected);
     let mut document = serde_json::to_value(document).expect("must be JSON: utoipa's types are");
@@ -109,7 +110,7 @@ fn build() -> Value {
     document["components"]["securitySchemes"] = json!({ "bearerAuth": { "type": "http", "scheme": "bearer" } });
     document["security"] = json!([{}, { "bearerAuth": [] }]);
     schemas::prune(&mut document, &["WatchEvent"]);
-    operations::complete(&mut document["paths"]);
+    operations::complete(&mut document["paths"], &routes.properties);
     examples::add(&mut document);
     document
 }

@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::api::render::accept::{MediaType, media_types_of};
-use crate::api::render::tag_basis::is_tagged;
+use crate::api::render::accept::MediaType;
+use crate::api::render::answer_properties::{AnswerProperties, RouteProperties};
+use crate::api::render::tag_basis::TagBasis;
 
 /// Errors of every route below `/v1`: status and description.
 const COMMON_ERRORS: [(&str, &str); 6] = [
@@ -33,17 +34,17 @@ const IF_NONE_MATCH: &str = "The `ETag` of an earlier answer. If nothing has cha
 const LINES_EXAMPLE: &str = "{\"name\":\"worker-1\",\"cluster\":\"paris\"}\n{\"meta\":{\"position\":\"v1.00000000deadbeef.42\"}}\n";
 
 /// Converts wildcards in paths to plain parameters, and completes every operation below `/v1`.
-pub(super) fn complete(paths: &mut Value) {
+pub(super) fn complete(paths: &mut Value, properties: &RouteProperties) {
     let Value::Object(routes) = paths else { return };
     for (path, mut item) in std::mem::take(routes) {
         for operation in item.as_object_mut().into_iter().flat_map(Map::values_mut) {
-            complete_operation(&path, operation);
+            complete_operation(&path, properties.get(&path).copied().unwrap_or(AnswerProperties::FIXED), operation);
         }
         routes.insert(path.replace("{*", "{"), item);
     }
 }
 
-fn complete_operation(path: &str, operation: &mut Value) {
+fn complete_operation(path: &str, properties: AnswerProperties, operation: &mut Value) {
     // Probes always answer in plain text and accept empty parameters. progenitor supports only
     // one type of error per operation.
     if !path.starts_with("/v1") {
@@ -53,7 +54,7 @@ fn complete_operation(path: &str, operation: &mut Value) {
         forbid_empty(&mut parameter["schema"]);
     }
     let has_body = operation.get("requestBody").is_some();
-    if !has_body && is_tagged(path) {
+    if !has_body && properties.tag_basis != TagBasis::None {
         add_tag(operation);
     }
     let Some(responses) = operation["responses"].as_object_mut() else { return };
@@ -70,8 +71,7 @@ fn complete_operation(path: &str, operation: &mut Value) {
     for (status, description) in errors {
         responses.entry(status).or_insert_with(|| json!({ "description": description }));
     }
-    if media_types_of(path).contains(&MediaType::Json)
-        && media_types_of(path).contains(&MediaType::Lines)
+    if properties.media_types == [MediaType::Json, MediaType::Lines]
         && let Some(content) = responses.get_mut("200").map(|response| &mut response["content"])
     {
         content[MediaType::Lines.as_str()] = json!({ "schema": { "type": "string" }, "example": LINES_EXAMPLE });

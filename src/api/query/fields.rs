@@ -58,8 +58,8 @@ impl MemberSchema {
         }
     }
 
-    /// Returns the schema of the items of a path's list; `None` if the path has no list.
-    fn for_items_of(path: &str) -> Option<&'static Self> {
+    /// Returns the schema of the items of the list that a route serves; `None` if it serves no list.
+    fn for_items_of(route: &str) -> Option<&'static Self> {
         static SHAPES: OnceLock<HashMap<String, MemberSchema>> = OnceLock::new();
         let shapes = SHAPES.get_or_init(|| {
             let document: Value = serde_json::from_str(openapi::document()).unwrap_or_default();
@@ -70,9 +70,7 @@ impl MemberSchema {
             });
             lists.collect()
         });
-        // the only list whose path has a parameter
-        let is_of_identity = path.starts_with("/v1/identities/");
-        shapes.get(if is_of_identity { "/v1/identities/{id}/ips" } else { path })
+        shapes.get(route)
     }
 }
 
@@ -117,8 +115,8 @@ impl Fields {
     ///
     /// # Errors
     /// Refuses members that the items do not have.
-    pub(crate) fn parse(path: &str, text: &str) -> Result<Self, Problem> {
-        let shape = MemberSchema::for_items_of(path).ok_or_else(|| Problem::internal(format!("{path} has no list in the document")))?;
+    pub(crate) fn parse(route: &str, text: &str) -> Result<Self, Problem> {
+        let shape = MemberSchema::for_items_of(route).ok_or_else(|| Problem::internal(format!("{route} has no list in the document")))?;
         let mut selection = FieldSelection::default();
         text.split(',').try_for_each(|path| selection.add_path(path.trim(), shape))?;
         // an item whose content was left out must not look like an empty item

@@ -11,7 +11,7 @@ mod filters;
 mod stream;
 pub(crate) mod words;
 
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRequestParts, MatchedPath};
 use axum::http::request::Parts;
 use axum_extra::extract::Query;
 use serde::Deserialize;
@@ -59,8 +59,8 @@ impl<T: DeserializeOwned + IntoParams, S: Send + Sync> FromRequestParts<S> for P
         }
         let read = Query::<T>::from_request_parts(parts, state).await;
         let Query(values) = read.map_err(|_| errors::explain_error::<T>(&pairs))?;
-        let fields =
-            pairs.iter().find(|(name, _)| name == "fields").map(|(_, fields)| Fields::parse(parts.uri.path(), fields)).transpose()?;
+        let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
+        let fields = pairs.iter().find(|(name, _)| name == "fields").map(|(_, fields)| Fields::parse(route, fields)).transpose()?;
         pairs.retain(|(name, _)| !NOT_IN_FINGERPRINT.contains(&name.as_str()));
         pairs.sort();
         let digest = Sha256::digest(format!("{} {pairs:?}", parts.uri.path()));

@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use super::answer_properties::AnswerProperties;
 use crate::api::problem::{Problem, ProblemCode};
 
 /// The only path that accepts more than GET and HEAD.
@@ -55,29 +56,6 @@ impl MediaType {
             Self::Script => "text/javascript",
             Self::Bytes => "application/octet-stream",
         }
-    }
-}
-
-/// Returns the forms of a path, the default first. Empty if there is nothing to negotiate.
-pub(crate) fn media_types_of(path: &str) -> &'static [MediaType] {
-    let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
-    match segments.as_slice() {
-        ["v1", "events"] => &[MediaType::Events, MediaType::Lines],
-        [
-            "v1",
-            "clusters" | "nodes" | "services" | "global-services" | "service-exports" | "endpoint-slices" | "identities" | "ipcache"
-            | "problems" | "entries" | "rejected",
-        ]
-        | ["v1", "identities", _, "ips"] => &[MediaType::Json, MediaType::Lines],
-        ["v1", "entries", _, ..] => &[MediaType::Bytes],
-        ["v1", ..] | ["openapi.json" | "openapi-3.0.json"] => &[MediaType::Json],
-        ["metrics"] => &[MediaType::Text],
-        ["" | "docs"] | ["problems", ..] => &[MediaType::Html],
-        ["docs", "style.css"] => &[MediaType::Style],
-        ["docs", "script.js"] => &[MediaType::Script],
-        ["assets", .., name] if name.ends_with(".css") => &[MediaType::Style],
-        ["assets", .., name] if name.ends_with(".js") => &[MediaType::Script],
-        _ => &[],
     }
 }
 
@@ -154,8 +132,9 @@ fn not_acceptable(offered: &[MediaType]) -> Problem {
 /// Middleware that adds the selected form to the request, or answers 406.
 pub(crate) async fn negotiate(mut request: Request, next: Next) -> Response {
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
-    let path = request.uri().path();
-    let offered = if is_read || (*request.method() == Method::POST && path == BATCH_PATH) { media_types_of(path) } else { &[] };
+    let has_answer = is_read || (*request.method() == Method::POST && request.uri().path() == BATCH_PATH);
+    let properties = request.extensions().get().copied().filter(|_| has_answer).unwrap_or(AnswerProperties::FIXED);
+    let offered = properties.media_types;
     if offered.is_empty() {
         return next.run(request).await;
     }
@@ -176,8 +155,8 @@ mod tests {
 
     #[test]
     fn the_preferred_accepted_media_type_is_selected() {
-        let list = media_types_of("/v1/nodes");
-        let stream = media_types_of("/v1/events");
+        let list = &[MediaType::Json, MediaType::Lines];
+        let stream = &[MediaType::Events, MediaType::Lines];
         for (accept, of_list, of_stream) in [
             ("", Some(MediaType::Json), Some(MediaType::Events)),
             (" , ", Some(MediaType::Json), Some(MediaType::Events)),

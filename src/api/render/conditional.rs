@@ -25,6 +25,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::accept::MediaType;
+use super::answer_properties::AnswerProperties;
 use super::tag_basis::TagBasis;
 use crate::admission::{Client, ScanExecutor};
 use crate::api::problem::Problem;
@@ -120,12 +121,13 @@ pub(crate) async fn tag_response(
     let (uri, headers) = (request.uri().clone(), request.headers().clone());
     let media_type = request.extensions().get().copied().unwrap_or(MediaType::Json);
     let client = request.extensions().get().copied().unwrap_or(Client::Local);
-    let basis = if is_read { TagBasis::for_path(uri.path()) } else { TagBasis::None };
+    let properties = request.extensions().get().copied().unwrap_or(AnswerProperties::FIXED);
+    let basis = if is_read { properties.tag_basis } else { TagBasis::None };
     let query = uri.query().unwrap_or_default();
     // read before the answer is computed, so the answer is at least as new as this counter
     let reading = handle.try_reading();
     let counter_tag = reading.and_then(|reading| {
-        let change_count = basis.change_count(query, &reading)?;
+        let change_count = basis.change_count(&uri, &reading)?;
         Some(weak_tag((reading.position().epoch.0, change_count, media_type, uri.path(), query)))
     });
     if let Some(tag) = &counter_tag

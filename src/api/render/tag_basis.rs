@@ -1,17 +1,19 @@
-//! Inputs of an answer's entity tag, chosen by the path of the request.
+//! Inputs of an answer's entity tag.
+
+use axum::http::Uri;
 
 use crate::handle::Reading;
 use crate::model::{ClusterName, Kind};
 
 /// Input from which the tag of an answer is computed.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum TagBasis<'a> {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TagBasis {
     /// These kinds, of the clusters in the query, or of all clusters.
-    Listed(&'a [Kind]),
-    /// These kinds of the cluster with this name.
-    Cluster(&'a str, &'a [Kind]),
+    Listed(&'static [Kind]),
+    /// These kinds of the cluster in the path, whose third segment is its name.
+    OneCluster(&'static [Kind]),
     /// These kinds of all clusters.
-    AllClusters(&'a [Kind]),
+    AllClusters(&'static [Kind]),
     /// The content of the answer without times and ages.
     Content,
     /// The bytes of the answer.
@@ -20,51 +22,20 @@ pub(super) enum TagBasis<'a> {
     None,
 }
 
-impl<'a> TagBasis<'a> {
-    /// Returns the basis of the tag of a path.
-    pub(super) fn for_path(path: &'a str) -> Self {
-        let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
-        match segments.as_slice() {
-            ["v1", "global-services", ..] => Self::AllClusters(&[Kind::EndpointSlice, Kind::ServiceExport, Kind::Service]),
-            ["v1", "identities"] => Self::Listed(&[Kind::Identity]),
-            ["v1", "identities", _, "ips"] | ["v1", "ipcache"] => Self::Listed(&[Kind::Ip, Kind::Node]),
-            ["v1", "identities", _] => Self::AllClusters(&[Kind::Identity]),
-            ["v1", "ipcache", "lookup"] => Self::AllClusters(&[Kind::Ip, Kind::Identity, Kind::Node]),
-            ["v1", "ipcache", ..] => Self::AllClusters(&[Kind::Ip, Kind::Node]),
-            ["v1", "entries"] => Self::Listed(&Kind::ALL),
-            ["v1", "entries", ..] => Self::AllClusters(&Kind::ALL),
-            ["v1", "clusters" | "config" | "rejected" | "problems" | "explain" | "status", ..] => Self::Content,
-            ["openapi.json" | "openapi-3.0.json" | ""] | ["docs" | "problems", ..] => Self::Document,
-            ["v1", list] => kinds_of_list(list).map_or(Self::None, Self::Listed),
-            ["v1", list, cluster, ..] => kinds_of_list(list).map_or(Self::None, |kinds| Self::Cluster(cluster, kinds)),
-            _ => Self::None,
-        }
-    }
-
+impl TagBasis {
     /// Returns the mirror's change counter; `None` if the answer depends on more than the mirror.
-    pub(super) fn change_count(&self, query: &str, reading: &Reading) -> Option<u64> {
+    pub(super) fn change_count(self, uri: &Uri, reading: &Reading) -> Option<u64> {
         match self {
-            Self::Listed(kinds) => Some(reading.content_version(&named_clusters(query), kinds)),
-            Self::Cluster(cluster, kinds) => {
+            Self::Listed(kinds) => Some(reading.content_version(&named_clusters(uri.query().unwrap_or_default()), kinds)),
+            Self::OneCluster(kinds) => {
                 // an invalid name gets 404, which has no tag, so any counter will do
-                let named: Vec<ClusterName> = ClusterName::parse(cluster).into_iter().collect();
-                Some(reading.content_version(&named, kinds))
+                let named = uri.path().split('/').nth(3).and_then(|name| ClusterName::parse(name).ok());
+                Some(reading.content_version(named.as_slice(), kinds))
             }
             Self::AllClusters(kinds) => Some(reading.content_version(&[], kinds)),
             Self::Content | Self::Document | Self::None => None,
         }
     }
-}
-
-/// Returns the kind of a list, by the list's name.
-fn kinds_of_list(list_name: &str) -> Option<&'static [Kind]> {
-    let kinds: &'static [Kind] = &Kind::ALL;
-    kinds.iter().find(|kind| kind.list_name() == list_name).map(std::slice::from_ref)
-}
-
-/// Returns whether answers of a path have a tag.
-pub(crate) fn is_tagged(path: &str) -> bool {
-    TagBasis::for_path(path) != TagBasis::None
 }
 
 /// Returns the clusters in a query. Empty, which means all, if the query is escaped or depends on
