@@ -27,23 +27,23 @@ pub(super) struct PartialMirror {
     feed: Feed,
 }
 
-/// Prepares early answers from the metadata of the store. Returns `None` if the start must first
-/// derive something from all entries.
+/// Prepares early answers from a store whose entries were not read. Returns `None` if the start
+/// must first derive something from all entries.
 pub(super) fn prepare(
     partial: PartialStore,
     max_connected_clusters: MaxConnectedClusters,
     retention: Retention,
 ) -> Option<(PartialMirror, StartPlan)> {
-    let metadata = &partial.metadata;
-    let scope_clusters = metadata.cursors.iter().map(|(scope, _)| &scope.cluster);
-    let clusters: BTreeSet<ClusterName> = metadata.clusters.iter().map(|(name, _)| name).chain(scope_clusters).cloned().collect();
-    if metadata.derivation_version != Some(DERIVATION_VERSION) || !partial.clusters.is_subset(&clusters) {
+    let contents = &partial.contents;
+    let scope_clusters = contents.cursors.iter().map(|(scope, _)| &scope.cluster);
+    let clusters: BTreeSet<ClusterName> = contents.clusters.iter().map(|(name, _)| name).chain(scope_clusters).cloned().collect();
+    if contents.derivation_version != Some(DERIVATION_VERSION) || !partial.clusters.is_subset(&clusters) {
         return None;
     }
-    let plan = StartPlan::new(metadata, clusters, EpochSeed::draw(SystemTime::now()));
+    let plan = StartPlan::new(contents, clusters, EpochSeed::draw(SystemTime::now()));
     let mut feed = Feed::starting_at(plan.head, retention);
-    feed.restore_floor(metadata.floor);
-    let (decoder, view) = (RecordDecoder::new(metadata, max_connected_clusters), plan.view(metadata));
+    feed.restore_floor(contents.floor);
+    let (decoder, view) = (RecordDecoder::new(contents, max_connected_clusters), plan.view(contents));
     Some((PartialMirror { partial, decoder, plan: plan.clone(), view, feed }, plan))
 }
 

@@ -1,7 +1,7 @@
 //! The plan of a start: its first sequence, and the positions of earlier starts that it accepts.
 //!
-//! A plan depends only on the metadata of the store and the clock, so it is known before entries
-//! are read. `restore` reads the entries.
+//! A plan depends only on the clock, and on the clusters, cursors, epochs and sequences of the
+//! store, so it is known before entries are read. `restore` reads the entries.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -64,20 +64,20 @@ impl EpochSeed {
 }
 
 impl StartPlan {
-    /// Plans a start from the metadata of a store, with these clusters.
+    /// Plans a start from the contents of a store, with these clusters. Uses no entries.
     ///
     /// The first sequence is the clock in microseconds. No copy of the store that ran before has
     /// used it, because no start announces a million changes per second for long. If the clock is
     /// not ahead of the store, a copy may have used it, so the history gets a new name.
-    pub(super) fn new(metadata: &StoreContents, clusters: BTreeSet<ClusterName>, seed: EpochSeed) -> Self {
-        let stored = metadata.sequence_reserved.max(metadata.covered_sequence);
-        let newest_contact = metadata.clusters.iter().filter_map(|(_, record)| record.last_contact).max();
+    pub(super) fn new(contents: &StoreContents, clusters: BTreeSet<ClusterName>, seed: EpochSeed) -> Self {
+        let stored = contents.sequence_reserved.max(contents.covered_sequence);
+        let newest_contact = contents.clusters.iter().filter_map(|(_, record)| record.last_contact).max();
         let is_ahead = seed.micros() > stored.0 && newest_contact.is_none_or(|contact| seed.time > contact);
         let before_first = if is_ahead { seed.micros() - 1 } else { stored.0 + seed.gap };
         let head = Sequence(before_first + clusters.len() as u64);
         Self {
             seed,
-            earlier: limit_to_recovered(&metadata.epochs, metadata.covered_sequence, metadata.floor),
+            earlier: limit_to_recovered(&contents.epochs, contents.covered_sequence, contents.floor),
             clusters,
             head,
             is_new_history: !is_ahead,
@@ -108,9 +108,9 @@ impl StartPlan {
     }
 
     /// Returns the view without entries: clusters, phases and cursors.
-    pub(super) fn view(&self, metadata: &StoreContents) -> View {
+    pub(super) fn view(&self, contents: &StoreContents) -> View {
         let mut view = View::starting_at(self.head);
-        for (name, record) in &metadata.clusters {
+        for (name, record) in &contents.clusters {
             view.restore_cluster(name.clone(), record.clone());
         }
         let mut sequence = Sequence(self.head.0 - self.clusters.len() as u64);
@@ -118,7 +118,7 @@ impl StartPlan {
             sequence = sequence.next();
             view.restore_phase(name.clone(), sequence);
         }
-        for (scope, cursor) in &metadata.cursors {
+        for (scope, cursor) in &contents.cursors {
             view.restore_cursor(scope.clone(), cursor.clone());
         }
         view
@@ -161,14 +161,14 @@ mod tests {
         EpochSeed { epoch: Epoch(9), time: at(micros), gap: 7 }
     }
 
-    fn metadata() -> StoreContents {
+    fn contents() -> StoreContents {
         let (epochs, covered) = (vec![span(1, 100, Some(140)), span(2, 200, None)], Sequence(250));
         StoreContents { epochs, covered_sequence: covered, sequence_reserved: Sequence(1_000), ..StoreContents::default() }
     }
 
     #[test]
     fn a_start_counts_from_the_clock_if_it_is_ahead_of_the_store() {
-        let plan = StartPlan::new(&metadata(), BTreeSet::new(), seed(5_000));
+        let plan = StartPlan::new(&contents(), BTreeSet::new(), seed(5_000));
         assert_eq!(plan.head.next(), Sequence(5_000));
         assert_eq!(*plan.accepted_epochs(), [span(1, 100, Some(140)), span(2, 200, Some(250))]);
         assert_eq!(plan.stored_epochs(), [span(1, 100, Some(140)), span(2, 200, Some(250)), span(9, 4_999, None)]);
@@ -179,13 +179,13 @@ mod tests {
     #[test]
     fn a_clock_not_ahead_of_the_store_begins_a_new_history() {
         for clock in [0, 999, 1_000, CLOCK_MICROS_MAX] {
-            let plan = StartPlan::new(&metadata(), BTreeSet::new(), seed(clock));
+            let plan = StartPlan::new(&contents(), BTreeSet::new(), seed(clock));
             assert_eq!(plan.head, Sequence(1_007), "clock {clock}");
             assert_eq!(*plan.accepted_epochs(), [span(9, 1_007, Some(1_007)), span(1, 100, Some(140)), span(2, 200, Some(250))]);
             assert_eq!(plan.stored_epochs(), [span(9, 1_007, None), span(1, 100, Some(140)), span(2, 200, Some(250))]);
             // and the next start, whose clock is right again, continues this history
-            let metadata = StoreContents { epochs: plan.stored_epochs(), covered_sequence: Sequence(1_020), ..metadata() };
-            let next = StartPlan::new(&metadata, BTreeSet::new(), seed(5_000));
+            let contents = StoreContents { epochs: plan.stored_epochs(), covered_sequence: Sequence(1_020), ..contents() };
+            let next = StartPlan::new(&contents, BTreeSet::new(), seed(5_000));
             assert_eq!((next.head.next(), next.accepted_epochs()[0]), (Sequence(5_000), span(9, 1_007, Some(1_020))));
         }
     }
@@ -193,8 +193,8 @@ mod tests {
     #[test]
     fn a_clock_behind_the_newest_contact_begins_a_new_history() {
         let record = ClusterRecord { last_contact: Some(at(6_000)), ..ClusterRecord::default() };
-        let metadata = StoreContents { clusters: vec![(ClusterName::parse("paris").unwrap(), record)], ..metadata() };
-        let [before, after] = [5_999, 6_001].map(|clock| StartPlan::new(&metadata, BTreeSet::new(), seed(clock)));
+        let contents = StoreContents { clusters: vec![(ClusterName::parse("paris").unwrap(), record)], ..contents() };
+        let [before, after] = [5_999, 6_001].map(|clock| StartPlan::new(&contents, BTreeSet::new(), seed(clock)));
         assert_eq!((before.is_new_history, before.head), (true, Sequence(1_007)));
         assert_eq!((after.is_new_history, after.head), (false, Sequence(6_000)));
     }

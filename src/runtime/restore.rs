@@ -118,7 +118,7 @@ fn rederive(store: &Store, published: &mut MirrorSnapshot, unstored: &mut Option
     }
 }
 
-/// Returns every cluster of which the store has entries or metadata.
+/// Returns every cluster of which the store has entries, a cursor or a record.
 fn known_clusters(loaded: &StoreContents) -> BTreeSet<ClusterName> {
     let mut known: BTreeSet<ClusterName> =
         loaded.clusters.iter().map(|(name, _)| name).chain(loaded.cursors.iter().map(|(scope, _)| &scope.cluster)).cloned().collect();

@@ -132,17 +132,17 @@ impl Engine {
     }
 
     /// Returns a value of the default tree.
-    pub(super) fn get_metadata(&self, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
+    pub(super) fn get_from_default_tree(&self, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
         Ok(call_sled(|| self.db().get(key))?.map(|value| value.to_vec()))
     }
 
     /// Returns whether the default tree has any value.
-    pub(super) fn has_metadata(&self) -> Result<bool, EngineError> {
+    pub(super) fn has_values_in_default_tree(&self) -> Result<bool, EngineError> {
         call_sled(|| self.db().iter().next().transpose()).map(|first| first.is_some())
     }
 
     /// Writes a value to the default tree without a sync.
-    pub(super) fn put_metadata(&self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
+    pub(super) fn put_into_default_tree(&self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
         call_sled(|| self.db().insert(key, value)).map(drop)
     }
 
@@ -302,10 +302,10 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_an_environment_error_and_corruption_is_not() {
+    fn corruption_counts_as_damage_and_a_full_disk_does_not() {
         let full = engine_error(sled::Error::Io(io::ErrorKind::StorageFull.into()));
-        assert!(full.is_environment(), "{full}");
+        assert!(!full.is_damage(), "{full}");
         let corrupt = engine_error(sled::Error::Corruption { at: None, bt: () });
-        assert!(!corrupt.is_environment(), "{corrupt}");
+        assert!(corrupt.is_damage(), "{corrupt}");
     }
 }

@@ -120,15 +120,16 @@ pub(super) fn is_exhausted(error: &io::Error) -> bool {
 }
 
 impl EngineError {
-    /// Returns whether the content of the files is not the cause: the cause is the machine, another
-    /// process, or a bug. The files must then stay where they are.
-    pub(super) fn is_environment(&self) -> bool {
+    /// Returns whether the content of the files may be the cause. Otherwise the cause is the
+    /// machine (a full disk, missing permissions), another process, or a bug, and the files must
+    /// stay where they are.
+    pub(super) fn is_damage(&self) -> bool {
         match self {
-            Self::Busy(_) | Self::Replaced | Self::Oversized { .. } | Self::Log(_) => true,
-            Self::Damaged(_) | Self::Panicked(_) => false,
+            Self::Damaged(_) | Self::Panicked(_) => true,
+            Self::Busy(_) | Self::Replaced | Self::Oversized { .. } | Self::Log(_) => false,
             Self::Io(error) => {
-                is_exhausted(error)
-                    || matches!(
+                !is_exhausted(error)
+                    && !matches!(
                         error.kind(),
                         io::ErrorKind::StorageFull
                             | io::ErrorKind::QuotaExceeded

@@ -62,8 +62,8 @@ struct LogState {
     written_group: u64,
     /// Last group that survives a power cut.
     synced_group: u64,
-    /// Last group that is in all chunks.
-    folded_group: u64,
+    /// Group of the synced checkpoint: all chunks contain everything up to it.
+    checkpoint_group: u64,
     /// Files, oldest first.
     log_files: Vec<LogFileInfo>,
     /// True if the next group can be appended to the newest file.
@@ -92,8 +92,8 @@ impl WriteAheadLog {
         let mut state = self.state();
         // groups that were appended before the store existed already have numbers
         state.newest_group = state.newest_group.max(recovered.last_group);
-        (state.log_id, state.is_open, state.written_group, state.synced_group, state.folded_group) =
-            (recovered.id, true, recovered.last_group, recovered.last_group, recovered.folded_group);
+        (state.log_id, state.is_open, state.written_group, state.synced_group, state.checkpoint_group) =
+            (recovered.id, true, recovered.last_group, recovered.last_group, recovered.checkpoint_group);
         (state.log_files, state.next_file, state.is_directory_synced) = (recovered.log_files.clone(), recovered.next_file, true);
         state.epoch.get_or_insert_with(|| Epoch(rand::random()));
         drop(state);
@@ -203,13 +203,13 @@ impl WriteAheadLog {
         self.state().bytes() > TOTAL_BYTES_MAX
     }
 
-    /// Records that the chunks contain all groups up to `folded_group`, and removes the files that
-    /// have no later ones.
-    pub(super) fn remove_folded_files(&self, folded_group: u64) {
+    /// Records that the chunks contain all groups up to `checkpoint_group`, and removes the files
+    /// that have no later ones.
+    pub(super) fn remove_folded_files(&self, checkpoint_group: u64) {
         let mut state = self.state();
-        state.folded_group = state.folded_group.max(folded_group);
+        state.checkpoint_group = state.checkpoint_group.max(checkpoint_group);
         while let [oldest, next, ..] = state.log_files.as_slice()
-            && oldest.last_group <= folded_group
+            && oldest.last_group <= checkpoint_group
             && next.synced_bytes > 0
         {
             if let Err(error) = self.files.remove(oldest.number) {
@@ -222,8 +222,8 @@ impl WriteAheadLog {
     /// Begins a new file if the chunks contain everything, so that all other files can be removed.
     pub(super) fn rotate_if_folded(&self) -> io::Result<()> {
         let mut state = self.state();
-        let folded_group = state.folded_group;
-        if !state.is_open || state.written_group != folded_group || state.synced_group != folded_group {
+        let checkpoint_group = state.checkpoint_group;
+        if !state.is_open || state.written_group != checkpoint_group || state.synced_group != checkpoint_group {
             return Ok(());
         }
         if state.log_files.last().is_none_or(|log_file| log_file.last_group >= log_file.first_group) {
@@ -231,7 +231,7 @@ impl WriteAheadLog {
         }
         drop(state);
         self.sync()?;
-        self.remove_folded_files(folded_group);
+        self.remove_folded_files(checkpoint_group);
         Ok(())
     }
 
@@ -252,9 +252,9 @@ impl WriteAheadLog {
         if !state.can_append || is_full {
             self.create_file(state)?;
         }
-        let (first, folded_group, epoch) = (state.written_group + 1, state.folded_group, state.epoch.unwrap_or(Epoch(0)));
+        let (first, checkpoint_group, epoch) = (state.written_group + 1, state.checkpoint_group, state.epoch.unwrap_or(Epoch(0)));
         let Some(log_file) = state.log_files.last_mut() else { return Err(io::ErrorKind::NotFound.into()) };
-        frames::write_frame(epoch, (first, last), folded_group, changes, &mut |bytes| {
+        frames::write_frame(epoch, (first, last), checkpoint_group, changes, &mut |bytes| {
             self.files.append(log_file.number, &bytes)?;
             log_file.bytes += bytes.len() as u64;
             Ok(())
@@ -266,9 +266,13 @@ impl WriteAheadLog {
 
     fn create_file(&self, state: &mut LogState) -> io::Result<()> {
         let first = state.written_group + 1;
-        let head =
-            FileHead { id: state.log_id, epoch: state.epoch.unwrap_or(Epoch(0)), first_group: first, folded_group: state.folded_group }
-                .encode();
+        let head = FileHead {
+            id: state.log_id,
+            epoch: state.epoch.unwrap_or(Epoch(0)),
+            first_group: first,
+            checkpoint_group: state.checkpoint_group,
+        }
+        .encode();
         let file = files::create_next_file(&*self.files, state.next_file)?;
         state.next_file = file + 1;
         if let Err(error) = self.files.append(file, &head) {

@@ -290,7 +290,7 @@ impl Store {
         let mut inner = self.inner();
         let outcome = inner.take_chunk_store(&self.directory, &*self.files).and_then(|mut chunk_store| {
             let outcome = work(&mut chunk_store)?;
-            self.log.remove_folded_files(chunk_store.folded_group());
+            self.log.remove_folded_files(chunk_store.checkpoint_group());
             inner.chunk_store = Some(chunk_store);
             Ok(outcome)
         });
@@ -337,7 +337,7 @@ impl Store {
             return Ok(());
         };
         let outcome = chunk_store.fold_until(Instant::now() + FOLD_AT_CLOSE_MAX).and_then(|_| chunk_store.storage().sync());
-        self.log.remove_folded_files(chunk_store.folded_group());
+        self.log.remove_folded_files(chunk_store.checkpoint_group());
         drop(chunk_store);
         if outcome.is_ok() {
             self.rotate_log();

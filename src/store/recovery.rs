@@ -86,13 +86,13 @@ enum OpenFailure {
     Damaged(String),
     /// One of its files is a link, a FIFO or the like, and must not be opened.
     Foreign(String),
-    /// The cause is the machine and not the files.
-    Environment(EngineError),
+    /// The content of the files is not the cause ([`EngineError::is_damage`]).
+    NotDamaged(EngineError),
 }
 
 impl From<EngineError> for OpenFailure {
     fn from(error: EngineError) -> Self {
-        if error.is_environment() { Self::Environment(error) } else { Self::Damaged(error.to_string()) }
+        if error.is_damage() { Self::Damaged(error.to_string()) } else { Self::NotDamaged(error) }
     }
 }
 
@@ -126,7 +126,7 @@ pub(super) fn open(data_directory: &Path, offer: &mut dyn FnMut(Option<PartialSt
         Err(OpenFailure::Older(layout)) => {
             ("older-version", format!("it has layout {layout} of an older version, which this version cannot read"))
         }
-        Err(OpenFailure::Environment(source)) => return Err(failed(source)),
+        Err(OpenFailure::NotDamaged(source)) => return Err(failed(source)),
         Err(OpenFailure::Newer(layout)) => {
             ("newer-version", format!("it has layout {layout} of a newer version; this version reads layouts up to {LAYOUT}"))
         }
@@ -139,7 +139,7 @@ pub(super) fn open(data_directory: &Path, offer: &mut dyn FnMut(Option<PartialSt
             recovered.opened.set_aside = Some(SetAsideStore { path, reason });
             Ok(recovered)
         }
-        Err(OpenFailure::Environment(source)) => Err(failed(source)),
+        Err(OpenFailure::NotDamaged(source)) => Err(failed(source)),
         Err(OpenFailure::Damaged(reason) | OpenFailure::Foreign(reason)) => Err(failed(EngineError::Damaged(reason))),
         Err(OpenFailure::Newer(_) | OpenFailure::Older(_)) => {
             Err(failed(EngineError::Damaged("the new store has another layout".to_owned())))
@@ -156,7 +156,7 @@ pub(super) fn reopen(directory: &Path, files: &dyn LogFiles, up_to: u64) -> Resu
         return Err(EngineError::Damaged(reason));
     }
     match Engine::open(directory).and_then(|engine| read_slots(engine, files, up_to)) {
-        Err(error) if !error.is_environment() => {
+        Err(error) if error.is_damage() => {
             tracing::warn!(%error, "cannot reopen the store: trying again without snapshots");
             Engine::remove_snapshots(directory)?;
             Engine::open(directory).and_then(|engine| read_slots(engine, files, up_to))
@@ -182,7 +182,7 @@ fn try_open_twice(directory: &Path, offer: &mut dyn FnMut(Option<PartialStore>))
             match try_open(directory, offer) {
                 // this process has the lock, so only the engine of the failed attempt can still
                 // have the files open
-                Err(OpenFailure::Environment(EngineError::Busy(_))) => Err(OpenFailure::Damaged(reason)),
+                Err(OpenFailure::NotDamaged(EngineError::Busy(_))) => Err(OpenFailure::Damaged(reason)),
                 outcome => outcome,
             }
         }
@@ -252,7 +252,7 @@ fn recover_with_early_lookups(
 /// Creates the layout in an empty engine. The number of the layout is written last: after a kill,
 /// the engine has at most empty chunks and a checkpoint.
 fn create(engine: Arc<Engine>, files: &dyn LogFiles) -> Result<(ChunkStore<Arc<Engine>>, RecoveredLog), EngineError> {
-    let mut count = usize::from(engine.has_metadata()?);
+    let mut count = usize::from(engine.has_values_in_default_tree()?);
     count += engine.list_slots()?.len().saturating_sub(NEW_STORE_SLOTS);
     if count > 0 {
         return Err(EngineError::Damaged(format!("it has {count} values and no layout")));

@@ -35,7 +35,7 @@ use crate::store::objects::object::{self, ObjectHead};
 use crate::store::objects::packing::{self, PackedChunk, RangeContent};
 use crate::store::objects::pending::{DEFERRED_MAX, PendingChanges};
 use crate::store::objects::slot_allocator::SlotAllocator;
-use crate::store::objects::stored_range::StoredRange;
+use crate::store::objects::stored_chunk::StoredChunk;
 
 pub(in crate::store) use contents::ChunkBody;
 
@@ -71,8 +71,8 @@ struct UnfoldedGroups {
 #[derive(Debug)]
 pub(in crate::store) struct ChunkStore<S> {
     slot_allocator: SlotAllocator<S>,
-    /// The ranges by lower bound, each with its chunk.
-    chunks: BTreeMap<KeyBytes, StoredRange>,
+    /// Chunks by the lower bounds of their ranges.
+    chunks: BTreeMap<KeyBytes, StoredChunk>,
     /// Chunks with pending changes.
     fold_queue: FoldQueue,
     unfolded: UnfoldedGroups,
@@ -84,10 +84,10 @@ pub(in crate::store) struct ChunkStore<S> {
     /// Last group that all chunks contained at the last sync.
     synced_chunks_group: u64,
     /// Last group that all chunks contain according to the written checkpoint.
-    checkpoint_group: u64,
+    written_checkpoint_group: u64,
     /// Last group that all chunks contain according to the synced checkpoint. The log may drop the
     /// groups up to it.
-    folded_group: u64,
+    checkpoint_group: u64,
     /// Bytes of the log that became obsolete since the checkpoint was written.
     obsolete_bytes: u64,
     /// Bytes written to chunks since the last sync.
@@ -145,8 +145,8 @@ impl<S: SlotStorage> ChunkStore<S> {
             group_number: 0,
             log_id: 0,
             synced_chunks_group: 0,
+            written_checkpoint_group: 0,
             checkpoint_group: 0,
-            folded_group: 0,
             obsolete_bytes: 0,
             unsynced_bytes: 0,
             fold_rate: FoldRate::default(),
@@ -169,8 +169,8 @@ impl<S: SlotStorage> ChunkStore<S> {
     }
 
     /// Returns the last group for which the log is no longer needed.
-    pub(in crate::store) const fn folded_group(&self) -> u64 {
-        self.folded_group
+    pub(in crate::store) const fn checkpoint_group(&self) -> u64 {
+        self.checkpoint_group
     }
 
     /// Returns the bytes of keys and values that are not in all chunks.
@@ -207,7 +207,7 @@ impl<S: SlotStorage> ChunkStore<S> {
         let Some((low, chunk)) = self.chunks.range_mut::<[u8], _>((Bound::Unbounded, Bound::Included(&key[..]))).next_back() else {
             return false;
         };
-        if last <= chunk.folded_group {
+        if last <= chunk.last_group {
             return false;
         }
         chunk.pending.insert(key.clone(), value);
@@ -249,20 +249,20 @@ impl<S: SlotStorage> ChunkStore<S> {
     }
 
     /// Returns the chunk that covers a key, and the lower bound of the chunk's range.
-    fn chunk_for_key(&mut self, key: &[u8]) -> Option<(&KeyBytes, &mut StoredRange)> {
+    fn chunk_for_key(&mut self, key: &[u8]) -> Option<(&KeyBytes, &mut StoredChunk)> {
         self.chunks.range_mut::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back()
     }
 
     /// Syncs the engine and then empties the slots that are no longer needed. Writes the checkpoint
     /// first if enough of the log is obsolete, or if `force_checkpoint` is true.
     fn sync(&mut self, force_checkpoint: bool) -> Result<(), EngineError> {
-        if self.synced_chunks_group > self.checkpoint_group && (force_checkpoint || self.obsolete_bytes >= CHECKPOINT_BYTES) {
+        if self.synced_chunks_group > self.written_checkpoint_group && (force_checkpoint || self.obsolete_bytes >= CHECKPOINT_BYTES) {
             self.write_checkpoint(self.synced_chunks_group)?;
         }
         self.manifest.write_to(&mut self.slot_allocator, &self.chunks)?;
         let freed_slots = std::mem::take(&mut self.slot_allocator.freed_after_sync);
         self.storage().sync()?;
-        self.folded_group = self.checkpoint_group;
+        self.checkpoint_group = self.written_checkpoint_group;
         self.synced_chunks_group = self.fold_queue.first_missing_group().map_or(self.group_number, |oldest| oldest - 1);
         self.unsynced_bytes = 0;
         for slot in freed_slots {
@@ -275,15 +275,15 @@ impl<S: SlotStorage> ChunkStore<S> {
         if self.unsynced_bytes >= SYNC_BYTES { self.sync(false) } else { Ok(()) }
     }
 
-    fn write_checkpoint(&mut self, folded_group: u64) -> Result<(), EngineError> {
+    fn write_checkpoint(&mut self, checkpoint_group: u64) -> Result<(), EngineError> {
         let head = ObjectHead {
             stamp: self.slot_allocator.next_stamp(),
-            first_group: folded_group,
-            last_group: folded_group,
+            first_group: checkpoint_group,
+            last_group: checkpoint_group,
             ..ObjectHead::default()
         };
         self.slot_allocator.write_to(&[CHECKPOINT_SLOT], &head, &self.log_id.to_le_bytes())?;
-        (self.checkpoint_group, self.obsolete_bytes) = (folded_group, 0);
+        (self.written_checkpoint_group, self.obsolete_bytes) = (checkpoint_group, 0);
         Ok(())
     }
 
@@ -291,16 +291,16 @@ impl<S: SlotStorage> ChunkStore<S> {
     /// yet.
     pub(in crate::store) fn set_log_id(&mut self, log_id: u64) -> Result<(), EngineError> {
         self.log_id = log_id;
-        self.write_checkpoint(self.checkpoint_group)?;
+        self.write_checkpoint(self.written_checkpoint_group)?;
         self.storage().sync()?;
-        self.folded_group = self.checkpoint_group;
+        self.checkpoint_group = self.written_checkpoint_group;
         Ok(())
     }
 
     /// Sets the log id and the group of the checkpoint that a start has read.
-    pub(in crate::store) fn set_checkpoint(&mut self, log_id: u64, folded_group: u64) {
-        (self.log_id, self.synced_chunks_group, self.checkpoint_group, self.folded_group) =
-            (log_id, folded_group, folded_group, folded_group);
+    pub(in crate::store) fn set_checkpoint(&mut self, log_id: u64, checkpoint_group: u64) {
+        (self.log_id, self.synced_chunks_group, self.written_checkpoint_group, self.checkpoint_group) =
+            (log_id, checkpoint_group, checkpoint_group, checkpoint_group);
     }
 
     /// Folds as many chunks as the bytes added since the last call require. Stops at `until`, but
@@ -323,7 +323,7 @@ impl<S: SlotStorage> ChunkStore<S> {
         if self.unsynced_bytes > 0 || !self.slot_allocator.freed_after_sync.is_empty() || self.manifest.is_changed() {
             self.sync(false)?;
         }
-        if self.fold_queue.is_empty() && self.folded_group < self.group_number {
+        if self.fold_queue.is_empty() && self.checkpoint_group < self.group_number {
             self.synced_chunks_group = self.group_number;
             self.sync(true)?;
         }
@@ -338,7 +338,7 @@ impl<S: SlotStorage> ChunkStore<S> {
 
     /// Returns whether nothing is left to fold.
     pub(in crate::store) fn is_fully_folded(&self) -> bool {
-        self.fold_queue.is_empty() && self.folded_group == self.group_number
+        self.fold_queue.is_empty() && self.checkpoint_group == self.group_number
     }
 
     /// Removes the unfolded groups that all chunks contain now.
@@ -372,13 +372,13 @@ impl<S: SlotStorage> ChunkStore<S> {
     }
 
     fn can_join(&self, low: &KeyBytes, neighbour: &KeyBytes) -> bool {
-        let has_few_keys = |chunk: &StoredRange| chunk.count + chunk.pending.len() as u64 <= 2 * packing::KEYS_MIN;
-        let is_small = |chunk: &StoredRange| has_few_keys(chunk) && chunk.raw_bytes < 2 * packing::RAW_BYTES_MIN;
+        let has_few_keys = |chunk: &StoredChunk| chunk.count + chunk.pending.len() as u64 <= 2 * packing::KEYS_MIN;
+        let is_small = |chunk: &StoredChunk| has_few_keys(chunk) && chunk.raw_bytes < 2 * packing::RAW_BYTES_MIN;
         packing::range_index(low) == packing::range_index(neighbour) && self.chunks.get(neighbour).is_some_and(is_small)
     }
 
     /// Removes a chunk and reads it with its pending changes.
-    fn remove_and_read(&mut self, low: &KeyBytes) -> Result<(RangeContent, StoredRange), EngineError> {
+    fn remove_and_read(&mut self, low: &KeyBytes) -> Result<(RangeContent, StoredChunk), EngineError> {
         let Some(mut chunk) = self.chunks.remove(low) else {
             return Err(EngineError::Damaged(format!("no chunk at {}", low.escape_ascii())));
         };
@@ -391,13 +391,13 @@ impl<S: SlotStorage> ChunkStore<S> {
         Ok((content, chunk))
     }
 
-    /// Writes the content of a range, which includes all groups up to `folded_group`, and replaces
+    /// Writes the content of a range, which includes all groups up to `last_group`, and replaces
     /// the chunks in `old_slots`.
     pub(in crate::store) fn write_range(
         &mut self,
         low: KeyBytes,
         high: Option<KeyBytes>,
-        folded_group: u64,
+        last_group: u64,
         old_slots: Vec<Slot>,
         packed: Vec<PackedChunk>,
     ) -> Result<(), EngineError> {
@@ -407,8 +407,8 @@ impl<S: SlotStorage> ChunkStore<S> {
             let chunk_high = lows.get(index + 1).cloned().or_else(|| high.clone());
             let head = ObjectHead {
                 stamp: self.slot_allocator.next_stamp(),
-                first_group: folded_group,
-                last_group: folded_group,
+                first_group: last_group,
+                last_group,
                 count: packed_chunk.count,
                 raw_bytes: packed_chunk.raw_bytes,
                 low: lows[index].to_vec(),
@@ -420,11 +420,11 @@ impl<S: SlotStorage> ChunkStore<S> {
             } else {
                 self.slot_allocator.write_new(SlotKind::Chunk, &head, &packed_chunk.body)?
             };
-            let chunk = StoredRange {
+            let chunk = StoredChunk {
                 high: chunk_high,
                 slots,
                 stamp: head.stamp,
-                folded_group,
+                last_group,
                 count: packed_chunk.count,
                 raw_bytes: packed_chunk.raw_bytes,
                 summary: packed_chunk.summary,

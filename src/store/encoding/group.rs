@@ -51,9 +51,10 @@ impl Group {
     /// Returns the number of stored keys that the group changes.
     #[must_use]
     pub fn len(&self) -> usize {
+        // keys of which a store has one each
         let sequence_count = [self.sequence_reserved, self.floor, self.covered_sequence].iter().flatten().count();
-        let metadata_count = sequence_count + usize::from(self.epochs.is_some()) + usize::from(self.derivation_version.is_some());
-        self.records.len() + self.cursors.len() + self.clusters.len() + self.tombstones.len() + metadata_count
+        let single_key_count = sequence_count + usize::from(self.epochs.is_some()) + usize::from(self.derivation_version.is_some());
+        self.records.len() + self.cursors.len() + self.clusters.len() + self.tombstones.len() + single_key_count
     }
 
     /// Adds an older group. If both change the same key, the change of this group is kept.

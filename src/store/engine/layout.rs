@@ -10,12 +10,12 @@ use crate::store::error::EngineError;
 pub(in crate::store) const LAYOUT: u64 = 3;
 
 pub(in crate::store) fn read_layout(engine: &Engine) -> Result<Option<u64>, EngineError> {
-    let stored = engine.get_metadata(codec::LAYOUT_KEY)?;
+    let stored = engine.get_from_default_tree(codec::LAYOUT_KEY)?;
     stored.map(|stored| codec::decode_layout(&stored)).transpose().map_err(|error| EngineError::Damaged(error.to_string()))
 }
 
 /// Writes the number of a layout and syncs it.
 pub(in crate::store) fn write_layout(engine: &Engine, layout: u64) -> Result<(), EngineError> {
-    engine.put_metadata(codec::LAYOUT_KEY, &codec::encode_layout(layout))?;
+    engine.put_into_default_tree(codec::LAYOUT_KEY, &codec::encode_layout(layout))?;
     engine.sync()
 }

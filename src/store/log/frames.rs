@@ -39,7 +39,8 @@ pub(in crate::store) struct FileHead {
     pub(in crate::store) epoch: Epoch,
     /// First group of the file.
     pub(in crate::store) first_group: u64,
-    pub(in crate::store) folded_group: u64,
+    /// Group of the synced checkpoint when the head was written.
+    pub(in crate::store) checkpoint_group: u64,
 }
 
 /// A frame: consecutive groups.
@@ -47,7 +48,8 @@ pub(in crate::store) struct FileHead {
 pub(in crate::store) struct LogFrame {
     pub(in crate::store) first_group: u64,
     pub(in crate::store) last_group: u64,
-    pub(in crate::store) folded_group: u64,
+    /// Group of the synced checkpoint when the frame was written.
+    pub(in crate::store) checkpoint_group: u64,
     /// Encoded block of each part.
     pub(in crate::store) parts: Vec<Vec<u8>>,
     /// End of the frame in the file.
@@ -85,7 +87,7 @@ struct FramePart<'a> {
     last_group: u64,
     /// True if the frame continues in the next part.
     is_continued: bool,
-    folded_group: u64,
+    checkpoint_group: u64,
     block: &'a [u8],
     /// End of the part in the file.
     end: usize,
@@ -97,16 +99,16 @@ impl FileHead {
         out.extend_from_slice(&self.id.to_le_bytes());
         out.extend_from_slice(&self.epoch.0.to_le_bytes());
         put_varint(&mut out, self.first_group);
-        put_varint(&mut out, self.folded_group);
+        put_varint(&mut out, self.checkpoint_group);
         with_length(&append_checksum(HEAD_KEY, out))
     }
 
     fn decode(checked: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = ByteReader::with_version(verify_checksum(HEAD_KEY, checked)?, FORMAT_VERSION)?;
         let (id, epoch) = (reader.read_u64()?, Epoch(reader.read_u64()?));
-        let (first_group, folded_group) = (reader.varint()?, reader.varint()?);
+        let (first_group, checkpoint_group) = (reader.varint()?, reader.varint()?);
         reader.finish()?;
-        if first_group == 0 { Err(DecodeError::Field("first group")) } else { Ok(Self { id, epoch, first_group, folded_group }) }
+        if first_group == 0 { Err(DecodeError::Field("first group")) } else { Ok(Self { id, epoch, first_group, checkpoint_group }) }
     }
 }
 
@@ -120,7 +122,7 @@ fn with_length(checked: &[u8]) -> Vec<u8> {
 pub(in crate::store) fn write_frame(
     epoch: Epoch,
     (first, last): (u64, u64),
-    folded_group: u64,
+    checkpoint_group: u64,
     changes: &KeyChanges,
     put: &mut dyn FnMut(Vec<u8>) -> io::Result<()>,
 ) -> io::Result<()> {
@@ -129,7 +131,7 @@ pub(in crate::store) fn write_frame(
         put_varint(&mut out, first);
         put_varint(&mut out, last);
         out.push(u8::from(is_continued));
-        put_varint(&mut out, folded_group);
+        put_varint(&mut out, checkpoint_group);
         out.extend_from_slice(&block.finish());
         put(with_length(&append_checksum(&epoch.0.to_le_bytes(), out)))
     };
@@ -187,7 +189,7 @@ fn decode_file(file: u64, bytes: &[u8]) -> LogFileContents {
 fn decode_damaged_head(bytes: &[u8]) -> Option<(FileHead, usize)> {
     let mut reader = ByteReader::new(bytes.get(ID_AT..)?);
     let (id, epoch) = (reader.read_u64().ok()?, Epoch(reader.read_u64().ok()?));
-    Some((FileHead { id, epoch, first_group: 0, folded_group: 0 }, bytes.len() - reader.remaining_length()))
+    Some((FileHead { id, epoch, first_group: 0, checkpoint_group: 0 }, bytes.len() - reader.remaining_length()))
 }
 
 /// Decodes the frames from a position on, including those after damage.
@@ -213,9 +215,9 @@ fn decode_frames(head: FileHead, bytes: &[u8], from: usize) -> Vec<LogFrame> {
         // if no group is missing before this part, the damaged bytes were an earlier part of its
         // frame
         let is_partial = is_after_damage && !has_lost_its_end && (unfinished.is_some() || part.first_group == expected);
-        let FramePart { first_group, last_group, folded_group, .. } = part;
+        let FramePart { first_group, last_group, checkpoint_group, .. } = part;
         let frame =
-            unfinished.get_or_insert(LogFrame { first_group, last_group, folded_group, parts: Vec::new(), end: 0, is_partial: false });
+            unfinished.get_or_insert(LogFrame { first_group, last_group, checkpoint_group, parts: Vec::new(), end: 0, is_partial: false });
         frame.parts.push(part.block.to_vec());
         (frame.end, frame.is_partial) = (part.end as u64, frame.is_partial || is_partial);
         if !part.is_continued {
@@ -263,10 +265,10 @@ fn decode_part_at(epoch: Epoch, bytes: &[u8], position: usize) -> Result<FramePa
 /// Decodes a part without its checksum.
 fn decode_part_body(body: &[u8]) -> Result<FramePart<'_>, DecodeError> {
     let mut reader = ByteReader::with_version(body, FORMAT_VERSION)?;
-    let (first_group, last_group, is_continued, folded_group) =
+    let (first_group, last_group, is_continued, checkpoint_group) =
         (reader.varint()?, reader.varint()?, reader.flags(1)? == 1, reader.varint()?);
     if first_group == 0 || last_group < first_group || last_group == u64::MAX {
         return Err(DecodeError::Field("groups"));
     }
-    Ok(FramePart { first_group, last_group, is_continued, folded_group, block: reader.rest(), end: 0 })
+    Ok(FramePart { first_group, last_group, is_continued, checkpoint_group, block: reader.rest(), end: 0 })
 }

@@ -40,8 +40,8 @@ pub(in crate::store) struct RecoveredLog {
     pub(in crate::store) first_group: u64,
     /// Last group that is present.
     pub(in crate::store) last_group: u64,
-    /// Group up to which the chunks contained everything.
-    pub(in crate::store) folded_group: u64,
+    /// Highest group of a checkpoint that a head or a frame names.
+    pub(in crate::store) checkpoint_group: u64,
     frames: Vec<LogFrame>,
     /// Ranges of groups that are missing at least partly.
     lost_groups: Vec<(u64, u64)>,
@@ -66,8 +66,9 @@ pub(in crate::store) struct LogBatch {
 }
 
 impl RecoveredLog {
-    /// Selects the usable frames of a store whose chunks contain everything up to `folded_group`.
-    pub(in crate::store) fn from_contents(id: u64, folded_group: u64, log: LogContents) -> Self {
+    /// Selects the usable frames of a store whose chunks contain everything up to
+    /// `checkpoint_group`.
+    pub(in crate::store) fn from_contents(id: u64, checkpoint_group: u64, log: LogContents) -> Self {
         let mut recovered = Self { id, ..Self::default() };
         let synced = log.synced.filter(|mark| mark.id == id).map(|mark| mark.group);
         let mut ended = false;
@@ -87,7 +88,7 @@ impl RecoveredLog {
                 continue;
             };
             recovered.next_file = recovered.next_file.max(contents.number + 1);
-            if recovered.first_group > 0 && head.first_group > recovered.last_group + 1 && head.first_group <= folded_group + 1 {
+            if recovered.first_group > 0 && head.first_group > recovered.last_group + 1 && head.first_group <= checkpoint_group + 1 {
                 // a power cut may restore removed files, but not all of them
                 recovered.unused_files.extend(recovered.log_files.drain(..).map(|log_file| log_file.number));
                 (recovered.first_group, ended) = (0, false);
@@ -95,42 +96,42 @@ impl RecoveredLog {
                 recovered.lost_groups.clear();
             }
             let unreadable_before = unreadable_file.take();
-            if !ended && head.first_group > recovered.last_group.max(folded_group) + 1 {
+            if !ended && head.first_group > recovered.last_group.max(checkpoint_group) + 1 {
                 if recovered.first_group == 0 {
                     // `slot_scan` reports groups that are missing at the beginning
                     recovered.damage.extend(unreadable_before);
                 } else if unreadable_before.is_some() || synced.is_none_or(|synced| recovered.last_group < synced) {
-                    recovered.record_lost_groups(folded_group, head.first_group);
+                    recovered.record_lost_groups(checkpoint_group, head.first_group);
                     recovered.damage.extend(unreadable_before);
                 } else {
                     // a power cut lost the unsynced end of the previous file
                     ended = true;
                 }
             }
-            if ended { recovered.unused_files.push(contents.number) } else { recovered.append_file(contents, head, end, folded_group) }
+            if ended { recovered.unused_files.push(contents.number) } else { recovered.append_file(contents, head, end, checkpoint_group) }
         }
         if let Some(synced) = synced.filter(|_| recovered.first_group > 0) {
-            recovered.record_lost_groups(folded_group, synced + 1);
+            recovered.record_lost_groups(checkpoint_group, synced + 1);
         }
         recovered.damage.extend(unreadable_file);
         recovered
     }
 
     /// Records that the groups before `next` are lost, except those that all chunks contain.
-    fn record_lost_groups(&mut self, folded_group: u64, next: u64) {
-        let first = self.last_group.max(folded_group) + 1;
+    fn record_lost_groups(&mut self, checkpoint_group: u64, next: u64) {
+        let first = self.last_group.max(checkpoint_group) + 1;
         if first < next {
             self.lost_groups.push((first, next - 1));
         }
     }
 
     /// Appends the frames of a file, and records the groups that are missing between them.
-    fn append_file(&mut self, contents: LogFileContents, head: FileHead, end: u64, folded_group: u64) {
+    fn append_file(&mut self, contents: LogFileContents, head: FileHead, end: u64, checkpoint_group: u64) {
         if self.first_group == 0 {
             (self.first_group, self.last_group) = (head.first_group, head.first_group - 1);
         }
         self.last_group = self.last_group.max(head.first_group - 1);
-        self.folded_group = self.folded_group.max(head.folded_group);
+        self.checkpoint_group = self.checkpoint_group.max(head.checkpoint_group);
         if contents.is_head_damaged {
             self.damage.push(format!("the head of file {} of its log is damaged", contents.number));
         }
@@ -139,12 +140,12 @@ impl RecoveredLog {
             while let Some(overridden) = self.frames.pop_if(|overridden| overridden.last_group >= frame.first_group) {
                 self.last_group = overridden.first_group - 1;
             }
-            self.record_lost_groups(folded_group, frame.first_group);
-            if frame.is_partial && frame.last_group > folded_group {
+            self.record_lost_groups(checkpoint_group, frame.first_group);
+            if frame.is_partial && frame.last_group > checkpoint_group {
                 self.lost_groups.push((frame.first_group, frame.last_group));
             }
             self.last_group = frame.last_group;
-            self.folded_group = self.folded_group.max(frame.folded_group);
+            self.checkpoint_group = self.checkpoint_group.max(frame.checkpoint_group);
             end = frame.end;
             self.frames.push(frame);
         }
@@ -204,7 +205,7 @@ impl RecoveredLog {
     pub(in crate::store) fn create(id: u64, first: u64, files: &dyn LogFiles) -> io::Result<Self> {
         let old = files.list_numbers()?;
         let file = files::create_next_file(files, old.last().map_or(1, |last| last + 1))?;
-        let head = FileHead { id, epoch: Epoch(rand::random()), first_group: first, folded_group: first - 1 };
+        let head = FileHead { id, epoch: Epoch(rand::random()), first_group: first, checkpoint_group: first - 1 };
         files.append(file, &head.encode())?;
         files.sync(file)?;
         files.sync_directory()?;
@@ -214,7 +215,7 @@ impl RecoveredLog {
             id,
             first_group: first,
             last_group: first - 1,
-            folded_group: first - 1,
+            checkpoint_group: first - 1,
             log_files: vec![log_file],
             next_file: file + 1,
             unused_files: old,
@@ -227,14 +228,14 @@ impl RecoveredLog {
         (self.frames.len() as u64, self.log_files.iter().map(|log_file| log_file.bytes).sum())
     }
 
-    /// Decodes the groups after `folded_group` up to `up_to`, oldest first. Also returns the number
-    /// of batches that cannot be decoded.
+    /// Decodes the groups after `checkpoint_group` up to `up_to`, oldest first. Also returns the
+    /// number of batches that cannot be decoded.
     ///
     /// A batch ends at a gap. A chunk may contain the missing groups, and must then get only the
     /// groups after them, because those before would restore older values.
-    pub(in crate::store) fn decode_batches(&self, folded_group: u64, up_to: u64) -> Result<(Vec<LogBatch>, u64), EngineError> {
+    pub(in crate::store) fn decode_batches(&self, checkpoint_group: u64, up_to: u64) -> Result<(Vec<LogBatch>, u64), EngineError> {
         let (mut batch_frames, mut bytes, mut next): (Vec<Vec<&LogFrame>>, usize, u64) = (Vec::new(), 0, 0);
-        for frame in self.frames.iter().filter(|frame| frame.last_group > folded_group && frame.last_group <= up_to) {
+        for frame in self.frames.iter().filter(|frame| frame.last_group > checkpoint_group && frame.last_group <= up_to) {
             if bytes >= BATCH_STORED_BYTES || frame.first_group != next {
                 batch_frames.push(Vec::new());
                 bytes = 0;

@@ -9,10 +9,10 @@ use crate::store::engine::slots::{SlotKind, SlotStorage};
 use crate::store::error::EngineError;
 use crate::store::objects::object::ObjectHead;
 use crate::store::objects::slot_allocator::SlotAllocator;
-use crate::store::objects::stored_range::StoredRange;
+use crate::store::objects::stored_chunk::StoredChunk;
 
 impl ManifestEntry {
-    fn new(chunk: &StoredRange) -> Self {
+    fn new(chunk: &StoredChunk) -> Self {
         Self { high: chunk.high.clone(), stamp: chunk.stamp, slots: chunk.slots.clone(), summary: chunk.summary.clone() }
     }
 }
@@ -22,7 +22,7 @@ impl Manifest {
     pub(in crate::store) fn write_to<S: SlotStorage>(
         &mut self,
         slot_allocator: &mut SlotAllocator<S>,
-        chunks: &BTreeMap<KeyBytes, StoredRange>,
+        chunks: &BTreeMap<KeyBytes, StoredChunk>,
     ) -> Result<(), EngineError> {
         if !self.is_changed() {
             return Ok(());
@@ -37,7 +37,7 @@ impl Manifest {
     fn write_base<S: SlotStorage>(
         &mut self,
         slot_allocator: &mut SlotAllocator<S>,
-        chunks: &BTreeMap<KeyBytes, StoredRange>,
+        chunks: &BTreeMap<KeyBytes, StoredChunk>,
     ) -> Result<(), EngineError> {
         let before = std::mem::take(self);
         let entries: Vec<(KeyBytes, ManifestEntry)> = chunks.iter().map(|(low, chunk)| (low.clone(), ManifestEntry::new(chunk))).collect();
@@ -56,7 +56,7 @@ impl Manifest {
         &mut self,
         base: u64,
         slot_allocator: &mut SlotAllocator<S>,
-        chunks: &BTreeMap<KeyBytes, StoredRange>,
+        chunks: &BTreeMap<KeyBytes, StoredChunk>,
     ) -> Result<(), EngineError> {
         let changed = std::mem::take(&mut self.changed);
         if let Some((slot, before)) = self.open_object.take() {
@@ -88,7 +88,7 @@ impl Manifest {
     fn changed_entries(
         &self,
         lows: &BTreeSet<KeyBytes>,
-        chunks: &BTreeMap<KeyBytes, StoredRange>,
+        chunks: &BTreeMap<KeyBytes, StoredChunk>,
     ) -> (Vec<(KeyBytes, ManifestEntry)>, Vec<u8>) {
         let entries: Vec<(KeyBytes, ManifestEntry)> =
             lows.iter().filter_map(|low| Some((low.clone(), ManifestEntry::new(chunks.get(low)?)))).collect();

@@ -4,5 +4,5 @@ pub(super) mod object;
 pub(super) mod packing;
 pub(super) mod pending;
 pub(super) mod slot_allocator;
-pub(super) mod stored_range;
+pub(super) mod stored_chunk;
 pub(super) mod summary;

@@ -211,7 +211,7 @@ impl ContentScan {
         for record in newer.iter().rev().flat_map(Chunk::records) {
             changed.entry(record.key.clone()).or_insert_with(|| Some(record.into()));
         }
-        // the sequence metadata may be lost, so the sequences of the records count too
+        // the highest used sequence may be lost, so the sequences of the records count too
         let packed = chunks.iter().map(Chunk::max_sequence);
         let newest = changed.values().flatten().map(|record| record.last_sequence).chain(packed).max();
         self.raise_reserved_sequence(newest.unwrap_or_default());

@@ -37,26 +37,26 @@ pub struct EarlyEntries {
     pub changed: BTreeMap<EntryKey, Option<Arc<Record>>>,
 }
 
-/// A store whose log, manifest and metadata were read.
+/// A store of which the log, the manifest, and everything but entries and tombstones were read.
 #[derive(Debug)]
 pub struct PartialStore {
     /// Weak, because the engine must close at once if opening the store fails.
     engine: Weak<Engine>,
     early: EarlyIndex,
-    /// Contents without entries and tombstones.
-    pub metadata: StoreContents,
+    /// Cursors, clusters, epochs and sequences; no entries and tombstones.
+    pub contents: StoreContents,
     /// Clusters that may have entries.
     pub clusters: BTreeSet<ClusterName>,
 }
 
 impl PartialStore {
-    /// Reads the metadata. Returns `None` if it is damaged.
+    /// Reads the cursors, clusters, epochs and sequences. Returns `None` if they are damaged.
     pub(in crate::store) fn new(engine: &Arc<Engine>, early: EarlyIndex) -> Option<Self> {
-        let (metadata, clusters) = thread::scope(|scope| {
+        let (contents, clusters) = thread::scope(|scope| {
             let clusters = scope.spawn(|| early.clusters());
-            (early.read_metadata(&**engine), clusters.join().ok())
+            (early.read_contents(&**engine), clusters.join().ok())
         });
-        Some(Self { engine: Arc::downgrade(engine), metadata: metadata?, clusters: clusters?, early })
+        Some(Self { engine: Arc::downgrade(engine), contents: contents?, clusters: clusters?, early })
     }
 
     /// Reads the entries that may match the queries. Returns `None` if something is damaged;
@@ -69,8 +69,8 @@ impl PartialStore {
 }
 
 impl EarlyIndex {
-    /// Reads the cursors, clusters and metadata.
-    fn read_metadata<S: SlotStorage>(&self, storage: &S) -> Option<StoreContents> {
+    /// Reads the cursors, clusters, epochs and sequences: everything but entries and tombstones.
+    fn read_contents<S: SlotStorage>(&self, storage: &S) -> Option<StoreContents> {
         let mut scan = ContentScan::default();
         for (low, entry) in self.entries.iter().filter(|(low, _)| !packing::contains_entries(low) && ***low < [codec::TOMBSTONE_TAG][..]) {
             let RangeContent::Items(items) = self.read_range(storage, low, entry)? else { return None };

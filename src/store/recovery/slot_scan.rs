@@ -28,7 +28,7 @@ use crate::store::manifest::{Manifest, ManifestEntry, ManifestObject};
 use crate::store::objects::object::{self, ObjectHead, ObjectPart};
 use crate::store::objects::packing::{self, RangeContent};
 use crate::store::objects::pending::PendingChanges;
-use crate::store::objects::stored_range::StoredRange;
+use crate::store::objects::stored_chunk::StoredChunk;
 use crate::store::objects::summary::ChunkSummary;
 use crate::store::threads::map_in_threads;
 
@@ -166,6 +166,7 @@ pub(in crate::store) struct Checkpoint {
 pub(in crate::store) struct SlotScan<S> {
     pub(in crate::store) chunk_store: ChunkStore<S>,
     chunk_slots: Vec<Slot>,
+    /// Chunks by their stamps. After [`Self::restore_chunks`] only the complete ones.
     chunks: BTreeMap<u64, ScannedObject>,
     pub(in crate::store) checkpoint: Option<Checkpoint>,
     pub(in crate::store) batches: Vec<LogBatch>,
@@ -241,31 +242,31 @@ impl<S: SlotStorage> SlotScan<S> {
 
     /// Adds the log up to a group, and compares it with the checkpoint.
     pub(in crate::store) fn add_log(&mut self, log: LogContents, up_to: u64) -> Result<RecoveredLog, EngineError> {
-        let (folded_group, id) = self.checkpoint.map_or((0, 0), |checkpoint| (checkpoint.group, checkpoint.id));
-        let recovered_log = RecoveredLog::from_contents(id, folded_group, log);
+        let (checkpoint_group, id) = self.checkpoint.map_or((0, 0), |checkpoint| (checkpoint.group, checkpoint.id));
+        let recovered_log = RecoveredLog::from_contents(id, checkpoint_group, log);
         self.last_group = recovered_log.last_group.min(up_to);
-        self.chunk_store.set_checkpoint(id, folded_group);
+        self.chunk_store.set_checkpoint(id, checkpoint_group);
         let doubts = &mut self.damage.doubts;
         if id == 0 {
             doubts.push("its checkpoint is missing or damaged, or a repair was interrupted".to_owned());
         } else if recovered_log.is_missing() {
             doubts.push("its log is missing, or belongs to another store".to_owned());
-        } else if recovered_log.folded_group > folded_group {
+        } else if recovered_log.checkpoint_group > checkpoint_group {
             doubts.push(format!(
-                "its chunks are older than its log (group {folded_group} instead of {}): the newest groups are lost",
-                recovered_log.folded_group
+                "its chunks are older than its log (group {checkpoint_group} instead of {}): the newest groups are lost",
+                recovered_log.checkpoint_group
             ));
-        } else if recovered_log.first_group > folded_group + 1 {
+        } else if recovered_log.first_group > checkpoint_group + 1 {
             doubts.push(format!(
                 "its log starts with group {}: the groups from {} on are lost",
                 recovered_log.first_group,
-                folded_group + 1
+                checkpoint_group + 1
             ));
-        } else if recovered_log.last_group < folded_group {
-            doubts.push(format!("its log ends with group {}: the groups up to {folded_group} are lost", recovered_log.last_group));
+        } else if recovered_log.last_group < checkpoint_group {
+            doubts.push(format!("its log ends with group {}: the groups up to {checkpoint_group} are lost", recovered_log.last_group));
         }
         doubts.extend(recovered_log.damage_messages(up_to));
-        let (batches, unreadable) = recovered_log.decode_batches(folded_group, up_to)?;
+        let (batches, unreadable) = recovered_log.decode_batches(checkpoint_group, up_to)?;
         self.damage.damaged_count += unreadable;
         self.damage.suspect_everywhere |= unreadable > 0;
         self.batches = batches;
@@ -335,8 +336,8 @@ impl<S: SlotStorage> SlotScan<S> {
             self.damage.doubts.push(format!("its log ends with group {}: the groups up to {highest} are lost", self.last_group));
         }
         self.restore_log()?;
-        let folded_group = self.checkpoint.map_or(0, |checkpoint| checkpoint.group);
-        self.chunk_store.finish_recovery(highest.max(self.last_group).max(folded_group), self.garbage);
+        let checkpoint_group = self.checkpoint.map_or(0, |checkpoint| checkpoint.group);
+        self.chunk_store.finish_recovery(highest.max(self.last_group).max(checkpoint_group), self.garbage);
         Ok((self.chunk_store, self.damage))
     }
 
@@ -380,8 +381,8 @@ impl<S: SlotStorage> SlotScan<S> {
                         self.chunk_store.set_log_id(0)?;
                     }
                     self.damage.lost.push((low.clone(), end.high()));
-                    let folded_group = object.map_or(0, |object| object.head.last_group);
-                    self.chunk_store.write_range(low, end.high(), folded_group, Vec::new(), packing::empty_chunks())?;
+                    let last_group = object.map_or(0, |object| object.head.last_group);
+                    self.chunk_store.write_range(low, end.high(), last_group, Vec::new(), packing::empty_chunks())?;
                 }
             }
         }
@@ -404,7 +405,7 @@ impl<S: SlotStorage> SlotScan<S> {
             let (Some(object), Some(summary)) = (self.chunks.get_mut(&stamp), summary) else { continue };
             let is_in_manifest = summary.is_ok();
             let summary = summary.unwrap_or_else(|computed| computed);
-            self.chunk_store.insert_chunk(low.clone(), stored_range(object, high, summary), is_in_manifest);
+            self.chunk_store.insert_chunk(low.clone(), stored_chunk(object, high, summary), is_in_manifest);
             self.damage.bodies.insert(low, object.take_content());
         }
         Ok(())
@@ -429,12 +430,12 @@ impl<S: SlotStorage> SlotScan<S> {
     }
 }
 
-fn stored_range(object: &ScannedObject, high: Option<KeyBytes>, summary: ChunkSummary) -> StoredRange {
-    StoredRange {
+fn stored_chunk(object: &ScannedObject, high: Option<KeyBytes>, summary: ChunkSummary) -> StoredChunk {
+    StoredChunk {
         high,
         slots: object.slots(),
         stamp: object.head.stamp,
-        folded_group: object.head.last_group,
+        last_group: object.head.last_group,
         count: object.head.count,
         raw_bytes: object.head.raw_bytes,
         summary,

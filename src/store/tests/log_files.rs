@@ -59,7 +59,7 @@ fn a_folded_log_is_rotated() {
     log.remove_folded_files(4);
     log.rotate_if_folded().unwrap();
     let recovered = RecoveredLog::from_contents(ID, 0, read_log(&disk).unwrap());
-    assert_eq!((recovered.first_group, recovered.last_group, recovered.folded_group, disk.log().len()), (5, 4, 4, 1));
+    assert_eq!((recovered.first_group, recovered.last_group, recovered.checkpoint_group, disk.log().len()), (5, 4, 4, 1));
     append(&log, 5..=5);
     assert_eq!(read_back(&disk).1, 5);
 }
@@ -156,7 +156,7 @@ fn files_restored_by_a_power_cut_are_not_a_gap() {
     }
     let middle = *disk.log().keys().nth(2).unwrap();
     disk.change_log(middle, |_| None);
-    let recover = |folded_group| RecoveredLog::from_contents(ID, folded_group, read_log(&disk).unwrap());
+    let recover = |checkpoint_group| RecoveredLog::from_contents(ID, checkpoint_group, read_log(&disk).unwrap());
     assert_eq!((recover(4).first_group, recover(4).last_group), (5, 6));
     assert_eq!((recover(3).first_group, recover(3).last_group), (1, 2), "some chunks may lack group 4");
     let mut cleaned = recover(4);

@@ -70,7 +70,7 @@ impl TestStore {
     pub(super) fn fold_randomly(&mut self, random: &mut StdRng) -> Result<(), EngineError> {
         let outcome = fold_randomly(&mut self.chunk_store, random);
         if outcome.is_ok() {
-            self.log.remove_folded_files(self.chunk_store.folded_group());
+            self.log.remove_folded_files(self.chunk_store.checkpoint_group());
             if random.random_ratio(1, 10) && self.chunk_store.is_fully_folded() {
                 self.log.rotate_if_folded().map_err(EngineError::Log)?;
             }
@@ -259,11 +259,11 @@ fn the_checkpoint_excludes_groups_that_a_chunk_lacks() {
     store.chunk_store.sync_with_checkpoint().unwrap();
     let (dirty, oldest) = store.chunk_store.dirty_chunks();
     assert!(
-        dirty > 0 && oldest.is_some_and(|oldest| store.chunk_store.folded_group() < oldest),
+        dirty > 0 && oldest.is_some_and(|oldest| store.chunk_store.checkpoint_group() < oldest),
         "{oldest:?} is missing, folded up to {}",
-        store.chunk_store.folded_group()
+        store.chunk_store.checkpoint_group()
     );
-    store.log.remove_folded_files(store.chunk_store.folded_group());
+    store.log.remove_folded_files(store.chunk_store.checkpoint_group());
     drop(store);
     assert!(contents_of(&reopen(&disk).chunk_store) == model.loaded());
 }

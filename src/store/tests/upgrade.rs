@@ -69,7 +69,7 @@ fn an_older_store_without_a_step_is_set_aside_intact() {
     assert_eq!(read(&store), UnpackedContents::default());
     // with the correct number of the layout, the whole content can be read
     let engine = Engine::open(&set_aside.path).unwrap();
-    engine.put_metadata(codec::LAYOUT_KEY, &codec::encode_layout(LAYOUT)).unwrap();
+    engine.put_into_default_tree(codec::LAYOUT_KEY, &codec::encode_layout(LAYOUT)).unwrap();
     engine.sync().unwrap();
     drop(engine);
     let kept = tempfile::tempdir().unwrap();

@@ -11,7 +11,7 @@ use crate::store::error::EngineError;
 use crate::store::objects::object::{self, damaged};
 use crate::store::objects::packing::RangeContent;
 use crate::store::objects::pending::PendingChanges;
-use crate::store::objects::stored_range::StoredRange;
+use crate::store::objects::stored_chunk::StoredChunk;
 use crate::store::threads::map_in_threads;
 
 /// Content of a chunk that a start has read.
@@ -24,7 +24,7 @@ pub(in crate::store) enum ChunkBody {
 }
 
 impl ChunkBody {
-    fn content(self, low: &[u8], chunk: &StoredRange) -> Result<RangeContent, EngineError> {
+    fn content(self, low: &[u8], chunk: &StoredChunk) -> Result<RangeContent, EngineError> {
         match self {
             Self::Stored(body) => RangeContent::decode(low, &body).map_err(|error| damaged(&chunk.slots, &error)),
             Self::Unpacked(chunks) => Ok(RangeContent::entries(chunks)),
@@ -38,7 +38,7 @@ impl<S: SlotStorage> ChunkStore<S> {
     pub(in crate::store) fn contents(&self, bodies: BTreeMap<KeyBytes, ChunkBody>) -> Result<Vec<RangeContent>, EngineError> {
         let mut bodies = bodies;
         let ranges = self.chunks.iter().map(|(low, chunk)| (low, chunk, Mutex::new(bodies.remove(low))));
-        let ranges: Vec<(&KeyBytes, &StoredRange, Mutex<Option<ChunkBody>>)> = ranges.collect();
+        let ranges: Vec<(&KeyBytes, &StoredChunk, Mutex<Option<ChunkBody>>)> = ranges.collect();
         let contents = map_in_threads(&ranges, |(low, chunk, body)| {
             let body = body.lock().ok().and_then(|mut body| body.take());
             let body = body.map_or_else(|| self.read_body(chunk).map(ChunkBody::Stored), Ok)?;
@@ -48,17 +48,17 @@ impl<S: SlotStorage> ChunkStore<S> {
     }
 
     /// Reads a chunk and applies its pending changes.
-    pub(super) fn read(&self, low: &KeyBytes, chunk: &StoredRange, pending: PendingChanges) -> Result<RangeContent, EngineError> {
+    pub(super) fn read(&self, low: &KeyBytes, chunk: &StoredChunk, pending: PendingChanges) -> Result<RangeContent, EngineError> {
         let content = ChunkBody::Stored(self.read_body(chunk)?).content(low, chunk)?;
         with_pending(content, chunk, pending)
     }
 
-    fn read_body(&self, chunk: &StoredRange) -> Result<Vec<u8>, EngineError> {
+    fn read_body(&self, chunk: &StoredChunk) -> Result<Vec<u8>, EngineError> {
         object::read(self.storage(), &chunk.slots, |head| head.stamp == chunk.stamp).map(|(_, body)| body)
     }
 }
 
-fn with_pending(mut content: RangeContent, chunk: &StoredRange, pending: PendingChanges) -> Result<RangeContent, EngineError> {
+fn with_pending(mut content: RangeContent, chunk: &StoredChunk, pending: PendingChanges) -> Result<RangeContent, EngineError> {
     content.apply(pending).map_err(|error| damaged(&chunk.slots, &error))?;
     Ok(content)
 }

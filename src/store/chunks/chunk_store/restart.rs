@@ -4,7 +4,7 @@ use super::ChunkStore;
 use crate::store::encoding::stored_value::KeyBytes;
 use crate::store::engine::slots::{Slot, SlotStorage};
 use crate::store::manifest::Manifest;
-use crate::store::objects::stored_range::StoredRange;
+use crate::store::objects::stored_chunk::StoredChunk;
 
 impl<S: SlotStorage> ChunkStore<S> {
     pub(in crate::store) const fn manifest(&self) -> &Manifest {
@@ -17,7 +17,7 @@ impl<S: SlotStorage> ChunkStore<S> {
 
     /// Inserts a chunk as it is stored. `is_in_manifest` is true if the manifest has an equal
     /// entry.
-    pub(in crate::store) fn insert_chunk(&mut self, low: KeyBytes, chunk: StoredRange, is_in_manifest: bool) {
+    pub(in crate::store) fn insert_chunk(&mut self, low: KeyBytes, chunk: StoredChunk, is_in_manifest: bool) {
         if !is_in_manifest {
             self.manifest.mark_changed(low.clone());
         }

@@ -42,7 +42,7 @@ fn a_store_of_a_newer_version_is_set_aside_intact() {
 fn a_newer_layout_is_recognized_without_the_format_file() {
     let directory = create_store_with_group();
     let engine = Engine::open(&directory.path().join("store")).unwrap();
-    engine.put_metadata(codec::LAYOUT_KEY, &codec::encode_layout(4)).unwrap();
+    engine.put_into_default_tree(codec::LAYOUT_KEY, &codec::encode_layout(4)).unwrap();
     engine.sync().unwrap();
     drop(engine);
     fs::remove_file(directory.path().join("store/format")).unwrap();
