@@ -83,7 +83,7 @@ impl<B: Backend> AllocatorShared<B> {
             if taken.len() == FREE_TRIES_MAX {
                 break Err(AllocateError::Taken { tries: FREE_TRIES_MAX });
             }
-            let Some(chosen) = self.state().pool.lease(&mut rand::rng()) else {
+            let Some(chosen) = self.state().pool.lease_available(&mut rand::rng()) else {
                 break Err(AllocateError::Exhausted { range: self.options.range });
             };
             let id = self.options.masked(chosen);
@@ -93,19 +93,19 @@ impl<B: Backend> AllocatorShared<B> {
             }
             match self.backend.write_id_if_locked(id, key, lock).await {
                 Ok(true) => {
-                    self.state().pool.use_up(chosen);
+                    self.state().pool.mark_lease_used(chosen);
                     break self.confirm_number(id, key, lock).await;
                 }
                 Ok(false) => taken.push(chosen),
                 Err(error) => {
-                    self.state().pool.release(chosen);
+                    self.state().pool.release_lease(chosen);
                     break Err(error.into());
                 }
             }
         };
         // released only now, so that the pool did not return the same number twice
         let mut state = self.state();
-        taken.into_iter().for_each(|chosen| state.pool.release(chosen));
+        taken.into_iter().for_each(|chosen| state.pool.release_lease(chosen));
         result
     }
 

@@ -1,6 +1,6 @@
 //! Free numbers of a range. The range may have 2⁶⁴ numbers, so the pool stores the numbers that are
 //! not free. A lease of a number exists only in the pool and has nothing to do with etcd's leases.
-//! No IO.
+//! Same rules as Cilium's `pkg/idpool`. No IO.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -28,8 +28,9 @@ impl IdPool {
         Self { range, leased: HashSet::new(), taken: BTreeSet::new() }
     }
 
-    /// Leases a random free number. Two nodes are unlikely to choose the same random number.
-    pub(super) fn lease(&mut self, random: &mut impl Rng) -> Option<Id> {
+    /// Leases a random free number (Cilium: `LeaseAvailableID`). Two nodes are unlikely to choose
+    /// the same random number.
+    pub(super) fn lease_available(&mut self, random: &mut impl Rng) -> Option<Id> {
         let id = (0..RANDOM_TRIES).map(|_| self.random_number(random)).find(|id| !self.taken.contains(id)).or_else(|| {
             let start = self.random_number(random);
             self.first_free(start, self.range.max()).or_else(|| self.first_free(self.range.min(), start))
@@ -39,27 +40,27 @@ impl IdPool {
         Some(id)
     }
 
-    /// Frees a leased number; any other number keeps its state.
-    pub(super) fn release(&mut self, id: Id) {
+    /// Frees a leased number; any other number keeps its state (Cilium: `Release`).
+    pub(super) fn release_lease(&mut self, id: Id) {
         if self.leased.remove(&id) {
             self.taken.remove(&id);
         }
     }
 
-    /// Marks a leased number as used, because it was written.
-    pub(super) fn use_up(&mut self, id: Id) {
+    /// Marks a leased number as used, because it was written (Cilium: `Use`).
+    pub(super) fn mark_lease_used(&mut self, id: Id) {
         self.leased.remove(&id);
     }
 
-    /// Frees a number that was deleted from the store, unless it is leased here.
-    pub(super) fn insert(&mut self, id: Id) {
+    /// Frees a number that was deleted from the store, unless it is leased here (Cilium: `Insert`).
+    pub(super) fn free_deleted(&mut self, id: Id) {
         if !self.leased.contains(&id) {
             self.taken.remove(&id);
         }
     }
 
-    /// Marks a number as used, because the store has it.
-    pub(super) fn remove(&mut self, id: Id) {
+    /// Marks a number as used, because the store has it (Cilium: `Remove`).
+    pub(super) fn mark_stored(&mut self, id: Id) {
         if self.range.contains(id) {
             self.leased.remove(&id);
             self.taken.insert(id);

@@ -73,7 +73,7 @@ impl AllocatorState {
                 if !accepts(options.validator.as_ref(), id, Some(&key)) {
                     return MutationEffects::default();
                 }
-                self.pool.remove(options.unmasked(id));
+                self.pool.mark_stored(options.unmasked(id));
                 let kind =
                     if self.cache.insert(id, &key, revision).is_some() { AllocatorEventKind::Modify } else { AllocatorEventKind::Create };
                 MutationEffects { event: Some(AllocatorEvent { kind, id, key }), restore: None }
@@ -91,7 +91,7 @@ impl AllocatorState {
             return MutationEffects { event: None, restore: Some((id, key.clone())) };
         }
         if used.is_none() {
-            self.pool.insert(options.unmasked(id));
+            self.pool.free_deleted(options.unmasked(id));
         }
         let event = self.cache.remove(id).map(|key| AllocatorEvent { kind: AllocatorEventKind::Delete, id, key });
         MutationEffects { event, restore: None }
@@ -102,7 +102,7 @@ impl AllocatorState {
     pub(super) fn release(&mut self, key: &AllocatorKey, options: &AllocatorOptions) -> Option<LocalRelease> {
         let release = self.local.release(key)?;
         if release.last_use && self.cache.key(release.id).is_none() {
-            self.pool.insert(options.unmasked(release.id));
+            self.pool.free_deleted(options.unmasked(release.id));
         }
         Some(release)
     }

@@ -25,8 +25,8 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// million keys) are renewed within a second.
 const CONCURRENT_RENEWALS_MAX: usize = 8;
 
-/// Value of [`KeyLease::scope`] for a key that matches no observer's prefix.
-const NO_SCOPE: u16 = u16::MAX;
+/// Value of [`KeyLease::observer_index`] for a key that matches no observer's prefix.
+const NO_OBSERVER: u16 = u16::MAX;
 
 /// Callback for lost leases.
 type LeaseObserver = Arc<dyn Fn(&LostKeys) + Send + Sync>;
@@ -86,8 +86,8 @@ struct LeaseTable {
     /// Internal number of each lease.
     numbers: HashMap<LeaseId, u32>,
     /// Leases of keys, by the hash of the key.
-    keys: HashMap<u64, KeyLease>,
-    /// Prefixes and their observers. The index in this list is the scope.
+    key_leases: HashMap<u64, KeyLease>,
+    /// Prefixes and their observers. [`KeyLease::observer_index`] is an index in this list.
     observers: Vec<(Vec<u8>, Option<LeaseObserver>)>,
     next_number: u32,
     /// Lease for the next new key.
@@ -99,12 +99,12 @@ struct KeyLease {
     /// Internal number of the lease.
     lease: u32,
     /// Index in [`LeaseTable::observers`] of the longest prefix that matches the key.
-    scope: u16,
+    observer_index: u16,
 }
 
 struct TrackedLease {
     id: LeaseId,
-    keys: u32,
+    key_count: u32,
     renew_at: Instant,
     /// Time at which the lease counts as lost unless it is renewed before.
     lost_at: Instant,
@@ -161,7 +161,7 @@ impl Leases {
     /// Returns the lease that a key is attached to.
     pub(super) fn lease_of(&self, key: &[u8]) -> Option<LeaseId> {
         let table = self.table();
-        let key_lease = table.keys.get(&self.hasher.hash_one(key))?;
+        let key_lease = table.key_leases.get(&self.hasher.hash_one(key))?;
         table.leases.get(&key_lease.lease).map(|lease| lease.id)
     }
 
@@ -173,7 +173,7 @@ impl Leases {
 
     /// Returns whether any key has a lease.
     pub(super) fn is_in_use(&self) -> bool {
-        !self.table().keys.is_empty()
+        !self.table().key_leases.is_empty()
     }
 
     /// Returns the number of leases.
@@ -312,7 +312,7 @@ impl LeaseTable {
         // a new lease is renewed after a third of its life
         let lease = TrackedLease {
             id,
-            keys: 0,
+            key_count: 0,
             renew_at: requested_at + ttl / 3,
             lost_at: requested_at + ttl,
             lost_token: CancellationToken::new(),
@@ -337,42 +337,42 @@ impl LeaseTable {
             number
         });
         self.release(hash);
-        let scope = self.scope(key);
-        self.keys.insert(hash, KeyLease { lease: number, scope });
+        let observer_index = self.observer_index(key);
+        self.key_leases.insert(hash, KeyLease { lease: number, observer_index });
         if let Some(lease) = self.leases.get_mut(&number) {
-            lease.keys += 1;
+            lease.key_count += 1;
         }
         known.is_none()
     }
 
     fn choose(&mut self, hash: u64, key: &[u8], keys_per_lease_max: u32) -> Option<LeaseId> {
-        if let Some(lease) = self.keys.get(&hash).and_then(|key_lease| self.leases.get(&key_lease.lease)) {
+        if let Some(lease) = self.key_leases.get(&hash).and_then(|key_lease| self.leases.get(&key_lease.lease)) {
             return Some(lease.id);
         }
-        let has_capacity = |number: &u32, table: &Self| table.leases.get(number).is_some_and(|lease| lease.keys < keys_per_lease_max);
+        let has_capacity = |number: &u32, table: &Self| table.leases.get(number).is_some_and(|lease| lease.key_count < keys_per_lease_max);
         let number = self.current.filter(|number| has_capacity(number, self));
         let number = number.or_else(|| self.leases.keys().copied().find(|number| has_capacity(number, self)))?;
         self.current = Some(number);
-        let scope = self.scope(key);
-        self.keys.insert(hash, KeyLease { lease: number, scope });
+        let observer_index = self.observer_index(key);
+        self.key_leases.insert(hash, KeyLease { lease: number, observer_index });
         self.leases.get_mut(&number).map(|lease| {
-            lease.keys += 1;
+            lease.key_count += 1;
             lease.id
         })
     }
 
-    /// Returns the index of the longest observed prefix of a key.
-    fn scope(&self, key: &[u8]) -> u16 {
+    /// Returns the index of the observer with the longest prefix that matches a key.
+    fn observer_index(&self, key: &[u8]) -> u16 {
         let matching = self.observers.iter().enumerate().filter(|(_, (prefix, _))| key.starts_with(prefix));
         let longest = matching.max_by_key(|(_, (prefix, _))| prefix.len());
-        longest.and_then(|(index, _)| u16::try_from(index).ok()).unwrap_or(NO_SCOPE)
+        longest.and_then(|(index, _)| u16::try_from(index).ok()).unwrap_or(NO_OBSERVER)
     }
 
     fn release(&mut self, hash: u64) {
-        if let Some(key_lease) = self.keys.remove(&hash)
+        if let Some(key_lease) = self.key_leases.remove(&hash)
             && let Some(lease) = self.leases.get_mut(&key_lease.lease)
         {
-            lease.keys -= 1;
+            lease.key_count -= 1;
         }
     }
 
@@ -384,16 +384,16 @@ impl LeaseTable {
                 lease.lost_token.cancel();
             }
         }
-        let mut by_scope: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
-        self.keys.retain(|hash, key_lease| {
+        let mut by_observer: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
+        self.key_leases.retain(|hash, key_lease| {
             let lost = leases.contains(&key_lease.lease);
             if lost {
-                by_scope.entry(key_lease.scope).or_default().push(*hash);
+                by_observer.entry(key_lease.observer_index).or_default().push(*hash);
             }
             !lost
         });
-        let affected = by_scope.into_iter().filter_map(|(scope, mut hashes)| {
-            let (_, observer) = self.observers.get(usize::from(scope))?;
+        let affected = by_observer.into_iter().filter_map(|(index, mut hashes)| {
+            let (_, observer) = self.observers.get(usize::from(index))?;
             hashes.sort_unstable();
             Some((observer.clone()?, LostKeys { hasher: hasher.clone(), hashes: hashes.into() }))
         });

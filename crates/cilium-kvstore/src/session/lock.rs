@@ -78,13 +78,13 @@ impl Session {
         let owner = shared.paths.lock(path, without_limit).await;
         let mut held_path = HeldPath { shared: Arc::clone(shared), path: path.to_vec(), owner, key: None, released: false };
         let connection = shared.connection(|| format!("locking {}", printable(path))).await?;
-        let lease = shared.locks.lease_for(&connection, path).await?;
+        let lease = shared.lock_leases.lease_for(&connection, path).await?;
         let key = key_of(path, lease);
         shared.paths.set_key(path, owner, &key);
         held_path.key = Some(key);
         let lock = acquire(&connection, path, lease).await.inspect_err(|error| shared.forget_lost_lock_lease(error, lease))?;
         shared.paths.set_acquired(path, owner);
-        Ok(KvLocker { held_path, lock, lease_lost: shared.locks.lost_token(lease) })
+        Ok(KvLocker { held_path, lock, lease_lost: shared.lock_leases.lost_token(lease) })
     }
 
     /// Forcibly releases the locks that tasks of this process have held for more than 30 s, because
@@ -137,7 +137,7 @@ impl HeldPath {
     /// Unlocks the path in this process. Its key was deleted from etcd or never existed.
     fn unlock(&mut self) {
         self.released = true;
-        self.shared.locks.release(&self.path);
+        self.shared.lock_leases.release(&self.path);
         self.shared.paths.unlock(&self.path, self.owner);
     }
 }
@@ -167,7 +167,7 @@ impl SessionState {
     /// Forgets the lease of a lock if etcd no longer has it.
     fn forget_lost_lock_lease(&self, error: &KvstoreError, lease: LeaseId) {
         if error.is_lease_not_found() {
-            self.locks.mark_lost(&[lease]);
+            self.lock_leases.mark_lost(&[lease]);
         }
     }
 
@@ -204,7 +204,7 @@ impl SessionState {
                 match deleted {
                     // a user who may not delete the key could not have written it
                     Ok(()) | Err(KvstoreError::PermissionDenied { .. }) => {
-                        self.locks.release(&lock.path);
+                        self.lock_leases.release(&lock.path);
                         self.paths.unlock(&lock.path, lock.owner);
                     }
                     Err(error) => {

@@ -108,7 +108,7 @@ impl Session {
     pub async fn delete_if_locked(&self, key: &[u8], lock: &KvLocker) -> Result<bool, KvstoreError> {
         let deleting = async {
             let (reply, _) = self.transact_if_locked(|| format!("deleting {}", printable(key)), lock, TxnOp::delete(key, None)).await?;
-            self.shared.keys.release(key);
+            self.shared.key_leases.release(key);
             Ok(deleted_count(&reply)? > 0)
         };
         self.traced("delete_if_locked", key, deleting).await

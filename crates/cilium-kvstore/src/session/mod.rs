@@ -120,9 +120,9 @@ struct SessionState {
     tasks: TaskTracker,
     connection_state: watch::Sender<CurrentConnection>,
     /// Leases of keys, except the keys of locks.
-    keys: Leases,
+    key_leases: Leases,
     /// Leases of the lock keys.
-    locks: Leases,
+    lock_leases: Leases,
     paths: PathLocks,
     lock_cleaner: LockCleaner,
     bootstrap_ended: AtomicBool,
@@ -144,16 +144,16 @@ impl Session {
     /// a tokio runtime.
     #[must_use]
     pub fn start(config: EtcdConfig, options: SessionOptions, cancel: CancellationToken) -> Self {
-        let keys = Leases::new(options.lease_ttl, options.keys_per_lease_max);
-        let locks = Leases::new(options.lock_ttl, options.keys_per_lease_max);
+        let key_leases = Leases::new(options.lease_ttl, options.keys_per_lease_max);
+        let lock_leases = Leases::new(options.lock_ttl, options.keys_per_lease_max);
         let shared = Arc::new(SessionState {
             config,
             options,
             cancel,
             tasks: TaskTracker::new(),
             connection_state: watch::Sender::new(CurrentConnection::default()),
-            keys,
-            locks,
+            key_leases,
+            lock_leases,
             paths: PathLocks::default(),
             lock_cleaner: LockCleaner::default(),
             bootstrap_ended: AtomicBool::new(false),
@@ -202,8 +202,8 @@ impl Session {
         let current = self.shared.connection_state.borrow();
         status.connected = current.ready;
         status.cause = current.cause.clone();
-        status.leases = self.shared.keys.count();
-        status.lock_leases = self.shared.locks.count();
+        status.leases = self.shared.key_leases.count();
+        status.lock_leases = self.shared.lock_leases.count();
         status
     }
 
@@ -220,25 +220,25 @@ impl Session {
     /// the prefix's previous observer. The observer must be fast, because no lease is renewed while
     /// it runs. If several prefixes match a key, the observer of the longest prefix is called.
     pub fn on_lease_lost(&self, prefix: &[u8], observer: impl Fn(&LostKeys) + Send + Sync + 'static) {
-        self.shared.keys.set_observer(prefix, Some(Arc::new(observer)));
+        self.shared.key_leases.set_observer(prefix, Some(Arc::new(observer)));
     }
 
     /// Removes the observer of a prefix.
     pub fn remove_lease_observer(&self, prefix: &[u8]) {
-        self.shared.keys.set_observer(prefix, None);
+        self.shared.key_leases.set_observer(prefix, None);
     }
 
     /// Returns the lease of this session that a key is attached to.
     #[must_use]
     pub fn lease_of(&self, key: &[u8]) -> Option<LeaseId> {
-        self.shared.keys.lease_of(key)
+        self.shared.key_leases.lease_of(key)
     }
 
     /// Adopts a key that is attached to the lease of another session: this session renews the lease
     /// from now on. If the lease no longer exists, the observers of lost leases are called.
     pub fn adopt(&self, key: &[u8], lease: LeaseId) {
         if lease.0 != 0 {
-            self.shared.keys.adopt(key, lease);
+            self.shared.key_leases.adopt(key, lease);
         }
     }
 
@@ -268,7 +268,7 @@ impl Session {
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
         let Some(connection) = connection.filter(|_| self.shared.options.revoke_on_close) else { return };
-        for lease in self.shared.keys.ids().into_iter().chain(self.shared.locks.ids()) {
+        for lease in self.shared.key_leases.ids().into_iter().chain(self.shared.lock_leases.ids()) {
             if let Err(error) = connection.revoke(lease).await {
                 tracing::warn!(%error, "cannot revoke a lease: its keys stay until it expires");
             }

@@ -117,7 +117,7 @@ impl Session {
         let deleting = async {
             let connection = self.shared.paced_connection(|| format!("deleting {}", printable(key))).await?;
             let (count, _) = connection.delete(key, None).await?;
-            self.shared.keys.release(key);
+            self.shared.key_leases.release(key);
             Ok(count > 0)
         };
         self.traced("delete", key, deleting).await
@@ -155,7 +155,7 @@ impl Session {
     /// Cilium knows no lease for it, because it then compares 0 with 0.)
     pub(super) fn is_up_to_date(&self, key_value: Option<&KeyValue>, value: &[u8], lifetime: KeyLifetime) -> bool {
         key_value.is_some_and(|key_value| {
-            let leased = lifetime == KeyLifetime::Permanent || self.shared.keys.lease_of(&key_value.key) == Some(key_value.lease);
+            let leased = lifetime == KeyLifetime::Permanent || self.shared.key_leases.lease_of(&key_value.key) == Some(key_value.lease);
             leased && *key_value.value == *value
         })
     }
@@ -197,7 +197,7 @@ impl SessionState {
         let connection = self.connection(operation).await?;
         let lease = match lifetime {
             KeyLifetime::Permanent => LeaseId(0),
-            KeyLifetime::Leased => self.keys.lease_for(&connection, key).await?,
+            KeyLifetime::Leased => self.key_leases.lease_for(&connection, key).await?,
         };
         connection.wait_for_rate_limit().await;
         Ok((connection, lease))
@@ -208,7 +208,7 @@ impl SessionState {
     pub(super) fn forget_lost_lease<T>(&self, result: Result<T, KvstoreError>, lease: LeaseId) -> Result<T, KvstoreError> {
         result.inspect_err(|error| {
             if error.is_lease_not_found() {
-                self.keys.mark_lost(&[lease]);
+                self.key_leases.mark_lost(&[lease]);
             }
         })
     }
@@ -217,7 +217,7 @@ impl SessionState {
     /// key and this session has not written it.
     pub(super) fn release_unwritten(&self, key: &[u8], lifetime: KeyLifetime) {
         if lifetime == KeyLifetime::Leased {
-            self.keys.release(key);
+            self.key_leases.release(key);
         }
     }
 
@@ -236,12 +236,12 @@ impl SessionState {
     /// keys are stored, so the names are read from the history. If that is compacted, the counts
     /// stay slightly too high until the leases end.
     pub(super) async fn release_deleted(&self, connection: &Connection, prefix: &[u8], count: u64, deleted_at: Revision) {
-        if count == 0 || !self.keys.is_in_use() {
+        if count == 0 || !self.key_leases.is_in_use() {
             return;
         }
         let mut list = connection.list(prefix).keys_at(deleted_at.previous());
         while let Ok(Some(page)) = list.next_page().await {
-            page.key_values.iter().for_each(|key_value| self.keys.release(&key_value.key));
+            page.key_values.iter().for_each(|key_value| self.key_leases.release(&key_value.key));
         }
     }
 }

@@ -31,8 +31,8 @@ struct EtcdHistory {
 
 /// Keeps the session connected until it is closed.
 pub(super) async fn run(shared: Arc<SessionState>) {
-    let renew_keys = shared.keys.renew_until_dropped(|| shared.connection_state.borrow().connection.clone());
-    let renew_locks = shared.locks.renew_until_dropped(|| shared.connection_state.borrow().connection.clone());
+    let renew_keys = shared.key_leases.renew_until_dropped(|| shared.connection_state.borrow().connection.clone());
+    let renew_locks = shared.lock_leases.renew_until_dropped(|| shared.connection_state.borrow().connection.clone());
     tokio::select! {
         () = shared.cancel.cancelled() => {}
         () = renew_keys => {}
@@ -89,12 +89,12 @@ async fn open(shared: &SessionState, endpoint: &Endpoint, history: &mut EtcdHist
         record_heartbeat(shared);
     }
     if shared.options.quorum_check {
-        shared.locks.lease_for(&connection, INIT_LOCK_PATH.as_bytes()).await?;
+        shared.lock_leases.lease_for(&connection, INIT_LOCK_PATH.as_bytes()).await?;
     }
     shared.connection_state.send_replace(CurrentConnection { connection: Some(connection.clone()), ready: true, cause: None });
     // a wiped etcd has none of the leases; the renewals show this at once
-    shared.keys.renew_all();
-    shared.locks.renew_all();
+    shared.key_leases.renew_all();
+    shared.lock_leases.renew_all();
     Ok((connection, heartbeat))
 }
 
@@ -105,8 +105,8 @@ impl EtcdHistory {
         let (id, revision) = (connection.etcd_cluster_id(), connection.newest_revision());
         if self.id.is_some_and(|last_id| last_id != id) || revision < self.revision {
             tracing::warn!(%id, %revision, before = %self.revision, "this etcd has another history: all leases are lost");
-            shared.keys.mark_all_lost();
-            shared.locks.mark_all_lost();
+            shared.key_leases.mark_all_lost();
+            shared.lock_leases.mark_all_lost();
         }
         (self.id, self.revision) = (Some(id), revision);
     }

@@ -76,7 +76,7 @@ impl Session {
                     Write::Put(key, value, lifetime) => {
                         let lease = match lifetime {
                             KeyLifetime::Permanent => LeaseId(0),
-                            KeyLifetime::Leased => self.shared.keys.lease_for(&connection, key).await?,
+                            KeyLifetime::Leased => self.shared.key_leases.lease_for(&connection, key).await?,
                         };
                         leases.push(lease);
                         put_op(key, value, lease)
@@ -94,7 +94,7 @@ impl Session {
             for write in writes {
                 match write {
                     Write::Put(key, _, lifetime) if !reply.succeeded => self.shared.release_unwritten(key, *lifetime),
-                    Write::Delete(key) if reply.succeeded => self.shared.keys.release(key),
+                    Write::Delete(key) if reply.succeeded => self.shared.key_leases.release(key),
                     Write::Put(..) | Write::Delete(_) => {}
                 }
             }

@@ -38,20 +38,20 @@ fn numbers_are_parsed_from_digits_and_are_never_0() {
 fn a_pool_leases_each_number_once_until_it_is_freed() {
     let mut random = StdRng::seed_from_u64(1);
     let mut pool = IdPool::new(range(10, 14));
-    let leased: BTreeSet<_> = (0..5).map(|_| pool.lease(&mut random).unwrap()).collect();
+    let leased: BTreeSet<_> = (0..5).map(|_| pool.lease_available(&mut random).unwrap()).collect();
     assert_eq!(leased, (10..=14).map(id).collect());
-    assert_eq!(pool.lease(&mut random), None);
-    pool.use_up(id(10));
-    pool.release(id(10));
-    pool.insert(id(11));
-    assert_eq!(pool.lease(&mut random), None, "10 is used, and 11 stays leased after its deletion from the store");
-    pool.release(id(11));
-    pool.insert(id(10));
-    let again: BTreeSet<_> = (0..2).map(|_| pool.lease(&mut random).unwrap()).collect();
+    assert_eq!(pool.lease_available(&mut random), None);
+    pool.mark_lease_used(id(10));
+    pool.release_lease(id(10));
+    pool.free_deleted(id(11));
+    assert_eq!(pool.lease_available(&mut random), None, "10 is used, and 11 stays leased after its deletion from the store");
+    pool.release_lease(id(11));
+    pool.free_deleted(id(10));
+    let again: BTreeSet<_> = (0..2).map(|_| pool.lease_available(&mut random).unwrap()).collect();
     assert_eq!(again, [id(10), id(11)].into());
-    pool.remove(id(12));
-    pool.release(id(12));
-    assert_eq!(pool.lease(&mut random), None, "another node wrote 12 first");
+    pool.mark_stored(id(12));
+    pool.release_lease(id(12));
+    assert_eq!(pool.lease_available(&mut random), None, "another node wrote 12 first");
 }
 
 /// Compares the pool with a set of free numbers and a set of leased numbers, which is Cilium's
@@ -65,28 +65,28 @@ fn a_pool_behaves_like_two_sets() {
         for _ in 0..4_000 {
             let number = id(random.random_range(1..=last));
             match random.random_range(0..5) {
-                0 => match pool.lease(&mut random) {
+                0 => match pool.lease_available(&mut random) {
                     Some(chosen) => assert!(free.remove(&chosen) && leased.insert(chosen)),
                     None => assert!(free.is_empty()),
                 },
                 1 => {
-                    pool.release(number);
+                    pool.release_lease(number);
                     if leased.remove(&number) {
                         free.insert(number);
                     }
                 }
                 2 => {
-                    pool.use_up(number);
+                    pool.mark_lease_used(number);
                     leased.remove(&number);
                 }
                 3 => {
-                    pool.insert(number);
+                    pool.free_deleted(number);
                     if !leased.contains(&number) {
                         free.insert(number);
                     }
                 }
                 _ => {
-                    pool.remove(number);
+                    pool.mark_stored(number);
                     free.remove(&number);
                     leased.remove(&number);
                 }
@@ -99,8 +99,8 @@ fn a_pool_behaves_like_two_sets() {
 fn both_ends_of_the_widest_range_are_leased() {
     let mut random = StdRng::seed_from_u64(3);
     let mut pool = IdPool::new(range(u64::MAX - 1, u64::MAX));
-    let both: BTreeSet<_> = (0..2).map(|_| pool.lease(&mut random).unwrap()).collect();
-    assert_eq!((both, pool.lease(&mut random)), ([id(u64::MAX - 1), Id::MAX].into(), None));
+    let both: BTreeSet<_> = (0..2).map(|_| pool.lease_available(&mut random).unwrap()).collect();
+    assert_eq!((both, pool.lease_available(&mut random)), ([id(u64::MAX - 1), Id::MAX].into(), None));
     assert!(IdPool::new(IdRange::ALL).lease(&mut random).is_some());
 }
 
@@ -192,7 +192,7 @@ fn numbers_in_use_that_are_deleted_are_restored() {
     assert_eq!(state.cache.id(&a), Some(id(1)), "the copy keeps the number");
     state.release(&a, &options);
     assert_eq!(state.apply(Mutation::Delete(id(1)), &options), event(AllocatorEventKind::Delete, 1, &a));
-    let all: BTreeSet<_> = (0..3).map(|_| state.pool.lease(&mut random).unwrap()).collect();
+    let all: BTreeSet<_> = (0..3).map(|_| state.pool.lease_available(&mut random).unwrap()).collect();
     assert_eq!(all.len(), 3, "the deleted number is free again");
 }
 
@@ -204,10 +204,10 @@ fn a_deleted_number_is_free_only_after_its_last_release() {
     state.apply(Mutation::Upsert(id(1), a.clone(), Revision(1)), &options);
     state.local.reserve(&a, id(1)).unwrap();
     assert_eq!(state.apply(Mutation::Delete(id(1)), &options), event(AllocatorEventKind::Delete, 1, &a));
-    let others: BTreeSet<_> = (0..2).map(|_| state.pool.lease(&mut random).unwrap()).collect();
-    assert_eq!((others, state.pool.lease(&mut random)), ([id(2), id(3)].into(), None));
+    let others: BTreeSet<_> = (0..2).map(|_| state.pool.lease_available(&mut random).unwrap()).collect();
+    assert_eq!((others, state.pool.lease_available(&mut random)), ([id(2), id(3)].into(), None));
     assert_eq!(state.release(&a, &options), Some(LocalRelease { id: id(1), last_use: true }));
-    assert_eq!(state.pool.lease(&mut random), Some(id(1)));
+    assert_eq!(state.pool.lease_available(&mut random), Some(id(1)));
 }
 
 #[test]
