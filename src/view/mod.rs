@@ -45,7 +45,7 @@ pub use lookups::references::RecordReferences;
 pub use records::folding::{FoldJob, FoldResult};
 pub use scopes::ScopeState;
 pub use services::{
-    BackendPort, ExportConflict, GlobalBackend, GlobalService, LocalService, MergedExports, Selection, ServiceShare, select_backends,
+    BackendPort, ExportConflict, GlobalBackend, GlobalService, LocalService, MergedExports, Selection, ServiceMember, select_backends,
 };
 
 /// The mirror in memory. Cloning makes a snapshot in constant time.

@@ -20,17 +20,17 @@ use super::View;
 use crate::model::{ClusterName, EntryKey, Kind, Object, PackedSlice, Record};
 
 pub use exports::{ExportConflict, MergedExports};
-pub use merge::{BackendPort, GlobalBackend, GlobalService, ServiceShare};
+pub use merge::{BackendPort, GlobalBackend, GlobalService, ServiceMember};
 pub use selection::{LocalService, Selection, select_backends};
 
 /// Kinds of keys that contribute to a service.
-const SHARE_KINDS: [Kind; 3] = [Kind::EndpointSlice, Kind::ServiceExport, Kind::Service];
+const CONTRIBUTING_KINDS: [Kind; 3] = [Kind::EndpointSlice, Kind::ServiceExport, Kind::Service];
 
 /// Index of the keys that contribute to each service.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ServiceIndex {
     /// Service as `<namespace>/<name>`, with a key that contributes to it.
-    shares: OrdSet<(SmolStr, EntryKey)>,
+    keys: OrdSet<(SmolStr, EntryKey)>,
     /// Number of services with at least one key.
     service_count: u64,
 }
@@ -38,25 +38,25 @@ pub(super) struct ServiceIndex {
 impl ServiceIndex {
     /// Adds a key that contributes to a service. Adding it twice changes nothing.
     pub(super) fn add(&mut self, key: &EntryKey, service: &SmolStr) {
-        let is_first = self.shares_in(service).next().is_none();
-        if self.shares.insert((service.clone(), key.clone())).is_none() && is_first {
+        let is_first = self.keys_of(service).next().is_none();
+        if self.keys.insert((service.clone(), key.clone())).is_none() && is_first {
             self.service_count += 1;
         }
     }
 
     /// Removes a key that contributes to a service. Removing a missing one changes nothing.
     pub(super) fn remove(&mut self, key: &EntryKey, service: &SmolStr) {
-        let share = (service.clone(), key.clone());
-        if self.shares.remove(&share).is_some() && self.shares_in(&share.0).next().is_none() {
+        let entry = (service.clone(), key.clone());
+        if self.keys.remove(&entry).is_some() && self.keys_of(&entry.0).next().is_none() {
             self.service_count -= 1;
         }
     }
 
     /// Iterates over the keys that contribute to a service, in key order: endpoint slices, exports,
     /// services.
-    fn shares_in<'a>(&'a self, service: &'a str) -> impl Iterator<Item = &'a EntryKey> {
+    fn keys_of<'a>(&'a self, service: &'a str) -> impl Iterator<Item = &'a EntryKey> {
         let start: (SmolStr, EntryKey) = (service.into(), EntryKey::lowest());
-        self.shares.range(start..).take_while(move |(other, _)| **other == *service).map(|(_, key)| key)
+        self.keys.range(start..).take_while(move |(other, _)| **other == *service).map(|(_, key)| key)
     }
 }
 
@@ -71,7 +71,7 @@ impl View {
     pub fn global_service_names(&self, start: &str) -> impl Iterator<Item = &SmolStr> {
         let start: (SmolStr, EntryKey) = (start.into(), EntryKey::lowest());
         let mut last: Option<&SmolStr> = None;
-        self.indices.services.shares.range(start..).filter_map(move |(service, _)| {
+        self.indices.services.keys.range(start..).filter_map(move |(service, _)| {
             let is_new = last != Some(service);
             last = Some(service);
             is_new.then_some(service)
@@ -81,19 +81,19 @@ impl View {
     /// Returns whether any of `clusters` contributes to a global service. Looks up one key per
     /// cluster and kind, independent of the number of other clusters.
     #[must_use]
-    pub fn has_share_of(&self, service: &SmolStr, clusters: &[ClusterName]) -> bool {
+    pub fn has_keys_of(&self, service: &SmolStr, clusters: &[ClusterName]) -> bool {
         let has = |kind, cluster: &ClusterName| {
             let first = (service.clone(), EntryKey::new(kind, cluster.clone(), ""));
-            let share = self.indices.services.shares.range(first..).next();
-            share.is_some_and(|(other, key)| other == service && key.kind == kind && key.cluster == *cluster)
+            let next = self.indices.services.keys.range(first..).next();
+            next.is_some_and(|(other, key)| other == service && key.kind == kind && key.cluster == *cluster)
         };
-        SHARE_KINDS.into_iter().any(|kind| clusters.iter().any(|cluster| has(kind, cluster)))
+        CONTRIBUTING_KINDS.into_iter().any(|kind| clusters.iter().any(|cluster| has(kind, cluster)))
     }
 
     /// Returns a global service, by `<namespace>/<name>`.
     #[must_use]
     pub fn global_service(&self, service: &str) -> Option<GlobalService> {
-        let records: Vec<Arc<Record>> = self.indices.services.shares_in(service).filter_map(|key| self.record(key)).collect();
+        let records: Vec<Arc<Record>> = self.indices.services.keys_of(service).filter_map(|key| self.record(key)).collect();
         GlobalService::merge(service, &records)
     }
 
@@ -101,7 +101,7 @@ impl View {
     /// cluster exports it. Unlike [`Self::global_service`] it decodes no endpoint slices.
     #[must_use]
     pub fn merged_exports(&self, service: &str) -> Option<MergedExports> {
-        let exports = self.indices.services.shares_in(service).filter(|key| key.kind == Kind::ServiceExport);
+        let exports = self.indices.services.keys_of(service).filter(|key| key.kind == Kind::ServiceExport);
         MergedExports::merge(exports.filter_map(|key| self.record(key)).collect())
     }
 
@@ -109,7 +109,7 @@ impl View {
     /// service, in bytes per cluster.
     #[must_use]
     pub fn decoded_bytes_of(&self, service: &str) -> BTreeMap<ClusterName, u64> {
-        let slices = self.indices.services.shares_in(service).filter(|key| key.kind == Kind::EndpointSlice);
+        let slices = self.indices.services.keys_of(service).filter(|key| key.kind == Kind::EndpointSlice);
         let mut by_cluster = BTreeMap::new();
         for record in slices.filter_map(|key| self.record(key)) {
             let slice = record.object.as_deref().and_then(Object::as_endpoint_slice);
@@ -122,16 +122,16 @@ impl View {
     #[must_use]
     pub fn first_slice_of(&self, service: &str, cluster: &ClusterName) -> Option<&EntryKey> {
         let first = (SmolStr::from(service), EntryKey::new(Kind::EndpointSlice, cluster.clone(), ""));
-        let (found, key) = self.indices.services.shares.range(first..).next()?;
+        let (found, key) = self.indices.services.keys.range(first..).next()?;
         (found == service && key.kind == Kind::EndpointSlice && key.cluster == *cluster).then_some(key)
     }
 
     /// Returns the service as the agents of one cluster see it locally, even if it is not shared.
     /// `None` if the cluster has neither the service nor endpoint slices of it.
     #[must_use]
-    pub fn local_share(&self, cluster: &ClusterName, service: &str) -> Option<ServiceShare> {
+    pub fn local_member(&self, cluster: &ClusterName, service: &str) -> Option<ServiceMember> {
         let own = self.record(&EntryKey::new(Kind::Service, cluster.clone(), service));
-        let slices = self.indices.services.shares_in(service).filter(|key| key.kind == Kind::EndpointSlice && key.cluster == *cluster);
-        ServiceShare::new(cluster.clone(), own, slices.filter_map(|key| self.record(key)).collect())
+        let slices = self.indices.services.keys_of(service).filter(|key| key.kind == Kind::EndpointSlice && key.cluster == *cluster);
+        ServiceMember::new(cluster.clone(), own, slices.filter_map(|key| self.record(key)).collect())
     }
 }

@@ -10,7 +10,7 @@ use crate::dto::objects::global_services::{
 };
 use crate::dto::text::non_empty;
 use crate::dto::values::closed::BackendSource;
-use crate::handle::{self, LargeService, MergedExports, Origin, Reading, SelectedBackends, ServiceEntry, ServiceShare, SourceMeta};
+use crate::handle::{self, LargeService, MergedExports, Origin, Reading, SelectedBackends, ServiceEntry, ServiceMember, SourceMeta};
 use crate::model::{ClusterName, Kind};
 
 /// Cluster and affinity for which backends are selected.
@@ -24,12 +24,12 @@ impl GlobalService {
     /// Converts a merged service, with all backends or with those that `selector` selects.
     pub(crate) fn new(reading: &Reading, service: &handle::GlobalService, selector: Option<&BackendSelector>) -> Self {
         let selected = selector.map(|selector| (selector, reading.select_backends(service, &selector.from, selector.affinity)));
-        let shares = selected.as_ref().map_or(&service.shares, |(_, selected)| &selected.shares);
+        let members = selected.as_ref().map_or(&service.members, |(_, selected)| &selected.members);
         Self {
             namespace: service.namespace.clone(),
             name: service.name.clone(),
-            clusters: service.shares.iter().map(|share| ServiceCluster::new(reading, share)).collect(),
-            backends: shares.iter().flat_map(|share| backends(reading, share)).collect(),
+            clusters: service.members.iter().map(|member| ServiceCluster::new(reading, member)).collect(),
+            backends: members.iter().flat_map(|member| backends(reading, member)).collect(),
             exports: service.exports.as_ref().and_then(GlobalExports::new),
             conflicts: service.exports.iter().flat_map(|exports| &exports.conflicts).map(ExportConflict::from).collect(),
             selection: selected.as_ref().map(|(selector, selected)| BackendSelection::new(selector, selected)),
@@ -77,9 +77,10 @@ pub(crate) fn sources(reading: &Reading, entry: &ServiceEntry) -> Vec<SourceMeta
     let read = |(cluster, kind): (&ClusterName, Kind)| reading.source(cluster, kind);
     match entry {
         ServiceEntry::Merged(service, _) => {
-            let of_services = service.shares.iter().filter(|share| share.service.is_some()).map(|share| (&share.cluster, Kind::Service));
-            let of_slices = service.shares.iter().filter(|share| !share.slices.is_empty());
-            let of_slices = of_slices.map(|share| (&share.cluster, Kind::EndpointSlice));
+            let of_services =
+                service.members.iter().filter(|member| member.service.is_some()).map(|member| (&member.cluster, Kind::Service));
+            let of_slices = service.members.iter().filter(|member| !member.slices.is_empty());
+            let of_slices = of_slices.map(|member| (&member.cluster, Kind::EndpointSlice));
             of_services.chain(of_slices).chain(exports).map(read).collect()
         }
         ServiceEntry::TooLarge(service) => {
@@ -89,40 +90,40 @@ pub(crate) fn sources(reading: &Reading, entry: &ServiceEntry) -> Vec<SourceMeta
 }
 
 /// Returns the source of one cluster's backends.
-fn source_of(reading: &Reading, share: &ServiceShare) -> SourceMeta {
+fn source_of(reading: &Reading, member: &ServiceMember) -> SourceMeta {
     let of_slices = || {
-        let sources = share.slices.iter().map(|record| reading.source_of(record));
+        let sources = member.slices.iter().map(|record| reading.source_of(record));
         // of several slices, the one with the least certain state decides
         sources.min_by_key(|source| Reverse((source.origin, source.held)))
     };
-    let of_service = share.service.as_ref().map(|record| reading.source_of(record));
-    of_service.or_else(of_slices).unwrap_or_else(|| reading.source(&share.cluster, Kind::Service))
+    let of_service = member.service.as_ref().map(|record| reading.source_of(record));
+    of_service.or_else(of_slices).unwrap_or_else(|| reading.source(&member.cluster, Kind::Service))
 }
 
-fn backends(reading: &Reading, share: &ServiceShare) -> Vec<GlobalBackend> {
-    let source = source_of(reading, share);
+fn backends(reading: &Reading, member: &ServiceMember) -> Vec<GlobalBackend> {
+    let source = source_of(reading, member);
     let origin = source.origin;
-    share.backends.iter().map(|backend| GlobalBackend::new(share, backend, origin, source.held)).collect()
+    member.backends.iter().map(|backend| GlobalBackend::new(member, backend, origin, source.held)).collect()
 }
 
 impl ServiceCluster {
-    fn new(reading: &Reading, share: &ServiceShare) -> Self {
-        let service = share.service();
+    fn new(reading: &Reading, member: &ServiceMember) -> Self {
+        let service = member.service();
         Self {
-            cluster: share.cluster.to_string(),
-            cluster_id: Some(share.cluster_id).filter(|id| *id != 0),
+            cluster: member.cluster.to_string(),
+            cluster_id: Some(member.cluster_id).filter(|id| *id != 0),
             source: if service.is_some() { BackendSource::Service } else { BackendSource::EndpointSlice }.into(),
-            include_external: share.includes_external(),
-            backend_count: share.backends.len(),
+            include_external: member.includes_external(),
+            backend_count: member.backends.len(),
             frontends: service.map(|service| service.frontends.iter().map(Frontend::from).collect()).unwrap_or_default(),
             labels: service.map(|service| service.labels.clone()).unwrap_or_default(),
-            age: SourceAge::from(&source_of(reading, share)),
+            age: SourceAge::from(&source_of(reading, member)),
         }
     }
 }
 
 impl GlobalBackend {
-    fn new(share: &ServiceShare, backend: &handle::GlobalBackend, origin: Origin, held: bool) -> Self {
+    fn new(member: &ServiceMember, backend: &handle::GlobalBackend, origin: Origin, held: bool) -> Self {
         let port = |port: &handle::BackendPort| GlobalPort {
             name: port.names.first().cloned(),
             names: if port.names.len() > 1 { port.names.clone() } else { Vec::new() },
@@ -131,7 +132,7 @@ impl GlobalBackend {
         };
         Self {
             ip: backend.ip.to_string(),
-            cluster: share.cluster.to_string(),
+            cluster: member.cluster.to_string(),
             origin: origin.into(),
             stale: held.then_some(true),
             hostname: non_empty(&backend.hostname),

@@ -5,7 +5,7 @@ use smol_str::SmolStr;
 use crate::commit::{DecodedBudgetError, DecodedPermit};
 use crate::handle::{Filter, Reading, ScanEnd, WorkSlice};
 use crate::model::{Affinity, ClusterName, EntryKey, Kind};
-use crate::view::{GlobalService, LocalService, MergedExports, Selection, ServiceShare, select_backends};
+use crate::view::{GlobalService, LocalService, MergedExports, Selection, ServiceMember, select_backends};
 
 /// Backends of a global service that the agents of one cluster would use.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,9 +15,9 @@ pub struct SelectedBackends {
     /// True if the cluster's own services are known. Otherwise, meshkeep cannot know whether the
     /// cluster has a local service.
     pub is_local_known: bool,
-    /// Shares of the clusters whose backends are used, sorted by cluster name. They include the
-    /// cluster's own share, and leave out backends without ports.
-    pub shares: Vec<ServiceShare>,
+    /// Members of the clusters whose backends are used, sorted by cluster name. They include the
+    /// member of the agents' cluster, and leave out backends without ports.
+    pub members: Vec<ServiceMember>,
 }
 
 /// A global service, either merged or, if it is too large, only described.
@@ -94,7 +94,7 @@ impl Reading {
                 continue;
             }
             // tested before merging, which takes time and memory in proportion to the slices
-            if !filter.clusters.is_empty() && !view.has_share_of(service, &filter.clusters) {
+            if !filter.clusters.is_empty() && !view.has_keys_of(service, &filter.clusters) {
                 continue;
             }
             match self.global_service(service) {
@@ -155,23 +155,23 @@ impl Reading {
     #[must_use]
     pub fn select_backends(&self, service: &GlobalService, from: &ClusterName, affinity: Affinity) -> SelectedBackends {
         let view = &self.published().view;
-        let own = view.local_share(from, &format!("{}/{}", service.namespace, service.name));
+        let own = view.local_member(from, &format!("{}/{}", service.namespace, service.name));
         let is_local_known = self.is_complete(from, Kind::Service);
         let local = match &own {
-            Some(share) => LocalService::Known(share),
+            Some(member) => LocalService::Known(member),
             None if is_local_known => LocalService::Missing,
             None => LocalService::Unknown,
         };
-        let others = || service.shares.iter().filter(|share| share.cluster != *from);
-        let selection = select_backends(affinity, local, others().flat_map(|share| &share.backends));
+        let others = || service.members.iter().filter(|member| member.cluster != *from);
+        let selection = select_backends(affinity, local, others().flat_map(|member| &member.backends));
         let local = own.iter().filter(|_| selection.local).cloned();
         let remote = others().filter(|_| selection.remote).cloned();
-        let mut shares: Vec<ServiceShare> = local.chain(remote).collect();
-        shares.sort_by(|left, right| left.cluster.cmp(&right.cluster));
-        for share in &mut shares {
-            share.backends.retain(crate::view::GlobalBackend::is_usable);
+        let mut members: Vec<ServiceMember> = local.chain(remote).collect();
+        members.sort_by(|left, right| left.cluster.cmp(&right.cluster));
+        for member in &mut members {
+            member.backends.retain(crate::view::GlobalBackend::is_usable);
         }
-        SelectedBackends { selection, is_local_known, shares }
+        SelectedBackends { selection, is_local_known, members }
     }
 }
 
@@ -179,7 +179,7 @@ impl Reading {
 fn passes(filter: &Filter, service: &GlobalService) -> bool {
     let test = Filter { clusters: filter.clusters.clone(), labels: filter.labels.clone(), ..Filter::default() };
     let export_records = service.exports.iter().flat_map(|exports| &exports.exports);
-    let share_records = service.shares.iter().flat_map(|share| share.service.iter().chain(&share.slices));
-    let mut records = share_records.chain(export_records);
+    let member_records = service.members.iter().flat_map(|member| member.service.iter().chain(&member.slices));
+    let mut records = member_records.chain(export_records);
     records.any(|record| record.object.as_deref().is_some_and(|object| test.matches(&record.key, object)))
 }

@@ -27,16 +27,16 @@ pub struct GlobalService {
     pub namespace: String,
     /// Kubernetes name.
     pub name: String,
-    /// Shares of the clusters that have the service or its endpoint slices, in order of names.
-    pub shares: Vec<ServiceShare>,
+    /// One member for each cluster that has the service or its endpoint slices, in order of names.
+    pub members: Vec<ServiceMember>,
     /// Exports under this name, if there are any.
     pub exports: Option<MergedExports>,
 }
 
-/// The contribution of one cluster to a global service.
+/// One cluster's part of a global service: its service, its endpoint slices, and their backends.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ServiceShare {
-    /// Cluster of the share.
+pub struct ServiceMember {
+    /// Cluster that the part comes from.
     pub cluster: ClusterName,
     /// Record in `services/v1`, if there is one. The backends then come from it.
     pub service: Option<Arc<Record>>,
@@ -131,16 +131,16 @@ impl GlobalService {
                 _ => {}
             }
         }
-        let shares = clusters.into_iter().filter_map(|(cluster, one)| ServiceShare::new(cluster, one.service, one.slices));
-        let shares: Vec<ServiceShare> = shares.collect();
+        let members = clusters.into_iter().filter_map(|(cluster, one)| ServiceMember::new(cluster, one.service, one.slices));
+        let members: Vec<ServiceMember> = members.collect();
         let exports = MergedExports::merge(exports);
-        let has_any = !shares.is_empty() || exports.is_some();
-        has_any.then(|| Self { namespace: namespace.to_owned(), name: name.to_owned(), shares, exports })
+        let has_any = !members.is_empty() || exports.is_some();
+        has_any.then(|| Self { namespace: namespace.to_owned(), name: name.to_owned(), members, exports })
     }
 }
 
-impl ServiceShare {
-    /// Creates one cluster's share; `None` if it has neither the service nor a slice of it.
+impl ServiceMember {
+    /// Creates one cluster's member; `None` if it has neither the service nor a slice of it.
     pub(super) fn new(cluster: ClusterName, service: Option<Arc<Record>>, slices: Vec<Arc<Record>>) -> Option<Self> {
         let decoded_slices: Vec<EndpointSlice> = slices.iter().filter_map(|record| slice_in(record)).collect();
         let (cluster_id, backends) = match (service.as_deref().and_then(service_in), decoded_slices.first()) {

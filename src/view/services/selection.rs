@@ -1,7 +1,7 @@
 //! Selection of the backends of a global service that an agent uses (`SelectBackends`, Cilium's
 //! `pkg/clustermesh/loadbalancer/selectbackends.go`).
 
-use super::{GlobalBackend, ServiceShare};
+use super::{GlobalBackend, ServiceMember};
 use crate::model::{Affinity, BackendState, SelectionRule};
 
 /// The service in the cluster whose agents select backends.
@@ -12,7 +12,7 @@ pub enum LocalService<'a> {
     /// The cluster announces no such service.
     Missing,
     /// The cluster announces the service.
-    Known(&'a ServiceShare),
+    Known(&'a ServiceMember),
 }
 
 /// Selected backends, and the rule that decided.
@@ -63,7 +63,7 @@ impl SelectionRule {
 pub fn select_backends<'a>(affinity: Affinity, local: LocalService<'_>, remote: impl Iterator<Item = &'a GlobalBackend>) -> Selection {
     let own: &[GlobalBackend] = match local {
         LocalService::Unknown | LocalService::Missing => &[],
-        LocalService::Known(share) => &share.backends,
+        LocalService::Known(member) => &member.backends,
     };
     let is_healthy = |backend: &&GlobalBackend| backend.is_usable() && backend.state.is_healthy();
     let remote_healthy = remote.filter(is_healthy).count();
@@ -71,7 +71,7 @@ pub fn select_backends<'a>(affinity: Affinity, local: LocalService<'_>, remote: 
     let local_active = own.iter().filter(is_healthy).filter(|backend| backend.state == BackendState::Active).count();
     let rule = match (local, affinity) {
         (LocalService::Missing, _) => SelectionRule::NoLocalService,
-        (LocalService::Known(share), _) if !share.includes_external() => SelectionRule::NotGlobal,
+        (LocalService::Known(member), _) if !member.includes_external() => SelectionRule::NotGlobal,
         (_, Affinity::None) => SelectionRule::NoAffinity,
         (_, Affinity::Local) if local_active > 0 => SelectionRule::LocalActive,
         (_, Affinity::Local) if remote_healthy > 0 => SelectionRule::LocalInactive,

@@ -118,11 +118,11 @@ fn slice_put(cluster: &'static str, name: &'static str, slice: EndpointSlice) ->
 }
 
 /// Formats each backend as `cluster address port/protocol(names) …`.
-fn describe_backends(shares: &[ServiceShare]) -> Vec<String> {
+fn describe_backends(members: &[ServiceMember]) -> Vec<String> {
     let mut lines = Vec::new();
-    for share in shares {
-        for backend in &share.backends {
-            let mut line = format!("{} {}", share.cluster, backend.ip);
+    for member in members {
+        for backend in &member.backends {
+            let mut line = format!("{} {}", member.cluster, backend.ip);
             for port in &backend.ports {
                 write!(line, " {}/{}({})", port.port, port.protocol, port.names.join(",")).unwrap();
             }
@@ -145,7 +145,7 @@ fn describe_backends(shares: &[ServiceShare]) -> Vec<String> {
 }
 
 fn backends(view: &View) -> Vec<String> {
-    view.global_service("shop/cart").map(|service| describe_backends(&service.shares)).unwrap_or_default()
+    view.global_service("shop/cart").map(|service| describe_backends(&service.members)).unwrap_or_default()
 }
 
 fn names(view: &View) -> Vec<String> {
@@ -206,7 +206,7 @@ fn only_shared_services_are_global() {
     for (name, events, expected) in cases {
         let view = view_after(&events);
         assert_eq!((view.global_service("shop/cart").is_some(), view.global_service_count() == 1), (expected, expected), "{name}");
-        assert!(view.local_share(&cluster("paris"), "shop/cart").is_some(), "{name}: the agents of its cluster use it anyway");
+        assert!(view.local_member(&cluster("paris"), "shop/cart").is_some(), "{name}: the agents of its cluster use it anyway");
     }
 }
 

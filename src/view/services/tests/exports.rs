@@ -179,7 +179,7 @@ fn other_fields_are_compared_with_the_oldest_export() {
 fn an_export_is_a_service_without_backends() {
     let view = view_after(&[put("paris", export(10, &[])), service_put("tokyo", cart(&["10.2.0.1 http=TCP/80"]))]);
     let service = view.global_service("shop/cart").unwrap();
-    assert_eq!((describe_backends(&service.shares), service.exports.is_some()), (texts(&["tokyo 10.2.0.1 80/TCP(http)"]), true));
+    assert_eq!((describe_backends(&service.members), service.exports.is_some()), (texts(&["tokyo 10.2.0.1 80/TCP(http)"]), true));
     let view = view_after(&[put("paris", export(10, &[]))]);
     assert_eq!((names(&view), view.global_service_count()), (texts(&["shop/cart"]), 1));
 }

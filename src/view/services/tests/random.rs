@@ -70,7 +70,7 @@ fn the_index_equals_the_model_after_every_event() {
             let expected = model(&view);
             let found: BTreeMap<String, Vec<EntryKey>> = view
                 .global_service_names("")
-                .map(|service| (service.to_string(), view.indices.services.shares_in(service).cloned().collect()))
+                .map(|service| (service.to_string(), view.indices.services.keys_of(service).cloned().collect()))
                 .collect();
             assert_eq!(found, expected, "seed {seed}, after {event:?}");
             assert_eq!(view.global_service_count(), expected.len() as u64, "seed {seed}, after {event:?}");
@@ -81,7 +81,7 @@ fn the_index_equals_the_model_after_every_event() {
                 for wanted in
                     CLUSTERS.map(|one| CLUSTERS.iter().filter(|other| **other != one).map(|other| cluster(other)).collect::<Vec<_>>())
                 {
-                    let answers = [&wanted[..1], &wanted[..]].map(|wanted| (view.has_share_of(&service, wanted), has(wanted)));
+                    let answers = [&wanted[..1], &wanted[..]].map(|wanted| (view.has_keys_of(&service, wanted), has(wanted)));
                     assert!(
                         answers.iter().all(|(found, expected)| found == expected),
                         "seed {seed}, {service} of {wanted:?} after {event:?}"

@@ -2,9 +2,9 @@
 
 use super::*;
 
-/// Returns a share with active backends, backends in another state, and one without ports, which is
-/// ignored.
-fn share(active: usize, state: BackendState, other: usize) -> ServiceShare {
+/// Returns a member with active backends, backends in another state, and one without ports, which
+/// is ignored.
+fn member(active: usize, state: BackendState, other: usize) -> ServiceMember {
     let mut backends = Vec::new();
     for (state, count) in [(BackendState::Active, active), (state, other)] {
         for _ in 0..count {
@@ -14,7 +14,7 @@ fn share(active: usize, state: BackendState, other: usize) -> ServiceShare {
     }
     backends.push(bare(BackendState::Active, Vec::new()));
     let record = service_record(true);
-    ServiceShare { cluster: cluster("paris"), service: Some(record), slices: Vec::new(), backends, cluster_id: 1 }
+    ServiceMember { cluster: cluster("paris"), service: Some(record), slices: Vec::new(), backends, cluster_id: 1 }
 }
 
 fn bare(state: BackendState, ports: Vec<BackendPort>) -> GlobalBackend {
@@ -32,8 +32,8 @@ fn service_record(include_external: bool) -> Arc<Record> {
 fn backends_are_selected_as_an_agent_does() {
     use Affinity::{Local, None, Remote};
     use BackendState::{Active, Maintenance, Terminating, TerminatingNotServing};
-    let (some, no) = (|| share(1, Active, 0), || share(0, Active, 0));
-    let (ending, bad) = (|| share(0, Terminating, 1), || share(0, Maintenance, 1));
+    let (some, no) = (|| member(1, Active, 0), || member(0, Active, 0));
+    let (ending, bad) = (|| member(0, Terminating, 1), || member(0, Maintenance, 1));
     let cases = [
         // without affinity: both, independent of health
         (None, some(), some(), "noAffinity", (true, true)),
@@ -42,14 +42,14 @@ fn backends_are_selected_as_an_agent_does() {
         // local: always local backends; remote ones only if no local one is active and a remote one
         // is healthy
         (Local, some(), some(), "localActive", (true, false)),
-        (Local, share(1, Maintenance, 3), some(), "localActive", (true, false)),
+        (Local, member(1, Maintenance, 3), some(), "localActive", (true, false)),
         (Local, no(), some(), "localInactive", (true, true)),
         (Local, bad(), some(), "localInactive", (true, true)),
         // terminating backends are healthy but not active
         (Local, ending(), some(), "localInactive", (true, true)),
         (Local, no(), ending(), "localInactive", (true, true)),
         (Local, no(), bad(), "localInactiveRemoteUnhealthy", (true, false)),
-        (Local, ending(), share(0, TerminatingNotServing, 2), "localInactiveRemoteUnhealthy", (true, false)),
+        (Local, ending(), member(0, TerminatingNotServing, 2), "localInactiveRemoteUnhealthy", (true, false)),
         (Local, no(), no(), "localInactiveRemoteUnhealthy", (true, false)),
         // remote: always remote backends; local ones only if no remote one is healthy and a local
         // one is
@@ -70,8 +70,8 @@ fn backends_are_selected_as_an_agent_does() {
 /// cluster counts as having an empty global service.
 #[test]
 fn the_local_service_precedes_the_affinity() {
-    let remote = share(1, BackendState::Active, 0);
-    let not_global = ServiceShare { service: Some(service_record(false)), ..share(1, BackendState::Active, 0) };
+    let remote = member(1, BackendState::Active, 0);
+    let not_global = ServiceMember { service: Some(service_record(false)), ..member(1, BackendState::Active, 0) };
     for affinity in Affinity::ALL {
         let chosen = |local| {
             let chosen = select_backends(affinity, local, remote.backends.iter());
