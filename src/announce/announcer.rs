@@ -17,7 +17,7 @@ use super::files::read_files;
 use super::follow::{ChangeRules, FileFollower, FollowError, FollowReport, write_metrics};
 use super::plan::{ClusterPlan, Resource};
 use super::publish::{PlanPublisher, PublishError};
-use super::retire::retire;
+use super::retire::delete_cluster_keys;
 use crate::client_file::{ClientFile, ClientFileError};
 use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
 use crate::model::{ClusterId, ClusterName, redacted_path};
@@ -70,7 +70,7 @@ const EVENTS_MAX: usize = 256;
 const REQUESTS_PER_SECOND_MAX: u32 = 100;
 const BOOTSTRAP_REQUESTS_PER_SECOND_MAX: u32 = 10_000;
 
-/// Options of `announce` and `withdraw`.
+/// Options of `announce` and `retire_cluster`.
 #[derive(Debug, Clone)]
 pub struct AnnounceOptions {
     /// Path of the client file for the target etcd.
@@ -87,7 +87,7 @@ pub struct AnnounceOptions {
     pub metrics_file: Option<PathBuf>,
 }
 
-/// The reason why `announce` or `withdraw` ended with an error.
+/// The reason why `announce` or `retire_cluster` ended with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum AnnounceError {
     /// The files contain errors, so nothing was announced.
@@ -131,8 +131,8 @@ pub enum AnnounceError {
         /// Id in the files.
         id: ClusterId,
     },
-    /// The withdrawal was interrupted before all keys were deleted.
-    #[error("stopped before cluster {0} was withdrawn: run the command again")]
+    /// [`retire_cluster`] was interrupted before all keys were deleted.
+    #[error("stopped before cluster {0} was retired: run the command again")]
     Interrupted(ClusterName),
     /// A request to the etcd failed.
     #[error(transparent)]
@@ -188,23 +188,23 @@ pub async fn announce(options: &AnnounceOptions, stop: CancellationToken) -> Res
 /// Logs what was announced when the announcer ends, and which changes were still held back.
 fn summarize(plan: &ClusterPlan, report: &FollowReport) {
     let (cluster, nodes, workloads, services) = (&plan.cluster, plan.nodes.len(), plan.workloads.len(), plan.services.len());
-    if report.held.is_empty() && report.errors.is_empty() {
+    if report.held_back.is_empty() && report.errors.is_empty() {
         tracing::info!(%cluster, nodes, workloads, services, "stopped announcing cluster {cluster}: its keys stay until their leases expire");
         return;
     }
-    let held: Vec<String> = report.held.iter().map(ToString::to_string).collect();
+    let held_back: Vec<String> = report.held_back.iter().map(ToString::to_string).collect();
     tracing::warn!(
-        %cluster, nodes, workloads, services, held = held.join("; "), file_errors = report.errors.len(),
+        %cluster, nodes, workloads, services, held = held_back.join("; "), file_errors = report.errors.len(),
         "stopped announcing cluster {cluster}: its keys stay until their leases expire; some changes of the files were not applied, and the next start applies them"
     );
 }
 
-/// Withdraws an announced cluster in the order that KVStoreMesh uses: the cluster config, after
+/// Retires an announced cluster in the order that KVStoreMesh uses: the cluster config, after
 /// `grace` the canaries, then all other keys.
 ///
 /// # Errors
 /// [`AnnounceError`].
-pub async fn withdraw(options: &AnnounceOptions, grace: Duration, stop: CancellationToken) -> Result<(), AnnounceError> {
+pub async fn retire_cluster(options: &AnnounceOptions, grace: Duration, stop: CancellationToken) -> Result<(), AnnounceError> {
     let files = options.files.clone();
     // reading large files blocks for a while
     let plan = spawn_blocking(move || read_files(&files)).await?.map_err(AnnounceError::Files)?;
@@ -213,9 +213,9 @@ pub async fn withdraw(options: &AnnounceOptions, grace: Duration, stop: Cancella
     let announcer = Announcer { session: session.clone(), plans };
     let work = async {
         let lock = announcer.lock().await?;
-        let retired = retire(&session, &plan, grace).await;
+        let deleted = delete_cluster_keys(&session, &plan, grace).await;
         let _ = lock.unlock().await;
-        Ok(retired?)
+        Ok(deleted?)
     };
     let ended = stop.run_until_cancelled(work).await.unwrap_or_else(|| Err(AnnounceError::Interrupted(plan.cluster.clone())));
     session.close().await;

@@ -26,6 +26,6 @@ mod tests;
 mod yaml;
 mod yaml_path;
 
-pub use announcer::{AnnounceError, AnnounceOptions, announce, withdraw};
+pub use announcer::{AnnounceError, AnnounceOptions, announce, retire_cluster};
 pub use dry_run::dry_run;
 pub use follow::{ChangeRules, MaxWithdrawal};

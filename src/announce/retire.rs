@@ -1,6 +1,6 @@
-//! Withdrawal of an announced cluster, in the order that KVStoreMesh uses (docs/develop/protocol.md
-//! §3.7): readers leave the cluster once its config is deleted, and disregard everything that is
-//! deleted after it.
+//! Deletes the keys of an announced cluster, in the order that KVStoreMesh uses
+//! (docs/develop/protocol.md §3.7): readers leave the cluster once its config is deleted, and
+//! disregard everything that is deleted after it.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ const REFERENCES_PREFIX: &str = "cilium/state/identities/v1/value/";
 
 /// Deletes all keys of the cluster. Keys that do not name a cluster are recognised by their
 /// identity.
-pub(super) async fn retire(session: &Session, plan: &ClusterPlan, grace: Duration) -> Result<(), KvstoreError> {
+pub(super) async fn delete_cluster_keys(session: &Session, plan: &ClusterPlan, grace: Duration) -> Result<(), KvstoreError> {
     session.delete(cluster_config_key(&plan.cluster).as_bytes()).await?;
-    tracing::info!(cluster = %plan.cluster, ?grace, "the config of cluster {} is withdrawn: waiting for clients to notice", plan.cluster);
+    tracing::info!(cluster = %plan.cluster, ?grace, "the config of cluster {} is deleted: waiting for clients to notice", plan.cluster);
     sleep(grace).await;
     session.delete_prefix(synced_prefix(&plan.cluster).as_bytes()).await?;
     let label = format!("{CLUSTER_LABEL}={};", plan.cluster);

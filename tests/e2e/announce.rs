@@ -244,10 +244,10 @@ async fn announced_keys_survive_kills_wipes_and_other_writers() {
     // that
     etcd.put("cilium/state/nodes/v1/vms-2/a", "{}").await;
     let mut stopped = Announcer(setup.command("log-0", &["--retire", "--retire-grace", "1h"]).spawn().unwrap());
-    setup.wait_for_log("log-0", "the config of cluster vms is withdrawn").await;
+    setup.wait_for_log("log-0", "the config of cluster vms is deleted").await;
     stopped.terminate();
     assert_eq!(
-        (stopped.end().await, setup.count_log_lines("log-0", "stopped before cluster vms was withdrawn: run the command again")),
+        (stopped.end().await, setup.count_log_lines("log-0", "stopped before cluster vms was retired: run the command again")),
         (1, 1)
     );
     etcd.put("cilium/cluster-config/vms", r#"{"id":77}"#).await;

@@ -14,7 +14,7 @@ use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::sleep;
 
 use super::FollowReport;
-use super::rules::{HoldReason, WithdrawnWorkloads};
+use super::rules::{HoldBackReason, WithdrawnWorkloads};
 use crate::announce::plan::ClusterPlan;
 use crate::model::redacted_path;
 
@@ -75,12 +75,12 @@ pub(super) fn metrics(plan: &ClusterPlan, report: &FollowReport) -> String {
         }
     };
     let per_cluster = |value: usize| [(format!("{{cluster=\"{}\"}}", plan.cluster), value)];
-    let withdrawn = |reason: HoldReason| match reason {
-        HoldReason::Withdrawal(WithdrawnWorkloads { withdrawn, .. }) => Some(withdrawn),
-        HoldReason::KeepsChanging => None,
+    let withdrawn = |reason: HoldBackReason| match reason {
+        HoldBackReason::Withdrawal(WithdrawnWorkloads { withdrawn, .. }) => Some(withdrawn),
+        HoldBackReason::KeepsChanging => None,
     };
-    let held: Vec<_> = report
-        .held
+    let held_back: Vec<_> = report
+        .held_back
         .iter()
         .filter_map(|change| {
             let file = escape_label(&change.path.to_string_lossy());
@@ -88,8 +88,8 @@ pub(super) fn metrics(plan: &ClusterPlan, report: &FollowReport) -> String {
         })
         .collect();
     gauge("workloads", "Announced workloads.", &per_cluster(plan.workloads.len()));
-    gauge("held_files", "Files with a change that is held back.", &per_cluster(report.held.len()));
-    gauge("held_workloads", "Workloads that a change to the file would withdraw; the change is held back.", &held);
+    gauge("held_files", "Files with a change that is held back.", &per_cluster(report.held_back.len()));
+    gauge("held_workloads", "Workloads that a change to the file would withdraw; the change is held back.", &held_back);
     gauge("file_errors", "Errors in the files; while there are any, no change is applied.", &per_cluster(report.errors.len()));
     text
 }

@@ -19,7 +19,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 use file_state::FileState;
 pub(super) use metrics::write_metrics;
 pub use rules::{ChangeRules, MaxWithdrawal};
-use rules::{Decision, FollowedFile, HeldChange, decide, first_wait, next_decision};
+use rules::{Decision, FollowedFile, HeldBackChange, decide, first_wait, next_decision};
 
 use super::error::{FileError, ParsedFile};
 use super::files::{check_count, check_files, read_file};
@@ -52,7 +52,7 @@ impl From<JoinError> for FollowError {
 /// The difference between the files and what is announced: changes that are held back, and errors.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct FollowReport {
-    pub(super) held: Vec<HeldChange>,
+    pub(super) held_back: Vec<HeldBackChange>,
     pub(super) errors: Vec<FileError>,
 }
 
@@ -79,14 +79,14 @@ impl FileFollower {
             let file_states = file_states(paths).await?;
             let (now, wall) = (Instant::now(), SystemTime::now());
             seen = if seen.is_empty() {
-                file_states.into_iter().map(|state| first_seen(state, rules.stable, now, wall)).collect()
+                file_states.into_iter().map(|state| first_seen(state, rules.stable_time, now, wall)).collect()
             } else {
                 seen.into_iter().zip(file_states).map(|(old, state)| if old.0 == state { old } else { (state, now) }).collect()
             };
             let wait = first_wait(&seen, &rules, now);
             if !wait.is_zero() && !immediately {
                 if !is_logged {
-                    tracing::info!(stable = ?rules.stable, "a file changed recently: waiting until all files are stable");
+                    tracing::info!(stable = ?rules.stable_time, "a file changed recently: waiting until all files are stable");
                     is_logged = true;
                 }
                 tokio::select! {
@@ -210,11 +210,11 @@ impl FileFollower {
             None if self.files.iter().any(FollowedFile::is_unread) => {}
             None => report.errors.clear(),
         }
-        let held = |decision: &Decision| match decision {
-            Decision::Hold(change) => Some(change.clone()),
+        let held_back = |decision: &Decision| match decision {
+            Decision::HoldBack(change) => Some(change.clone()),
             Decision::Keep | Decision::Apply => None,
         };
-        report.held = decisions.iter().filter_map(held).collect();
+        report.held_back = decisions.iter().filter_map(held_back).collect();
         self.reports.send_if_modified(|before| {
             log_changes(before, &report, self.rules.max_withdrawal);
             let is_changed = *before != report;
@@ -243,7 +243,7 @@ impl FileFollower {
     }
 }
 
-/// Logs errors and held changes that are new since `before`, and those that ended.
+/// Logs errors and held-back changes that are new since `before`, and those that ended.
 fn log_changes(before: &FollowReport, now: &FollowReport, max: MaxWithdrawal) {
     for error in now.errors.iter().filter(|error| !before.errors.contains(error)) {
         tracing::error!(%error, "a file has an error: no change is applied until it is corrected");
@@ -251,7 +251,7 @@ fn log_changes(before: &FollowReport, now: &FollowReport, max: MaxWithdrawal) {
     if now.errors.is_empty() && !before.errors.is_empty() {
         tracing::info!("the files have no errors any more");
     }
-    for change in now.held.iter().filter(|change| !before.held.contains(change)) {
+    for change in now.held_back.iter().filter(|change| !before.held_back.contains(change)) {
         let Some(until) = change.until else {
             tracing::warn!(%change, "a change is held back until the file is stable; SIGHUP applies it immediately");
             continue;
@@ -261,8 +261,8 @@ fn log_changes(before: &FollowReport, now: &FollowReport, max: MaxWithdrawal) {
             %change, "a change is held back because it exceeds --max-withdrawal {max}: it is applied in {seconds} s unless the file changes, and SIGHUP applies it immediately"
         );
     }
-    let is_held = |path: &Path| now.held.iter().any(|change| change.path == path);
-    for change in before.held.iter().filter(|change| !is_held(&change.path)) {
+    let is_held_back = |path: &Path| now.held_back.iter().any(|change| change.path == path);
+    for change in before.held_back.iter().filter(|change| !is_held_back(&change.path)) {
         tracing::info!(path = %redacted_path(&change.path), "no change to the file is held back any more");
     }
 }

@@ -17,14 +17,14 @@ use crate::model::redacted_path;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChangeRules {
     /// Time that a file must be unchanged before its change is applied.
-    pub stable: Duration,
+    pub stable_time: Duration,
     /// Time that a file must be unchanged if the change withdraws more than `max_withdrawal`.
-    pub hold: Duration,
-    /// Largest share of a file's workloads that a change may withdraw without being held back.
+    pub hold_time: Duration,
+    /// Largest percentage of a file's workloads that a change may withdraw without being held back.
     pub max_withdrawal: MaxWithdrawal,
 }
 
-/// A share in percent. 100 % means that no change is held back.
+/// A percentage of workloads. 100 % means that no change is held back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MaxWithdrawal(u8);
 
@@ -121,7 +121,7 @@ impl FollowedFile {
 
     /// Returns the time at which the file is stable, if it has an unread change.
     fn readable_at(&self, rules: &ChangeRules) -> Option<Instant> {
-        self.is_unread().then(|| self.seen.1 + rules.stable)
+        self.is_unread().then(|| self.seen.1 + rules.stable_time)
     }
 
     /// Returns whether the file must be read now.
@@ -150,7 +150,7 @@ impl FollowedFile {
     pub(super) fn content(&self, decision: &Decision) -> Result<Arc<ParsedFile>, FileError> {
         match (decision, self.change()) {
             (Decision::Apply, Some(change)) => change.content.clone(),
-            (Decision::Apply | Decision::Keep | Decision::Hold(_), _) => Ok(Arc::clone(&self.applied.1)),
+            (Decision::Apply | Decision::Keep | Decision::HoldBack(_), _) => Ok(Arc::clone(&self.applied.1)),
         }
     }
 
@@ -169,34 +169,36 @@ pub(super) enum Decision {
     Keep,
     /// Apply the change, provided that all files together are valid.
     Apply,
-    /// Hold the change back.
-    Hold(HeldChange),
+    /// Apply the change later.
+    HoldBack(HeldBackChange),
 }
 
+/// A change that is not applied yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::announce) struct HeldChange {
+pub(in crate::announce) struct HeldBackChange {
     pub(super) path: PathBuf,
-    pub(super) reason: HoldReason,
+    pub(super) reason: HoldBackReason,
     /// Time at which the change is applied if the file does not change again. `None` if that is
     /// unknown.
     pub(super) until: Option<Instant>,
 }
 
+/// Reason why a change is held back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::announce) enum HoldReason {
+pub(in crate::announce) enum HoldBackReason {
     /// The change withdraws too many workloads.
     Withdrawal(WithdrawnWorkloads),
     /// The file changes again each time before it is stable.
     KeepsChanging,
 }
 
-impl fmt::Display for HeldChange {
+impl fmt::Display for HeldBackChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.reason {
-            HoldReason::Withdrawal(WithdrawnWorkloads { withdrawn, workloads, .. }) => {
+            HoldBackReason::Withdrawal(WithdrawnWorkloads { withdrawn, workloads, .. }) => {
                 write!(f, "{}: would withdraw {withdrawn} of {workloads} workloads", redacted_path(&self.path))
             }
-            HoldReason::KeepsChanging => write!(f, "{}: keeps changing", redacted_path(&self.path)),
+            HoldBackReason::KeepsChanging => write!(f, "{}: keeps changing", redacted_path(&self.path)),
         }
     }
 }
@@ -233,11 +235,11 @@ fn workloads(file: &ParsedFile) -> impl Iterator<Item = (&str, &str)> {
 /// Decides on the change of each file. A workload that moves to another file is not withdrawn,
 /// unless the change of the other file is held back.
 pub(super) fn decide(files: &[FollowedFile], rules: &ChangeRules, now: Instant, immediately: bool) -> Vec<Decision> {
-    let keeps_changing = |file: &FollowedFile| file.is_unread() && file.changing_since.is_some_and(|since| since + rules.hold <= now);
+    let keeps_changing = |file: &FollowedFile| file.is_unread() && file.changing_since.is_some_and(|since| since + rules.hold_time <= now);
     let initial_decision = |file: &FollowedFile| match file.change() {
         Some(_) => Decision::Apply,
         None if keeps_changing(file) => {
-            Decision::Hold(HeldChange { path: file.path.clone(), reason: HoldReason::KeepsChanging, until: None })
+            Decision::HoldBack(HeldBackChange { path: file.path.clone(), reason: HoldBackReason::KeepsChanging, until: None })
         }
         None => Decision::Keep,
     };
@@ -249,42 +251,42 @@ pub(super) fn decide(files: &[FollowedFile], rules: &ChangeRules, now: Instant, 
     loop {
         let contents: Vec<_> = files.iter().zip(&decisions).filter_map(|(file, decision)| file.content(decision).ok()).collect();
         let names: HashSet<_> = contents.iter().flat_map(|content| workloads(content)).collect();
-        let held: Vec<_> = files
+        let held_back: Vec<_> = files
             .iter()
             .zip(&decisions)
             .enumerate()
             .filter(|(_, (_, decision))| **decision == Decision::Apply)
-            .filter_map(|(index, (file, _))| Some((index, file.held_change(&names, rules, now)?)))
+            .filter_map(|(index, (file, _))| Some((index, file.held_back_change(&names, rules, now)?)))
             .collect();
-        if held.is_empty() {
+        if held_back.is_empty() {
             return decisions;
         }
-        for (index, change) in held {
-            decisions[index] = Decision::Hold(change);
+        for (index, change) in held_back {
+            decisions[index] = Decision::HoldBack(change);
         }
     }
 }
 
 impl FollowedFile {
     /// Returns the file's change if it must be held back.
-    fn held_change(&self, names: &HashSet<(&str, &str)>, rules: &ChangeRules, now: Instant) -> Option<HeldChange> {
+    fn held_back_change(&self, names: &HashSet<(&str, &str)>, rules: &ChangeRules, now: Instant) -> Option<HeldBackChange> {
         let change = self.change()?;
         let withdrawal = WithdrawnWorkloads::between(&self.applied.1, change.content.as_ref().ok()?, names);
-        let until = change.since + rules.hold;
-        let is_held = withdrawal.exceeds(rules.max_withdrawal) && now < until;
-        is_held.then(|| HeldChange { path: self.path.clone(), reason: HoldReason::Withdrawal(withdrawal), until: Some(until) })
+        let until = change.since + rules.hold_time;
+        let is_held_back = withdrawal.exceeds(rules.max_withdrawal) && now < until;
+        is_held_back.then(|| HeldBackChange { path: self.path.clone(), reason: HoldBackReason::Withdrawal(withdrawal), until: Some(until) })
     }
 }
 
 /// Returns the next time at which a decision can change although no file changes.
 pub(super) fn next_decision(files: &[FollowedFile], decisions: &[Decision], rules: &ChangeRules, now: Instant) -> Option<Instant> {
     let readable = files.iter().filter_map(|file| file.readable_at(rules));
-    let keeps_changing = files.iter().filter_map(|file| Some(file.changing_since? + rules.hold));
-    let held = decisions.iter().filter_map(|decision| match decision {
-        Decision::Hold(change) => change.until,
+    let keeps_changing = files.iter().filter_map(|file| Some(file.changing_since? + rules.hold_time));
+    let held_back = decisions.iter().filter_map(|decision| match decision {
+        Decision::HoldBack(change) => change.until,
         Decision::Keep | Decision::Apply => None,
     });
-    readable.chain(keeps_changing).chain(held).filter(|time| *time > now).min()
+    readable.chain(keeps_changing).chain(held_back).filter(|time| *time > now).min()
 }
 
 /// Returns the time that a start has to wait until recently changed files are stable. A missing or
@@ -293,5 +295,5 @@ pub(super) fn first_wait(seen: &[(FileState, Instant)], rules: &ChangeRules, now
     if seen.iter().any(|(state, _)| !matches!(state, FileState::Present(_))) {
         return Duration::ZERO;
     }
-    seen.iter().map(|(_, since)| (*since + rules.stable).saturating_duration_since(now)).max().unwrap_or_default()
+    seen.iter().map(|(_, since)| (*since + rules.stable_time).saturating_duration_since(now)).max().unwrap_or_default()
 }

@@ -9,12 +9,14 @@ use tempfile::TempDir;
 
 use super::file_state::{FileState, FileVersion};
 use super::metrics::metrics;
-use super::rules::{ChangeRules, Decision, FollowedFile, HeldChange, HoldReason, WithdrawnWorkloads, decide, first_wait, next_decision};
+use super::rules::{
+    ChangeRules, Decision, FollowedFile, HeldBackChange, HoldBackReason, WithdrawnWorkloads, decide, first_wait, next_decision,
+};
 use super::{FollowReport, read_content};
 use crate::announce::error::{FileError, ParsedFile};
 use crate::announce::files::check_files;
 
-const RULES: ChangeRules = ChangeRules { stable: seconds(3), hold: seconds(60), max_withdrawal: share(50) };
+const RULES: ChangeRules = ChangeRules { stable_time: seconds(3), hold_time: seconds(60), max_withdrawal: share(50) };
 
 const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -48,9 +50,9 @@ fn followed(path: &str, workloads: &[u32], now: Instant) -> FollowedFile {
     FollowedFile::new(state(0), file(path, workloads).unwrap(), now)
 }
 
-fn held(path: &str, withdrawn: usize, workloads: usize, is_everything: bool, until: Instant) -> Decision {
-    let reason = HoldReason::Withdrawal(WithdrawnWorkloads { withdrawn, workloads, is_everything });
-    Decision::Hold(HeldChange { path: path.into(), reason, until: Some(until) })
+fn held_back(path: &str, withdrawn: usize, workloads: usize, is_everything: bool, until: Instant) -> Decision {
+    let reason = HoldBackReason::Withdrawal(WithdrawnWorkloads { withdrawn, workloads, is_everything });
+    Decision::HoldBack(HeldBackChange { path: path.into(), reason, until: Some(until) })
 }
 
 #[test]
@@ -78,12 +80,12 @@ fn a_large_withdrawal_is_held_back_for_a_minute() {
     let all = [1, 2, 3, 4];
     for (after, max, expected) in [
         (&[1, 2][..], 50, Decision::Apply),
-        (&[1], 50, held("a", 3, 4, false, until)),
-        (&[5, 6, 7, 8], 50, held("a", 4, 4, false, until)),
+        (&[1], 50, held_back("a", 3, 4, false, until)),
+        (&[5, 6, 7, 8], 50, held_back("a", 4, 4, false, until)),
         (&[1], 75, Decision::Apply),
-        (&[1, 2, 3], 0, held("a", 1, 4, false, until)),
+        (&[1, 2, 3], 0, held_back("a", 1, 4, false, until)),
         (&[1, 2, 3, 4, 5], 0, Decision::Apply),
-        (&[], 99, held("a", 4, 4, true, until)),
+        (&[], 99, held_back("a", 4, 4, true, until)),
         (&[], 100, Decision::Apply),
     ] {
         let rules = ChangeRules { max_withdrawal: share(max), ..RULES };
@@ -103,7 +105,7 @@ fn a_deleted_file_withdraws_all_and_an_unreadable_file_nothing() {
     files[0].observe(FileState::Missing, begin);
     files[0].set_content(read_content(Path::new("a"), &FileState::Missing));
     let decisions = decide(&files, &RULES, begin + seconds(3), false);
-    assert_eq!(decisions, [held("a", 1, 1, true, begin + seconds(60))]);
+    assert_eq!(decisions, [held_back("a", 1, 1, true, begin + seconds(60))]);
     assert_eq!(next_decision(&files, &decisions, &RULES, begin + seconds(3)), Some(begin + seconds(60)));
     files[0].observe(FileState::Unreadable("Permission denied".into()), begin);
     files[0].set_content(read_content(Path::new("a"), files[0].state()));
@@ -115,11 +117,11 @@ fn a_deleted_file_withdraws_all_and_an_unreadable_file_nothing() {
     let mut files = [FollowedFile::new(state(0), Arc::new(services), begin)];
     files[0].observe(state(1), begin);
     files[0].set_content(file("a", &[]));
-    assert_eq!(decide(&files, &RULES, begin + seconds(3), false), [held("a", 0, 0, true, begin + seconds(60))]);
+    assert_eq!(decide(&files, &RULES, begin + seconds(3), false), [held_back("a", 0, 0, true, begin + seconds(60))]);
 }
 
 #[test]
-fn rewriting_the_same_content_does_not_extend_the_hold() {
+fn rewriting_the_same_content_does_not_extend_the_hold_time() {
     let begin = Instant::now();
     let mut files = [followed("a", &[1, 2, 3], begin)];
     let mut write = |version: u64, workloads: &[u32]| {
@@ -128,10 +130,10 @@ fn rewriting_the_same_content_does_not_extend_the_hold() {
         files[0].set_content(file("a", workloads));
         (unread, decide(&files, &RULES, begin + seconds(version + 3), false))
     };
-    let first = held("a", 2, 3, false, begin + seconds(1 + 60));
+    let first = held_back("a", 2, 3, false, begin + seconds(1 + 60));
     assert_eq!(write(1, &[1]), (vec![Decision::Keep], vec![first.clone()]));
     assert_eq!(write(20, &[1]), (vec![Decision::Keep], vec![first]));
-    assert_eq!(write(40, &[2]), (vec![Decision::Keep], vec![held("a", 2, 3, false, begin + seconds(40 + 60))]));
+    assert_eq!(write(40, &[2]), (vec![Decision::Keep], vec![held_back("a", 2, 3, false, begin + seconds(40 + 60))]));
     // back to the applied content
     assert_eq!(write(50, &[1, 2, 3]), (vec![Decision::Keep], vec![Decision::Keep]));
     assert!(!files[0].is_unread());
@@ -150,7 +152,7 @@ fn a_workload_that_moves_to_another_file_is_not_withdrawn() {
     };
     let until = begin + seconds(60);
     assert_eq!(moved(&[1, 2, 4, 5, 6]), [Decision::Apply, Decision::Apply]);
-    assert_eq!(moved(&[1, 2]), [held("a", 2, 3, false, until), held("b", 3, 3, false, until)]);
+    assert_eq!(moved(&[1, 2]), [held_back("a", 2, 3, false, until), held_back("b", 3, 3, false, until)]);
 }
 
 #[test]
@@ -160,7 +162,7 @@ fn a_file_that_keeps_changing_is_reported_after_a_minute() {
     for second in 1..=61 {
         files[0].observe(state(second), begin + seconds(second));
         let expected = match second {
-            61 => Decision::Hold(HeldChange { path: "a".into(), reason: HoldReason::KeepsChanging, until: None }),
+            61 => Decision::HoldBack(HeldBackChange { path: "a".into(), reason: HoldBackReason::KeepsChanging, until: None }),
             _ => Decision::Keep,
         };
         assert_eq!(decide(&files, &RULES, begin + seconds(second), false), [expected], "{second}");
@@ -188,7 +190,7 @@ fn shares_are_percentages() {
 #[test]
 fn a_start_waits_only_for_recently_changed_files() {
     let now = Instant::now() + seconds(10);
-    let at = |state: FileState, ago: u64| super::first_seen(state, RULES.stable, now, SystemTime::UNIX_EPOCH + seconds(100 + ago));
+    let at = |state: FileState, ago: u64| super::first_seen(state, RULES.stable_time, now, SystemTime::UNIX_EPOCH + seconds(100 + ago));
     let wait = |seen: &[(FileState, Instant)]| first_wait(seen, &RULES, now);
     assert_eq!(wait(&[at(state(100), 3), at(state(100), 1_000)]), Duration::ZERO);
     assert_eq!(wait(&[at(state(100), 1), at(state(100), 1_000)]), seconds(2));
@@ -211,20 +213,20 @@ fn missing_and_unreadable_files_are_distinguished() {
 }
 
 #[test]
-fn metrics_name_the_files_with_held_changes() {
+fn metrics_name_the_files_with_held_back_changes() {
     let text = "cluster: {name: vms, id: 77}\nworkloads:\n- {namespace: a, name: b, labels: {app: x}, ips: [10.0.0.1]}\n";
     let yaml = serde_yaml_ng::from_str(text).unwrap();
     let plan = check_files([Ok(Arc::new(ParsedFile { path: "a".into(), text: text.into(), yaml }))]).unwrap();
-    let reason = HoldReason::Withdrawal(WithdrawnWorkloads { withdrawn: 40, workloads: 50, is_everything: false });
+    let reason = HoldBackReason::Withdrawal(WithdrawnWorkloads { withdrawn: 40, workloads: 50, is_everything: false });
     let changes = [
-        HeldChange { path: "/a \"b\".yaml".into(), reason, until: Some(Instant::now()) },
-        HeldChange { path: "c.yaml".into(), reason: HoldReason::KeepsChanging, until: None },
+        HeldBackChange { path: "/a \"b\".yaml".into(), reason, until: Some(Instant::now()) },
+        HeldBackChange { path: "c.yaml".into(), reason: HoldBackReason::KeepsChanging, until: None },
     ];
     assert_eq!(
         changes.clone().map(|change| change.to_string()),
         ["/a \"b\".yaml: would withdraw 40 of 50 workloads", "c.yaml: keeps changing"]
     );
-    let report = FollowReport { held: changes.to_vec(), errors: Vec::new() };
+    let report = FollowReport { held_back: changes.to_vec(), errors: Vec::new() };
     let expected = r#"# HELP meshkeep_announce_workloads Announced workloads.
 # TYPE meshkeep_announce_workloads gauge
 meshkeep_announce_workloads{cluster="vms"} 1

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::target::{check_takeover, parse_lease_ttl};
-use crate::announce::{AnnounceError, AnnounceOptions, ChangeRules, MaxWithdrawal, announce, dry_run, withdraw};
+use crate::announce::{AnnounceError, AnnounceOptions, ChangeRules, MaxWithdrawal, announce, dry_run, retire_cluster};
 use crate::cli::failure::{CommandResult, ExitStatus, Failure, ResultExt as _};
 use crate::cli::terminal::output;
 use crate::cli::{NO_RUNTIME, NO_SIGNALS};
@@ -33,8 +33,8 @@ pub(in crate::cli) struct Options {
     /// Only print the keys and values that would be written
     #[arg(long, conflicts_with = "retire")]
     dry_run: bool,
-    /// Withdraw the cluster in the files: first its config, then, after --retire-grace, everything
-    /// else
+    /// Retire the cluster in the files: delete its config and, after --retire-grace, all its other
+    /// keys
     #[arg(long)]
     retire: bool,
     /// Time for clients to notice that the config was deleted
@@ -71,7 +71,7 @@ fn parse_announced_ttl(text: &str) -> Result<Duration, String> {
 }
 
 /// Announces the cluster until a stop signal arrives. With `--dry-run`, only prints the keys and
-/// values; with `--retire`, withdraws the cluster.
+/// values; with `--retire`, deletes its keys.
 pub(in crate::cli) fn run(options: Options, start: &StartSignals) -> CommandResult {
     if options.dry_run {
         start.kill_from_now_on();
@@ -86,18 +86,18 @@ pub(in crate::cli) fn run(options: Options, start: &StartSignals) -> CommandResu
         to,
         files: options.files,
         lease_ttl: options.lease_ttl,
-        rules: ChangeRules { stable: options.stable_time, hold: options.hold_time, max_withdrawal: options.max_withdrawal },
+        rules: ChangeRules { stable_time: options.stable_time, hold_time: options.hold_time, max_withdrawal: options.max_withdrawal },
         apply_now: Arc::clone(&apply_now),
         metrics_file: options.metrics_file,
     };
     let (grace, stopped) = (options.retire_grace, stop.clone());
     let work = executor.spawn(async move {
-        if is_retirement { withdraw(&announce_options, grace, stopped).await } else { announce(&announce_options, stopped).await }
+        if is_retirement { retire_cluster(&announce_options, grace, stopped).await } else { announce(&announce_options, stopped).await }
     });
     let done = executor.block_on(until_done(work, &mut signals, &apply_now, &stop));
     executor.shutdown_background();
     match done? {
-        false if is_retirement => Err(Failure::not_found("stopped before the cluster was withdrawn: run the command again")),
+        false if is_retirement => Err(Failure::not_found("stopped before the cluster was retired: run the command again")),
         _ => Ok(ExitStatus::Success),
     }
 }
