@@ -162,8 +162,8 @@ impl SizeTracker {
         let mut source = state.source;
         source[index] = source[index] + more;
         let announced = Size { keys: source[index].keys.max(keys_announced), ..source[index] };
-        let is_crowded = bounds.is_crowded_with(state.mirrored);
-        let counts = |other: usize| other != index && (is_crowded || state.sync_states[other] != KindSyncState::Resuming);
+        let exceeds_listing_limits = !bounds.allow_during_list(state.mirrored);
+        let counts = |other: usize| other != index && (exceeds_listing_limits || state.sync_states[other] != KindSyncState::Resuming);
         let others: Size = source.iter().enumerate().filter(|(other, _)| counts(*other)).map(|(_, size)| *size).sum();
         let (size, read_since_count) = (others + announced, state.read_since_count + more);
         let uncounted_max =
@@ -181,9 +181,9 @@ impl SizeTracker {
         Ok(())
     }
 
-    /// Returns whether the known size in the mirror exceeds what is allowed during a list.
-    pub(super) fn is_crowded(&self) -> bool {
-        self.bounds.is_crowded_with(self.state().mirrored)
+    /// Returns whether the known size in the mirror exceeds the limits that apply during a list.
+    pub(super) fn exceeds_listing_limits(&self) -> bool {
+        !self.bounds.allow_during_list(self.state().mirrored)
     }
 
     /// Replaces the sizes of synced kinds by a count of the mirror.
@@ -209,9 +209,10 @@ impl ClusterBounds {
         size.keys <= self.keys_max && size.bytes <= self.bytes_max
     }
 
-    fn is_crowded_with(self, mirrored: Size) -> bool {
+    /// Returns whether a size in the mirror is within the limits that apply during a list.
+    fn allow_during_list(self, mirrored: Size) -> bool {
         let Self { keys_max, bytes_max } = self;
-        !Self { keys_max: keys_max.saturating_mul(LISTING_FACTOR), bytes_max: bytes_max.saturating_mul(LISTING_FACTOR) }.allow(mirrored)
+        Self { keys_max: keys_max.saturating_mul(LISTING_FACTOR), bytes_max: bytes_max.saturating_mul(LISTING_FACTOR) }.allow(mirrored)
     }
 }
 
@@ -282,11 +283,11 @@ mod tests {
     }
 
     #[test]
-    fn unconfirmed_keys_make_the_mirror_crowded() {
+    fn unconfirmed_keys_count_for_the_limits_of_a_list() {
         let size_tracker = SizeTracker::new(BOUNDS, [0; Kind::ALL.len()]);
         size_tracker.mark_synced(Kind::Ip);
         size_tracker.set_counted(counted_sizes(size(100, 6_000), size(1_280, 12_800)));
-        assert_eq!((size_tracker.is_crowded(), size_tracker.try_add(Kind::Ip, size(1, 100), 0)), (false, Ok(())));
-        assert!(size_tracker.is_crowded());
+        assert_eq!((size_tracker.exceeds_listing_limits(), size_tracker.try_add(Kind::Ip, size(1, 100), 0)), (false, Ok(())));
+        assert!(size_tracker.exceeds_listing_limits());
     }
 }

@@ -192,13 +192,13 @@ impl Reporter {
     }
 
     /// Records the error in the cluster's client file, if any, and the warnings about the file.
-    pub(super) fn set_file_state(&self, error: Option<String>, misspelt: Option<String>) {
-        if let Some(misspelt) = misspelt.as_ref().filter(|misspelt| self.status.borrow().misspelt_keys.as_ref() != Some(misspelt)) {
-            tracing::warn!(cluster = %self.cluster, "the client file of cluster {} is accepted, but is probably wrong: {misspelt}", self.cluster);
+    pub(super) fn set_file_state(&self, error: Option<String>, warnings: Option<String>) {
+        if let Some(warnings) = warnings.as_ref().filter(|warnings| self.status.borrow().file_warnings.as_ref() != Some(warnings)) {
+            tracing::warn!(cluster = %self.cluster, "the client file of cluster {} is accepted, but is probably wrong: {warnings}", self.cluster);
         }
         self.status.send_if_modified(|status| {
-            let changed = (&status.file_error, &status.misspelt_keys) != (&error, &misspelt);
-            (status.file_error, status.misspelt_keys) = (error, misspelt);
+            let changed = (&status.file_error, &status.file_warnings) != (&error, &warnings);
+            (status.file_error, status.file_warnings) = (error, warnings);
             changed
         });
     }

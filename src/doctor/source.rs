@@ -3,7 +3,7 @@
 
 use super::local::seconds_now;
 use super::{Check, DoctorOptions};
-use crate::clustermesh::find_owner;
+use crate::clustermesh::find_clusters_in_etcd;
 use crate::model::{ClusterConfig, ClusterName, EtcdClusterId, Kind, MaxConnectedClusters};
 use crate::wire::cluster_config::{KindPublication, kind_publication, parse_cluster_config, validate_cluster_config};
 use crate::wire::keys;
@@ -78,7 +78,7 @@ async fn check_cluster_config(connection: &Connection, cluster: &ClusterName, op
 
 async fn missing_config(connection: &Connection, cluster: &ClusterName, options: &DoctorOptions, denied: bool) -> Check {
     let step = "cluster config";
-    match find_owner(connection, cluster, denied).await {
+    match find_clusters_in_etcd(connection, cluster, denied).await {
         Ok(missing) if options.legacy_clusters.contains(cluster) && !denied => Check::warning(
             step,
             missing.describe(cluster),

@@ -11,10 +11,10 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::model::ClosedSet;
+use crate::model::ApiEnum;
 
-/// A value of a closed set, or a text that only a newer server knows. The schema has the values of
-/// the set.
+/// A value of an [`ApiEnum`], or a text that only a newer server knows. The schema has the values
+/// of the enum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Open<T> {
     Known(T),
@@ -33,7 +33,7 @@ open! {
     StoreState StreamedKind SyncMode TrafficPolicy UnknownAge Verdict
 }
 
-impl<T: ClosedSet> Open<T> {
+impl<T: ApiEnum> Open<T> {
     /// Returns the name in the API.
     pub(crate) fn name(&self) -> &str {
         match self {
@@ -56,50 +56,50 @@ impl<T: ClosedSet> Open<T> {
     }
 }
 
-impl<T: ClosedSet> From<T> for Open<T> {
+impl<T: ApiEnum> From<T> for Open<T> {
     fn from(value: T) -> Self {
         Self::Known(value)
     }
 }
 
-impl<T: ClosedSet> From<String> for Open<T> {
+impl<T: ApiEnum> From<String> for Open<T> {
     fn from(text: String) -> Self {
         T::from_api_name(&text).map_or(Self::Unknown(text), Self::Known)
     }
 }
 
-impl<T: ClosedSet> PartialEq<T> for Open<T> {
+impl<T: ApiEnum> PartialEq<T> for Open<T> {
     fn eq(&self, other: &T) -> bool {
         self.known() == Some(*other)
     }
 }
 
-impl<T: ClosedSet> fmt::Display for Open<T> {
+impl<T: ApiEnum> fmt::Display for Open<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-impl<T: ClosedSet> Serialize for Open<T> {
+impl<T: ApiEnum> Serialize for Open<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
     }
 }
 
-impl<'de, T: ClosedSet> Deserialize<'de> for Open<T> {
+impl<'de, T: ApiEnum> Deserialize<'de> for Open<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer).map(Self::from)
     }
 }
 
-impl<T: ClosedSet> PartialSchema for Open<T> {
+impl<T: ApiEnum> PartialSchema for Open<T> {
     fn schema() -> RefOr<Schema> {
-        let values = T::values().map(ClosedSet::api_name);
+        let values = T::values().map(ApiEnum::api_name);
         ObjectBuilder::new().schema_type(Type::String).description(Some(T::DESCRIPTION)).enum_values(Some(values)).into()
     }
 }
 
-impl<T: ClosedSet> ToSchema for Open<T> {
+impl<T: ApiEnum> ToSchema for Open<T> {
     fn name() -> Cow<'static, str> {
         T::SCHEMA.into()
     }

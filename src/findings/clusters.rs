@@ -38,8 +38,8 @@ fn findings_of_cluster(cluster: &ClusterReading, reading: &Reading) -> Vec<Findi
     let mut findings: Vec<FindingObject> = rejected_values_finding(name, reading).into_iter().collect();
     let Some(status) = &cluster.status else { return findings };
     findings.extend(connection_finding(name, status));
-    if let Some(slips) = &status.misspelt_keys {
-        let detail = format!("the client file of {name} has a key that is not used: {slips}");
+    if let Some(warnings) = &status.file_warnings {
+        let detail = format!("the client file of {name} has a key that is not used: {warnings}");
         findings.push(cluster_finding(FindingKind::ClusterFileMisspelt, name, detail));
     }
     findings.extend(certificate_finding(name, status));

@@ -6,7 +6,7 @@ use std::fmt;
 
 use smol_str::SmolStr;
 
-use super::{ClosedSet, ClusterName, ObjectPrefix};
+use super::{ApiEnum, ClusterName, ObjectPrefix};
 
 /// Prefix of cluster configs (`pkg/clustermesh/utils`), identical in a cluster's own etcd and in a
 /// copy.
@@ -201,7 +201,7 @@ impl Kind {
     }
 }
 
-impl ClosedSet for Kind {
+impl ApiEnum for Kind {
     const SCHEMA: &'static str = "Kind";
     const DESCRIPTION: &'static str = "A kind of mirrored object.";
 

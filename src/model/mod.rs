@@ -4,8 +4,8 @@
 //! The module has no IO, no async code and no serde. `wire` decodes Cilium's formats, and `store`
 //! defines the layout on disk.
 
+mod api_enum;
 mod changes;
-mod closed_set;
 mod clusters;
 mod exact_name;
 mod key;
@@ -17,14 +17,14 @@ mod text;
 
 pub use cilium_kvstore::{Backoff, EtcdClusterId, LeaseId, Revision};
 
+pub use api_enum::ApiEnum;
+pub(crate) use api_enum::api_enum;
 pub use changes::catch_up::{ResetReason, SyncMode};
 pub use changes::change::{CanaryPoint, Change, Command, Cursor, DeletePoint, DeleteReason, PutPoint, Scope, Tombstone};
 pub use changes::finding::{FindingChange, FindingObject};
 pub use changes::finding_kind::{FindingKind, Severity};
 pub use changes::position::{Epoch, EpochSpan, Position, ReaderPosition, Sequence};
 pub use changes::record::{RawRecord, Record, Rejection, SourceStamp};
-pub use closed_set::ClosedSet;
-pub(crate) use closed_set::closed_set;
 pub use clusters::cluster::{
     ClusterConfig, ClusterId, ClusterName, ClusterRecord, ClusterStatus, DirectoryState, MaxConnectedClusters, Origin, Phase, RefusedKey,
     ResourceStatus, RevisionRollback, UnknownPrefix,

@@ -33,7 +33,7 @@ use crate::handle::{
     BatchLimits, CatchUpStage, EncodedByteCount, Reading, ResetReason, ResumePoint, StreamEvent, StreamStart, Subscription, SyncMode,
     WorkSlice,
 };
-use crate::model::{ClosedSet, EntryKey, Sequence};
+use crate::model::{ApiEnum, EntryKey, Sequence};
 
 /// Maximum wait for an answer, in seconds (docs/use/api/streams.md): the idle time after which
 /// proxies drop a connection.

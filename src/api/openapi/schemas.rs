@@ -87,7 +87,7 @@ mod tests {
     /// Texts in backquotes after a colon, or at the beginning of a description, are the values of a
     /// member.
     #[test]
-    fn every_enumerated_text_is_in_a_closed_set() {
+    fn every_enumerated_text_is_an_api_enum() {
         // free text from a source
         const OPEN: [&str; 10] = [
             "Port.protocol",

@@ -5,7 +5,7 @@ use axum::extract::rejection::PathRejection;
 use axum::response::Html;
 
 use crate::api::problem::{Problem, ProblemCode};
-use crate::model::{ClosedSet, suggest_word};
+use crate::model::{ApiEnum, suggest_word};
 
 /// Advice for browsers: how to send a request with a token.
 const WITH_TOKEN: &str = "<p>Browsers do not send this header. Use a program that does:</p>\n\

@@ -18,7 +18,7 @@ use crate::dto::meta::ItemMeta;
 use crate::dto::objects::global_services::GlobalService;
 use crate::dto::values::{Affinity, ConflictFilter, closed};
 use crate::handle::{Reading, ServiceEntry};
-use crate::model::{ClosedSet, ClusterName, Kind};
+use crate::model::{ApiEnum, ClusterName, Kind};
 
 /// Kinds that global services are merged from.
 const KINDS: [Kind; 3] = [Kind::EndpointSlice, Kind::ServiceExport, Kind::Service];
@@ -89,7 +89,7 @@ pub(crate) async fn get_global_service(
 }
 
 fn parse_conflict(conflict: ConflictFilter) -> Result<closed::ConflictFilter, Problem> {
-    let names = || closed::ConflictFilter::values().map(ClosedSet::api_name).collect::<Vec<_>>().join(", ");
+    let names = || closed::ConflictFilter::values().map(ApiEnum::api_name).collect::<Vec<_>>().join(", ");
     conflict.into_known().map_err(|name| Problem::bad_parameter("conflict", format!("{name:?} is not one of {}", names())))
 }
 

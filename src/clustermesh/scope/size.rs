@@ -46,11 +46,11 @@ impl ScopeTask<'_> {
             self.count_mirror().await?;
             self.context.size_tracker.try_add(self.scope.kind, size, page.total_count)?;
         }
-        if !self.context.size_tracker.is_crowded() {
+        if !self.context.size_tracker.exceeds_listing_limits() {
             return Ok(false);
         }
         self.count_mirror().await?;
-        Ok(self.context.size_tracker.is_crowded())
+        Ok(self.context.size_tracker.exceeds_listing_limits())
     }
 
     /// Adds to the count the keys that were put while there was no connection.

@@ -3,47 +3,47 @@
 //!
 //! Free text from a source, such as a protocol or a session affinity, is not a closed set.
 
-use crate::model::{ClosedSet, closed_set};
+use crate::model::{ApiEnum, api_enum};
 
 pub(crate) use crate::model::{
     Affinity, BackendState, ConflictReason, FindingKind, IdentityScope, Kind, Origin, Phase, ResetReason, SelectionRule, SettingSource,
     Severity, SyncMode,
 };
 
-closed_set! {
+api_enum! {
     /// `unknown`: the source is itself a copy, and the age of the copied data cannot be known.
     pub(crate) enum UnknownAge { Unknown = "unknown" }
 }
 
-closed_set! {
+api_enum! {
     /// State of the store.
     pub(crate) enum StoreState { Loading = "loading", Healthy = "healthy", Lost = "lost", Failing = "failing", Stopped = "stopped" }
 }
 
-closed_set! {
+api_enum! {
     /// Source of an ipcache entry: `clustermesh`, or `node` if it is derived from a node's
     /// addresses or pod CIDRs.
     pub(crate) enum EntrySource { Clustermesh = "clustermesh", Node = "node" }
 }
 
-closed_set! {
+api_enum! {
     /// Verdict on an entry that covers an address: `wins`, `shadowed` by a host entry for the same
     /// address, `lessSpecific`, or `outranked` by another entry of the same prefix.
     pub(crate) enum Verdict { Wins = "wins", Shadowed = "shadowed", LessSpecific = "lessSpecific", Outranked = "outranked" }
 }
 
-closed_set! {
+api_enum! {
     /// The kind of object that the backends come from.
     pub(crate) enum BackendSource { Service = "service", EndpointSlice = "endpointSlice" }
 }
 
-closed_set! {
+api_enum! {
     /// Backends that the service's own cluster uses.
     pub(crate) enum TrafficPolicy { Cluster = "Cluster", Local = "Local" }
 }
 
 // in order of HTTP status
-closed_set! {
+api_enum! {
     /// Machine-readable type of an error. Each has a page below `/problems/`.
     pub(crate) enum ProblemCode {
         BadParameter = "badParameter",
@@ -68,7 +68,7 @@ closed_set! {
     }
 }
 
-closed_set! {
+api_enum! {
     /// Kind of a possible reason why an address has no entry of its own, or an outdated one.
     pub(crate) enum HintKind {
         Rejected = "rejected",
@@ -80,7 +80,7 @@ closed_set! {
     }
 }
 
-closed_set! {
+api_enum! {
     /// Type of an event.
     pub(crate) enum EventType {
         Reset = "reset",
@@ -94,7 +94,7 @@ closed_set! {
     }
 }
 
-closed_set! {
+api_enum! {
     /// Reason of a `delete` (the first four values) or of a `reset`.
     pub(crate) enum EventReason {
         Deleted = "deleted",
@@ -109,17 +109,17 @@ closed_set! {
     }
 }
 
-closed_set! {
+api_enum! {
     /// Level of detail of `meta`.
     pub(crate) enum MetaDetail { Full = "full", None = "none" }
 }
 
-closed_set! {
+api_enum! {
     /// Handling of clusters that were never read.
     pub(crate) enum NeverRead { Ignore = "ignore" }
 }
 
-closed_set! {
+api_enum! {
     /// Reaction to a position that can no longer be served.
     pub(crate) enum OnExpired { Fail = "fail", Reset = "reset" }
 }
@@ -128,7 +128,7 @@ closed_set! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StreamedKind(pub(crate) Kind);
 
-impl ClosedSet for StreamedKind {
+impl ApiEnum for StreamedKind {
     const SCHEMA: &'static str = "StreamedKind";
     const DESCRIPTION: &'static str = "A kind of object in the change stream.";
 
@@ -145,7 +145,7 @@ impl ClosedSet for StreamedKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ConflictFilter(pub(crate) Option<ConflictReason>);
 
-impl ClosedSet for ConflictFilter {
+impl ApiEnum for ConflictFilter {
     const SCHEMA: &'static str = "ConflictFilter";
     const DESCRIPTION: &'static str = "List only services with this conflict between their exports. `any`: with any conflict.";
 

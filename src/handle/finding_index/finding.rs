@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use smol_str::SmolStr;
 
-use crate::model::{ClosedSet, ClusterName, EntryKey, FindingKind, ObjectPrefix};
+use crate::model::{ApiEnum, ClusterName, EntryKey, FindingKind, ObjectPrefix};
 
 /// A problem that a comparison of keys shows. [`fmt::Display`] writes its id, for instance
 /// `danglingIdentity/paris/68352`.

@@ -1,8 +1,8 @@
 //! Ways in which a subscriber catches up (docs/use/api/streams.md).
 
-use crate::model::closed_set::closed_set;
+use crate::model::api_enum::api_enum;
 
-closed_set! {
+api_enum! {
     /// Reason why a client must drop its copy.
     pub enum ResetReason {
         /// The subscriber asked for a snapshot.
@@ -18,7 +18,7 @@ closed_set! {
     }
 }
 
-closed_set! {
+api_enum! {
     /// Way in which the subscriber caught up before `synced`: by a snapshot or by a replay.
     pub enum SyncMode {
         /// A full snapshot.

@@ -1,9 +1,9 @@
 //! Kinds of findings. One table has the name, the severity, the documentation and the advice of
 //! each kind.
 
-use crate::model::closed_set::closed_set;
+use crate::model::api_enum::api_enum;
 
-closed_set! {
+api_enum! {
     /// `critical`: something is not served, or soon will not be. `warning`: something is served
     /// that is probably not intended. `info`: it resolves by itself.
     pub enum Severity {
@@ -22,7 +22,7 @@ closed_set! {
 /// kind, and the advice for most states. Words in braces are replaced.
 macro_rules! finding_kinds {
     ($($kind:ident = $name:literal, $severity:ident, $section:literal, $advice:expr;)+) => {
-        closed_set! {
+        api_enum! {
             /// Kind of a finding.
             pub enum FindingKind { $(#[doc = concat!("See docs/", $section, ".")] $kind = $name),+ }
         }

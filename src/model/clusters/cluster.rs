@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime};
 use sha2::{Digest, Sha256};
 use smol_str::SmolStr;
 
-use crate::model::closed_set::closed_set;
+use crate::model::api_enum::api_enum;
 use crate::model::{EtcdClusterId, Kind, MissingConfigState, RawRecord, Revision, WriterStatus};
 
 /// Maximum length of a cluster name in bytes (Cilium's `pkg/clustermesh/types/option.go`).
@@ -173,7 +173,7 @@ pub struct DirectoryState {
 }
 
 // docs/develop/invariants.md, "Phases of a remote cluster"
-closed_set! {
+api_enum! {
     /// Phase of the connection to a cluster.
     pub enum Phase {
         /// The client file was not read since the start, or a certificate or key that it names does
@@ -199,7 +199,7 @@ closed_set! {
     }
 }
 
-closed_set! {
+api_enum! {
     /// `live`: the source confirmed the data since meshkeep started. `restored`: from the store,
     /// not confirmed yet. `neverRead`: no complete list was ever read.
     pub enum Origin {
@@ -268,7 +268,7 @@ pub struct ClusterStatus {
     pub file_error: Option<String>,
     /// Human-readable list of probable mistakes in its client file: ignored keys that are probably
     /// misspelt, and an incomplete client certificate.
-    pub misspelt_keys: Option<String>,
+    pub file_warnings: Option<String>,
     /// True if the current connection sends changes but does not answer requests for progress.
     pub progress_unanswered: bool,
     /// Limit that the cluster exceeds, from its detection until the cluster is read completely.
@@ -400,7 +400,7 @@ impl ClusterStatus {
             last_error_time: None,
             failed_in: None,
             file_error: None,
-            misspelt_keys: None,
+            file_warnings: None,
             progress_unanswered: false,
             too_large: None,
             revision_rollback: None,

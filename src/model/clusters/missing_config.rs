@@ -18,7 +18,7 @@ pub struct MissingConfig {
     pub has_more: bool,
     /// Whether the etcd has nodes of the cluster itself, as with a release that writes no cluster
     /// config.
-    pub has_own_nodes: bool,
+    pub has_nodes_of_cluster: bool,
 }
 
 /// A [`MissingConfig`] and its start time.
@@ -31,7 +31,7 @@ pub struct MissingConfigState {
 }
 
 impl MissingConfig {
-    /// Returns a sentence about the etcd's probable owner.
+    /// Returns a sentence about the cluster that the etcd probably belongs to.
     #[must_use]
     pub fn describe(&self, cluster: &ClusterName) -> String {
         let key = format!("cilium/cluster-config/{cluster}");
@@ -39,7 +39,7 @@ impl MissingConfig {
         match self.others.as_slice() {
             [other] if !self.has_more => format!("this etcd belongs to cluster {other}, not {cluster}{denied}"),
             [] if self.denied => format!("permission denied on {key}, and this etcd has no other cluster"),
-            [] if self.has_own_nodes => format!("{key} does not exist, although this etcd has nodes of {cluster}"),
+            [] if self.has_nodes_of_cluster => format!("{key} does not exist, although this etcd has nodes of {cluster}"),
             [] => format!("{key} does not exist, and this etcd has no other cluster"),
             others => {
                 let names: Vec<&str> = others.iter().map(ClusterName::as_str).collect();
@@ -62,7 +62,7 @@ impl MissingConfig {
                 "check that the endpoints are those of {cluster}, and that the file has the name of the cluster (cluster.name); the user needs the role `remote` in the etcd of its clustermesh-apiserver (or `local` in that of a KVStoreMesh)"
             );
         }
-        if self.has_own_nodes {
+        if self.has_nodes_of_cluster {
             return format!(
                 "check that its clustermesh-apiserver runs; if its Cilium is too old to write a cluster config, use --legacy-clusters {cluster}"
             );
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_description_names_the_owner_of_the_etcd() {
+    fn the_description_names_the_cluster_of_the_etcd() {
         let missing =
             |others: &[&str]| MissingConfig { others: others.iter().map(|other| name(other)).collect(), ..MissingConfig::default() };
         let denied = |others: &[&str]| MissingConfig { denied: true, ..missing(others) };
@@ -92,12 +92,12 @@ mod tests {
             (denied(&[]), "permission denied on cilium/cluster-config/rome, and this etcd has no other cluster"),
             (missing(&[]), "cilium/cluster-config/rome does not exist, and this etcd has no other cluster"),
             (
-                MissingConfig { has_own_nodes: true, ..missing(&[]) },
+                MissingConfig { has_nodes_of_cluster: true, ..missing(&[]) },
                 "cilium/cluster-config/rome does not exist, although this etcd has nodes of rome",
             ),
         ] {
             assert_eq!(missing.describe(&name("rome")), expected);
-            assert!(missing.advice(&name("rome")).contains("rome") || missing.has_own_nodes, "{missing:?}");
+            assert!(missing.advice(&name("rome")).contains("rome") || missing.has_nodes_of_cluster, "{missing:?}");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Values of global services: states of backends, rules that select backends, and conflicts
 //! between exports.
 
-use crate::model::closed_set::closed_set;
+use crate::model::api_enum::api_enum;
 
-closed_set! {
+api_enum! {
     /// State of a backend.
     pub enum BackendState {
         /// Accepts connections.
@@ -18,7 +18,7 @@ closed_set! {
 }
 
 // values of the annotation `service.cilium.io/affinity` (Cilium's `pkg/annotation`)
-closed_set! {
+api_enum! {
     /// Preferred backends of a global service.
     pub enum Affinity {
         /// Local and remote backends alike.
@@ -30,7 +30,7 @@ closed_set! {
     }
 }
 
-closed_set! {
+api_enum! {
     /// The rule that decided which backends are used.
     pub enum SelectionRule {
         /// The cluster announces no such service: no frontend and no backends. Current releases do
@@ -58,7 +58,7 @@ closed_set! {
     }
 }
 
-closed_set! {
+api_enum! {
     /// Reason of a conflict between exports of the same name, as in the `Conflict` condition of a
     /// `ServiceExport`.
     pub enum ConflictReason {

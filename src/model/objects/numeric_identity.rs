@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use crate::model::closed_set::closed_set;
+use crate::model::api_enum::api_enum;
 use crate::model::{ClusterId, MaxConnectedClusters};
 
 /// Lowest identity that a cluster may allocate. Those below are reserved and have the same meaning
@@ -17,7 +17,7 @@ pub const IDENTITY_REMOTE_NODE: u32 = 6;
 const SCOPE_SHIFT: u32 = 24;
 
 // the top 8 bits of an identity (`IdentityScopeMask`)
-closed_set! {
+api_enum! {
     /// Scope of a numeric identity.
     pub enum IdentityScope {
         /// `0x00`: the whole mesh, including reserved identities.

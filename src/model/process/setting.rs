@@ -1,6 +1,6 @@
 //! A setting in force and its source.
 
-use crate::model::closed_set::closed_set;
+use crate::model::api_enum::api_enum;
 
 /// One option with its current value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct Setting {
     pub description: String,
 }
 
-closed_set! {
+api_enum! {
     /// Layer that a setting comes from, in order of precedence.
     pub enum SettingSource {
         /// Command line.

@@ -225,7 +225,7 @@ async fn findings_about_clusters_and_the_process_have_a_severity() {
         ),
         (Box::new(move |status| (status.phase, status.phase_since) = (Phase::Listing, minutes_ago)), &[]),
         (Box::new(|status| status.file_error = Some("not YAML".to_owned())), &[("clusterFileInvalid/paris", "critical")]),
-        (Box::new(|status| status.misspelt_keys = Some("it says \"cert-fil\"".to_owned())), &[("clusterFileMisspelt/paris", "warning")]),
+        (Box::new(|status| status.file_warnings = Some("it says \"cert-fil\"".to_owned())), &[("clusterFileMisspelt/paris", "warning")]),
         (Box::new(move |status| status.certificate_expiry = days(31)), &[]),
         (Box::new(move |status| status.certificate_expiry = days(29)), &[("certificateExpiring/paris", "warning")]),
         (Box::new(move |status| status.certificate_expiry = days(6)), &[("certificateExpiring/paris", "critical")]),

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use super::super::ClusterState;
 use super::ClusterConnection;
 use crate::clustermesh::connection_error::ConnectionError;
-use crate::clustermesh::owner::find_owner;
+use crate::clustermesh::etcd_clusters::find_clusters_in_etcd;
 use crate::model::{ClusterName, Kind, Revision, Scope};
 use crate::wire::cluster_config::parse_cluster_config;
 use crate::wire::keys;
 use cilium_kvstore::{Connection, KvstoreError};
 
-/// Number of checks of the etcd's owner within the wait for a config: one every 10 s by default.
+/// Number of checks within the wait for a config: one every 10 s by default.
 const CHECKS_PER_WAIT: u32 = 18;
 
 /// Shortest interval between two checks, for tests with short waits.
@@ -54,7 +54,7 @@ impl<'a> MissingConfigCheck<'a> {
     /// that is due.
     pub(super) async fn check(&mut self, denied: bool, state: &mut ClusterState) -> Result<(), ConnectionError> {
         let reporter = &self.connection.task.context.reporter;
-        let missing = find_owner(self.etcd, &self.connection.task.name, denied).await?;
+        let missing = find_clusters_in_etcd(self.etcd, &self.connection.task.name, denied).await?;
         reporter.record_contact();
         self.track_other_config(&missing.others, state).await?;
         reporter.set_missing_config(missing);

@@ -2,7 +2,7 @@
 
 /// An enum whose values have names in the API. `dto` writes and reads these names, and the OpenAPI
 /// document has a schema for the enum.
-pub trait ClosedSet: Copy + Eq + 'static {
+pub trait ApiEnum: Copy + Eq + 'static {
     /// Name of the schema.
     const SCHEMA: &'static str;
     /// Description of the schema.
@@ -21,9 +21,9 @@ pub trait ClosedSet: Copy + Eq + 'static {
     }
 }
 
-/// Defines an enum that is a [`ClosedSet`], with the name of each value. The documentation of the
-/// enum is the description of its schema.
-macro_rules! closed_set {
+/// Defines an [`ApiEnum`] with the name of each value. The documentation of the enum is the
+/// description of its schema.
+macro_rules! api_enum {
     (
         $(#[doc = $description:literal])+
         $visibility:vis enum $name:ident { $($(#[doc = $meaning:expr])* $value:ident = $text:literal),+ $(,)? }
@@ -43,7 +43,7 @@ macro_rules! closed_set {
             }
         }
 
-        impl $crate::model::ClosedSet for $name {
+        impl $crate::model::ApiEnum for $name {
             const SCHEMA: &'static str = stringify!($name);
             const DESCRIPTION: &'static str = concat!($($description),+).trim_ascii_start();
 
@@ -64,4 +64,4 @@ macro_rules! closed_set {
     };
 }
 
-pub(crate) use closed_set;
+pub(crate) use api_enum;

@@ -1,8 +1,8 @@
 //! Finds the clusters of which an etcd has a config or nodes. This is needed if the etcd lacks the
 //! config of the cluster that the client file is named after.
 //!
-//! The users of a KVStoreMesh may list all cluster configs. The role `remote` in a cluster's own
-//! etcd may read only that cluster's config, and the nodes, whose keys name the cluster
+//! The users of a KVStoreMesh may list all cluster configs. The role `remote` in the etcd of one
+//! cluster may read only that cluster's config, and the nodes, whose keys name the cluster
 //! (docs/develop/protocol.md §7.6).
 
 use crate::model::{ClusterName, Kind, MissingConfig};
@@ -24,18 +24,18 @@ const CONFIGS_READ_MAX: u32 = 18;
 ///
 /// # Errors
 /// [`KvstoreError`], except for missing permissions.
-pub async fn find_owner(connection: &Connection, cluster: &ClusterName, denied: bool) -> Result<MissingConfig, KvstoreError> {
+pub async fn find_clusters_in_etcd(connection: &Connection, cluster: &ClusterName, denied: bool) -> Result<MissingConfig, KvstoreError> {
     let mut others = clusters_with_config(connection).await?;
     others.retain(|other| other != cluster);
     let has_more = others.len() > CLUSTERS_NAMED_MAX;
     others.truncate(CLUSTERS_NAMED_MAX);
-    let mut has_own_nodes = false;
+    let mut has_nodes_of_cluster = false;
     if others.is_empty() {
         let node_cluster = cluster_of_nodes(connection).await?;
-        has_own_nodes = node_cluster.as_ref() == Some(cluster);
+        has_nodes_of_cluster = node_cluster.as_ref() == Some(cluster);
         others.extend(node_cluster.filter(|other| other != cluster));
     }
-    Ok(MissingConfig { denied, others, has_more, has_own_nodes })
+    Ok(MissingConfig { denied, others, has_more, has_nodes_of_cluster })
 }
 
 /// Returns the clusters whose config the user may list.
