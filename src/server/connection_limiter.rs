@@ -190,7 +190,7 @@ impl ConnectionLimiter {
     /// Returns `None` if this client has reached its limit and none of its connections can be
     /// evicted.
     pub(crate) async fn acquire(&self, client: Client) -> Option<ConnectionPermit> {
-        self.free_slots();
+        self.evict_to_free_slots();
         let permit = loop {
             if let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() {
                 break permit;
@@ -234,7 +234,7 @@ impl ConnectionLimiter {
 
     /// Evicts anonymous connections until more slots than [`ConnectionLimits::free_slots`] are free
     /// or about to be.
-    fn free_slots(&self) {
+    fn evict_to_free_slots(&self) {
         let mut queue = self.queue();
         while self.free.available_permits() + queue.closing <= self.limits.free_slots()
             && self.evict_from(&mut queue, EvictionQueue::oldest)
