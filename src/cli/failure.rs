@@ -1,5 +1,5 @@
 //! Result of a command and its exit code: 0 success; 1 failed, not found or not healthy; 2
-//! incorrect usage; 3 unreachable or in use.
+//! incorrect usage; 3 a server or store is not available.
 //!
 //! Every command returns a [`CommandResult`]. `?` turns any error into a [`Failure`] with exit
 //! code 1.
@@ -10,14 +10,14 @@ use std::process::ExitCode;
 
 /// Exit code of a failure that has no code of its own, or if something does not exist or is not
 /// healthy.
-const EXIT_NOT_FOUND: u8 = 1;
+const EXIT_FAILURE: u8 = 1;
 
 /// Exit code for incorrect usage, the same as clap's and most of Unix.
 pub(super) const EXIT_USAGE: u8 = 2;
 
-/// Exit code if a server cannot be reached or does not answer as a meshkeep, or if the store is in
-/// use.
-const EXIT_UNREACHABLE: u8 = 3;
+/// Exit code if a server cannot be reached, refuses the command or does not answer as a meshkeep,
+/// or if another process uses the store.
+const EXIT_UNAVAILABLE: u8 = 3;
 
 pub(super) type CommandResult = Result<ExitStatus, Failure>;
 
@@ -30,26 +30,26 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// Creates a failure with exit code 1: something does not exist or is not healthy, or any other
-    /// failure that has no exit code of its own.
-    pub(super) fn not_found(text: impl Into<String>) -> Self {
-        Self { text: text.into(), code: EXIT_NOT_FOUND }
+    /// Creates a failure with exit code 1, for each reason without an exit code of its own. For
+    /// example, something does not exist or is not healthy.
+    pub(super) fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), code: EXIT_FAILURE }
     }
 
-    /// Creates a failure for incorrect usage.
+    /// Creates a failure for incorrect usage. Exit code 2.
     pub(super) fn usage(text: impl Into<String>) -> Self {
         Self { text: text.into(), code: EXIT_USAGE }
     }
 
     /// Creates a failure for a server that cannot be reached, refuses the command or does not
-    /// answer as a meshkeep, or for a store that another process uses.
-    pub(super) fn unreachable(text: impl Into<String>) -> Self {
-        Self { text: text.into(), code: EXIT_UNREACHABLE }
+    /// answer as a meshkeep, or for a store that another process uses. Exit code 3.
+    pub(super) fn unavailable(text: impl Into<String>) -> Self {
+        Self { text: text.into(), code: EXIT_UNAVAILABLE }
     }
 
-    /// Returns whether the server was unreachable, so that a retry may help.
-    pub(super) fn is_unreachable(&self) -> bool {
-        self.code == EXIT_UNREACHABLE
+    /// Returns whether the server or the store was not available, so that a retry may help.
+    pub(super) fn is_unavailable(&self) -> bool {
+        self.code == EXIT_UNAVAILABLE
     }
 
     pub(super) fn code(&self) -> ExitCode {
@@ -66,7 +66,7 @@ impl Display for Failure {
 impl<E: Error> From<E> for Failure {
     /// Converts an error and its sources, with exit code 1.
     fn from(error: E) -> Self {
-        Self::not_found(with_sources(&error))
+        Self::new(with_sources(&error))
     }
 }
 
@@ -78,7 +78,7 @@ pub(super) trait ResultExt<T> {
 
 impl<T, E: Error> ResultExt<T> for Result<T, E> {
     fn or_fail(self, context: impl Display) -> Result<T, Failure> {
-        self.map_err(|error| Failure::not_found(format!("{context}: {}", with_sources(&error))))
+        self.map_err(|error| Failure::new(format!("{context}: {}", with_sources(&error))))
     }
 }
 
@@ -110,7 +110,7 @@ impl ExitStatus {
     pub(super) fn code(self) -> ExitCode {
         match self {
             Self::Success => ExitCode::SUCCESS,
-            Self::Failed => ExitCode::from(EXIT_NOT_FOUND),
+            Self::Failed => ExitCode::from(EXIT_FAILURE),
         }
     }
 }

@@ -97,7 +97,7 @@ pub(in crate::cli) fn run(options: Options, start: &StartSignals) -> CommandResu
     let done = executor.block_on(until_done(work, &mut signals, &apply_now, &stop));
     executor.shutdown_background();
     match done? {
-        false if is_retirement => Err(Failure::not_found("stopped before the cluster was retired: run the command again")),
+        false if is_retirement => Err(Failure::new("stopped before the cluster was retired: run the command again")),
         _ => Ok(ExitStatus::Success),
     }
 }

@@ -152,11 +152,11 @@ fn parse_labels(labels: &[String]) -> Result<AllocatorKey, Failure> {
 }
 
 fn backend_failure(error: &BackendError) -> Failure {
-    Failure::not_found(error.to_string())
+    Failure::new(error.to_string())
 }
 
 fn allocation_failure(error: &AllocateError) -> Failure {
-    Failure::not_found(error.to_string())
+    Failure::new(error.to_string())
 }
 
 /// A command whose arguments were checked before any etcd is contacted.
@@ -248,7 +248,7 @@ async fn get(backend: &EtcdBackend, selector: IdentitySelector) -> Result<ExitSt
     };
     match text {
         Some(text) => print(&format!("{text}\n")).map(|()| ExitStatus::Success),
-        None => Err(Failure::not_found(format!("there is no identity {selector}"))),
+        None => Err(Failure::new(format!("there is no identity {selector}"))),
     }
 }
 
@@ -265,7 +265,7 @@ async fn release(backend: &EtcdBackend, key: &AllocatorKey, node: &str) -> Resul
     if backend.delete_reference(key).await.map_err(|error| backend_failure(&error))? {
         return Ok(ExitStatus::Success);
     }
-    Err(Failure::not_found(format!("node {node} does not refer to the identity of {key}: set --node to a node that does")))
+    Err(Failure::new(format!("node {node} does not refer to the identity of {key}: set --node to a node that does")))
 }
 
 async fn collect(backend: EtcdBackend, range: IdRange, interval: Duration) -> Result<ExitStatus, Failure> {

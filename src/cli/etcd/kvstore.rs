@@ -151,7 +151,7 @@ async fn get(options: &KvstoreGetOptions) -> Result<ExitStatus, Failure> {
         return list(&session, &options.key, options.output, false).await;
     }
     let pair = session.get(options.key.as_bytes()).await.map_err(|error| failure(&error))?;
-    let pair = pair.ok_or_else(|| Failure::not_found(format!("there is no key {}", options.key)))?;
+    let pair = pair.ok_or_else(|| Failure::new(format!("there is no key {}", options.key)))?;
     match options.output {
         KvstoreFormat::Text => print(&line(&pair))?,
         KvstoreFormat::Json => print_json(&key_value_json(&pair))?,
@@ -176,7 +176,7 @@ async fn set(options: &KvstoreSetOptions) -> Result<ExitStatus, Failure> {
     if !options.create_only {
         session.update(key, value, KeyLifetime::Permanent).await.map_err(|error| failure(&error))?;
     } else if !session.create_only(key, value, KeyLifetime::Permanent).await.map_err(|error| failure(&error))? {
-        return Err(Failure::not_found(format!("key {} already exists", options.key)));
+        return Err(Failure::new(format!("key {} already exists", options.key)));
     }
     Ok(ExitStatus::Success)
 }
@@ -208,7 +208,7 @@ async fn watch(options: &KvstoreWatchOptions) -> Result<ExitStatus, Failure> {
 async fn lock(options: &KvstoreLockOptions) -> Result<ExitStatus, Failure> {
     // from here on a signal also ends the command under the lock, which must not run without the
     // lock
-    let mut signals = StopSignals::new().map_err(|error| Failure::not_found(format!("cannot handle signals: {error}")))?;
+    let mut signals = StopSignals::new().map_err(|error| Failure::new(format!("cannot handle signals: {error}")))?;
     let session = tokio::select! {
         session = options.target.connect(true) => session?,
         () = signals.received() => return Ok(ExitStatus::Failed),
@@ -225,12 +225,12 @@ async fn hold_lock(options: &KvstoreLockOptions, session: &Session, signals: &mu
         attempt = tokio::time::timeout(options.timeout, session.lock_path_without_limit(options.path.as_bytes())) => attempt,
         () = signals.received() => return Ok(ExitStatus::Failed),
     };
-    let attempt = attempt.map_err(|_| Failure::not_found(format!("another process has the lock {}", options.path)))?;
+    let attempt = attempt.map_err(|_| Failure::new(format!("another process has the lock {}", options.path)))?;
     let lock = attempt.map_err(|error| failure(&error))?;
     print(&format!("{}\n", text(&lock.comparator().key)))?;
     let result = tokio::select! {
         result = run_or_wait(&options.command) => result,
-        () = lock.lost() => return Err(Failure::not_found(format!("the lock on {} was lost", options.path))),
+        () = lock.lost() => return Err(Failure::new(format!("the lock on {} was lost", options.path))),
         // an interrupted command did not succeed
         () = signals.received() => Ok(ExitStatus::from_success(options.command.is_empty())),
     };
@@ -279,7 +279,7 @@ async fn wait_for_end_of_input() -> Result<ExitStatus, Failure> {
         let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
         let _ = ended.send(());
     });
-    end.await.map(|()| ExitStatus::Success).map_err(|_| Failure::not_found("cannot read standard input"))
+    end.await.map(|()| ExitStatus::Success).map_err(|_| Failure::new("cannot read standard input"))
 }
 
 /// A child process that is killed on drop: it must not run without the lock.

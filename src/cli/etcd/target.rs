@@ -165,7 +165,7 @@ pub(in crate::cli) async fn connected(session: &Session, limit: Duration) -> Res
     drop(progress);
     connected.unwrap_or_else(|_| {
         let cause = session.status().cause.unwrap_or_else(|| "it does not answer".to_owned());
-        Err(Failure::unreachable(format!("no connection with the etcd within {limit:?}: {cause}")))
+        Err(Failure::unavailable(format!("no connection with the etcd within {limit:?}: {cause}")))
     })
 }
 
@@ -173,8 +173,8 @@ pub(in crate::cli) async fn connected(session: &Session, limit: Duration) -> Res
 pub(in crate::cli) fn failure(error: &KvstoreError) -> Failure {
     let text = error.hint().map_or_else(|| error.to_string(), |hint| format!("{error}\n{hint}"));
     match error {
-        KvstoreError::NotConnected { .. } | KvstoreError::Timeout { .. } | KvstoreError::Connect { .. } => Failure::unreachable(text),
-        _ => Failure::not_found(text),
+        KvstoreError::NotConnected { .. } | KvstoreError::Timeout { .. } | KvstoreError::Connect { .. } => Failure::unavailable(text),
+        _ => Failure::new(text),
     }
 }
 

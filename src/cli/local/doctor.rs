@@ -72,7 +72,7 @@ pub(in crate::cli) async fn run(options: &Options) -> Result<ExitStatus, Failure
         step_max: options.timeout,
     };
     let progress = ProgressLine::start("testing the connection to each remote cluster");
-    let report = examine(&doctor_options).await.map_err(Failure::not_found)?;
+    let report = examine(&doctor_options).await.map_err(Failure::new)?;
     drop(progress);
     match options.output {
         ReportFormat::Json => print_json(&json!(report))?,

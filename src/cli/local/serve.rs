@@ -68,10 +68,10 @@ async fn check(settings: &Settings, warnings: &[String]) -> CommandResult {
         clusters: Vec::new(),
         step_max: std::time::Duration::ZERO,
     };
-    let report = examine_files(&options).await.map_err(Failure::not_found)?;
+    let report = examine_files(&options).await.map_err(Failure::new)?;
     print_coloured(&doctor::text(&report))?;
     if !report.is_fine() {
-        return Err(Failure::not_found("a file in the settings cannot be used"));
+        return Err(Failure::new("a file in the settings cannot be used"));
     }
     Ok(ExitStatus::Success)
 }

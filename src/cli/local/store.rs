@@ -54,8 +54,8 @@ pub(in crate::cli) fn run(command: &StoreCommand) -> CommandResult {
 fn inspect(data_directory: &Path, print: PrintFn) -> CommandResult {
     let progress = ProgressLine::start("reading the store");
     let inspection = inspect_store(data_directory, &|step| progress.set_text(step)).map_err(|error| match error {
-        StoreError::Locked { .. } => Failure::unreachable(error.to_string()),
-        error => Failure::not_found(error.to_string()),
+        StoreError::Locked { .. } => Failure::unavailable(error.to_string()),
+        error => Failure::new(error.to_string()),
     })?;
     drop(progress);
     for loss in &inspection.losses {

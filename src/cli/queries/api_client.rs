@@ -160,7 +160,7 @@ impl ApiClient {
     /// is no [`Failure`]; a redirect is.
     pub(super) async fn probe(&self, path: &str) -> Result<(bool, String), Failure> {
         let response = self.client.get(self.url(path, &[])?).timeout(CONNECT_TIME_MAX).send().await;
-        let response = response.map_err(|error| self.unreachable(error))?;
+        let response = response.map_err(|error| self.connection_failure(error))?;
         let healthy = response.status().is_success();
         if response.status().is_redirection() {
             return Err(self.refusal(response).await);
@@ -199,7 +199,7 @@ impl ApiClient {
         let request = self.client.get(self.url(path, query)?).header(ACCEPT, "application/x-ndjson");
         // the stream itself never ends, so the request has no timeout of its own
         let response = match timeout(ANSWER_TIME_MAX, request.send()).await {
-            Ok(response) => response.map_err(|error| self.unreachable(error))?,
+            Ok(response) => response.map_err(|error| self.connection_failure(error))?,
             Err(_) => return Err(self.timed_out()),
         };
         if response.status().is_success() { Ok(response) } else { Err(self.refusal(response).await) }
@@ -219,19 +219,19 @@ impl ApiClient {
 
     /// Returns the body of a successful answer.
     async fn success_body(&self, response: reqwest::Result<Response>) -> Result<Vec<u8>, Failure> {
-        let response = response.map_err(|error| self.unreachable(error))?;
+        let response = response.map_err(|error| self.connection_failure(error))?;
         if response.status().is_success() { self.read(response, ANSWER_BYTES_MAX).await } else { Err(self.refusal(response).await) }
     }
 
     fn parse<T: DeserializeOwned>(&self, answer: &[u8]) -> Result<T, Failure> {
-        serde_json::from_slice(answer).map_err(|_| Failure::unreachable(format!("{} answers, but it is not a meshkeep", self.server)))
+        serde_json::from_slice(answer).map_err(|_| Failure::unavailable(format!("{} answers, but it is not a meshkeep", self.server)))
     }
 
     /// Reads a whole body of at most `bytes_max` bytes. The request's timeout, if it has one, also
     /// covers the body.
     async fn read(&self, mut response: Response, bytes_max: usize) -> Result<Vec<u8>, Failure> {
         let mut bytes = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| self.unreachable(error))? {
+        while let Some(chunk) = response.chunk().await.map_err(|error| self.connection_failure(error))? {
             if bytes.len() + chunk.len() > bytes_max {
                 return Err(self.too_large("an answer", bytes_max));
             }
@@ -247,16 +247,16 @@ impl ApiClient {
             self.server,
             bytes_max >> 20
         );
-        Failure::unreachable(text)
+        Failure::unavailable(text)
     }
 
     fn timed_out(&self) -> Failure {
         let server = self.server.trim_start_matches("http://");
-        Failure::unreachable(format!("{server} did not answer in time: it is overloaded, or not a meshkeep"))
+        Failure::unavailable(format!("{server} did not answer in time: it is overloaded, or not a meshkeep"))
     }
 
-    /// Returns the failure for a server that does not answer, with advice.
-    fn unreachable(&self, error: reqwest::Error) -> Failure {
+    /// Returns the failure for a request without an answer, with advice.
+    fn connection_failure(&self, error: reqwest::Error) -> Failure {
         let server = self.server.trim_start_matches("http://");
         // the URL may contain a password
         let error = error.without_url();
@@ -278,7 +278,7 @@ impl ApiClient {
         } else {
             format!("the connection to {server} broke: {cause}")
         };
-        Failure::unreachable(text)
+        Failure::unavailable(text)
     }
 
     /// Returns a message if a connection probably failed because of the client certificate or the
@@ -333,16 +333,16 @@ impl ApiClient {
             Err(_) => return self.timed_out(),
         };
         let Ok(ProblemDocument { detail: text, .. }) = serde_json::from_slice(&body) else {
-            return Failure::unreachable(format!(
+            return Failure::unavailable(format!(
                 "{} answers {status}, and it is not a meshkeep: give another address with --server",
                 self.server
             ));
         };
         match status {
-            StatusCode::NOT_FOUND => Failure::not_found(text),
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure::unreachable(format!("{text} (give the token with --token-file)")),
+            StatusCode::NOT_FOUND => Failure::new(text),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure::unavailable(format!("{text} (give the token with --token-file)")),
             StatusCode::BAD_REQUEST => Failure::usage(text),
-            _ => Failure::unreachable(text),
+            _ => Failure::unavailable(text),
         }
     }
 }
@@ -353,7 +353,7 @@ impl ApiClient {
         let target =
             response.headers().get(LOCATION).and_then(|target| target.to_str().ok()).and_then(|target| response.url().join(target).ok());
         let Some(target) = target else {
-            return Failure::unreachable(format!(
+            return Failure::unavailable(format!(
                 "{} answers {}, and it is not a meshkeep: give another address with --server",
                 self.server,
                 response.status()
@@ -363,7 +363,7 @@ impl ApiClient {
         // path and query are chosen by the server, and may repeat a secret
         let shown =
             if origin.is_tuple() { origin.ascii_serialization() } else { format!("an address with the scheme {}", target.scheme()) };
-        Failure::unreachable(if origin == response.url().origin() {
+        Failure::unavailable(if origin == response.url().origin() {
             format!("{} redirects too often, last to {shown}: give another address with --server", self.server)
         } else {
             format!(

@@ -72,9 +72,9 @@ pub(in crate::cli) async fn run(options: &BundleOptions, server: &ServerOptions)
         crate::cli::print_to_stderr(format!("some requests failed:\n{text}"));
         files.push(("errors.txt", text));
     }
-    let bytes = write_tar(&files, now).map_err(|error| Failure::not_found(format!("cannot create the bundle: {error}")))?;
+    let bytes = write_tar(&files, now).map_err(|error| Failure::new(format!("cannot create the bundle: {error}")))?;
     let path = options.output.clone().unwrap_or_else(|| PathBuf::from(format!("{FOLDER}-{}.tar", now.strftime("%Y%m%dT%H%M%SZ"))));
-    write(&path, &bytes).map_err(|error| Failure::not_found(format!("cannot write {}: {error}", path.display())))?;
+    write(&path, &bytes).map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))?;
     if path != Path::new(STANDARD_OUTPUT) {
         print(&format!("{}: {} files, {} bytes\n", path.display(), files.len(), bytes.len()))?;
     }

@@ -60,7 +60,7 @@ pub(in crate::cli) async fn run(options: &GetOptions, server: &ServerOptions) ->
     if let Some(name) = &options.name {
         items = filter_by_name(kind, items, name)?;
         if items.is_empty() {
-            return Err(Failure::not_found(format!("there is no {} {name:?} in any mirrored cluster", kind.names[1])));
+            return Err(Failure::new(format!("there is no {} {name:?} in any mirrored cluster", kind.names[1])));
         }
     }
     if items.is_empty() && matches!(options.output.output, OutputFormat::Table | OutputFormat::Wide) {

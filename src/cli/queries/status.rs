@@ -47,7 +47,7 @@ pub(in crate::cli) async fn run(options: &StatusOptions, server: &ServerOptions)
                 Some(reason) => wait_reporter.report(&reason),
                 None => break answers,
             },
-            Err(failure) if waits && failure.is_unreachable() => wait_reporter.report(&failure.to_string()),
+            Err(failure) if waits && failure.is_unavailable() => wait_reporter.report(&failure.to_string()),
             Err(failure) => return Err(failure),
         }
         tokio::time::sleep(POLL_INTERVAL).await;

@@ -114,7 +114,7 @@ pub(in crate::cli) async fn follow(
                 backoff.reset();
                 read(client, response, &mut progress, format).await?
             }
-            Err(failure) if connected_before && failure.is_unreachable() => failure.to_string(),
+            Err(failure) if connected_before && failure.is_unavailable() => failure.to_string(),
             Err(failure) => return Err(failure),
         };
         let wait = backoff.next_wait();

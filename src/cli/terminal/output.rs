@@ -99,7 +99,7 @@ impl<T: DeserializeOwned> Tabular for TableShape<T> {
 /// terminal.
 pub(in crate::cli) fn parse_answer<T: DeserializeOwned>(answer: &Value) -> Result<T, Failure> {
     let invalid =
-        |error| Failure::unreachable(format!("this version does not understand the answer ({error}): -o json prints it unchanged"));
+        |error| Failure::unavailable(format!("this version does not understand the answer ({error}): -o json prints it unchanged"));
     if has_terminal_controls(answer) { T::deserialize(&texts_in_one_line(answer)) } else { T::deserialize(answer) }.map_err(invalid)
 }
 
@@ -207,8 +207,8 @@ fn write(text: &str) -> io::Result<()> {
 
 fn map_broken_pipe(result: io::Result<()>) -> Result<(), Failure> {
     result.map_err(|error| match error.kind() {
-        io::ErrorKind::BrokenPipe => Failure::not_found(""),
-        _ => Failure::not_found(format!("{NOT_WRITTEN}: {error}")),
+        io::ErrorKind::BrokenPipe => Failure::new(""),
+        _ => Failure::new(format!("{NOT_WRITTEN}: {error}")),
     })
 }
 
@@ -229,7 +229,7 @@ impl<W: Write> Write for EscapingWriter<W> {
 
 /// Prints a value as indented JSON.
 pub(in crate::cli) fn print_json(value: &Value) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(value).map_err(|error| Failure::not_found(error.to_string()))?;
+    let text = serde_json::to_string_pretty(value).map_err(|error| Failure::new(error.to_string()))?;
     print(&(text + "\n"))
 }
 
@@ -240,7 +240,7 @@ fn print_yaml(value: &Value) -> Result<(), Failure> {
 /// Returns a value as YAML. YAML has no escapes outside quotation marks, so a value with characters
 /// that must be escaped is written in YAML's flow form, which is JSON.
 pub(in crate::cli) fn yaml(value: &Value) -> Result<String, Failure> {
-    let failed = |error: &dyn Display| Failure::not_found(error.to_string());
+    let failed = |error: &dyn Display| Failure::new(error.to_string());
     if has_terminal_controls(value) {
         return serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(|error| failed(&error));
     }
