@@ -5,12 +5,12 @@
 
 pub(crate) mod config;
 pub(crate) mod events;
+pub(crate) mod findings;
 pub(crate) mod log;
 pub(crate) mod lookup;
 pub(crate) mod meta;
 pub(crate) mod objects;
 pub(crate) mod problem;
-pub(crate) mod problems;
 pub(crate) mod raw;
 pub(crate) mod reflection;
 pub(crate) mod status;

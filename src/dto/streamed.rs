@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::dto::findings::Finding;
 use crate::dto::objects::exports::{EndpointSlice, ServiceExport};
 use crate::dto::objects::{Identity, IpcacheEntry, Node, Service};
-use crate::dto::problems::Finding;
 use crate::dto::status::Cluster;
 
 /// An object in the change stream; the event's `kind` names its type. No object of one kind has

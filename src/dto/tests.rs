@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use super::config::{Config, Setting};
 use super::events::{BackendChanges, Changes, EventMeta, WatchEvent};
+use super::findings::{BackedService, ExplainedEntry, Explanation, Finding, FindingList, Hint};
 use super::log::Log;
 use super::lookup::{LookupAnswer, LookupItem, LookupList, LookupRequest};
 use super::meta::{ItemMeta, ListMeta, Source, SourceAge};
 use super::objects::{Backend, Frontend, Identity, IdentityAnswer, IpcacheAnswer, IpcacheEntry, Node, NodeAddress, Port, Service};
 use super::problem::ProblemDocument;
-use super::problems::{BackedService, ExplainedEntry, Explanation, Finding, FindingList, Hint};
 use super::raw::{Entry, Rejected};
 use super::reflection::ReflectionStatus;
 use super::status::{Cluster, ClusterAge, ClusterConfigStatus, DirectoryStatus, Resource, Status, StatusCounts, StoreStatus};

@@ -1,9 +1,9 @@
 //! Conversion of objects for the change stream.
 
 use super::objects::ClusterIdCache;
+use crate::dto::findings::Finding;
 use crate::dto::objects::exports::{EndpointSlice, ServiceExport};
 use crate::dto::objects::{Identity, IpcacheEntry, Node, Service};
-use crate::dto::problems::Finding;
 use crate::dto::status::Cluster;
 use crate::dto::streamed::StreamedObject;
 use crate::model::{EntryKey, Object};

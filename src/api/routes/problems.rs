@@ -11,7 +11,7 @@ use crate::api::paging::pages::{RowSource, SliceOutcome, respond_with_page_of};
 use crate::api::problem::Problem;
 use crate::api::query::{ListQuery, Parameters, ProblemsQuery};
 use crate::api::state::ApiState;
-use crate::dto::problems::{Finding, FindingList};
+use crate::dto::findings::{Finding, FindingList};
 use crate::findings::{CurrentSurvey, UnreadNodes, current_findings, describe};
 use crate::handle::{self, FindingIndex};
 use crate::model::{ClusterName, FindingKind, FindingObject, Kind, Severity};

@@ -11,8 +11,8 @@ use super::kinds::owner;
 use super::lookup::LookupResult;
 use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::terminal::output::{Colour, OutputFormat, OutputOptions, age_of, coloured, parse_answer, print_coloured, print_one, text};
+use crate::dto::findings::{ExplainedEntry, Explanation, Hint};
 use crate::dto::objects::IpcacheEntry;
-use crate::dto::problems::{ExplainedEntry, Explanation, Hint};
 use crate::dto::values::closed::{HintKind, Verdict};
 
 #[derive(Debug, Args)]

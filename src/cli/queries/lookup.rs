@@ -10,9 +10,9 @@ use super::api_client::{ApiClient, ServerOptions, items};
 use super::kinds::{identity_labels, owner};
 use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::terminal::output::{OutputOptions, TableColumn, TableShape, age_of, number, parse_answer, print_list, print_one, text};
+use crate::dto::findings::Explanation;
 use crate::dto::lookup::{LookupAnswer, LookupItem, LookupRequest};
 use crate::dto::objects::IpcacheEntry;
-use crate::dto::problems::Explanation;
 
 /// Maximum number of addresses per request (the API's limit).
 const BATCH_LENGTH_MAX: usize = 10_000;

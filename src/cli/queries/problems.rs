@@ -5,7 +5,7 @@ use clap::Args;
 use super::api_client::{ApiClient, ServerOptions};
 use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::terminal::output::{OutputFormat, OutputOptions, TableColumn, TableShape, age_of, joined, print, print_list, text};
-use crate::dto::problems::Finding;
+use crate::dto::findings::Finding;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ProblemsOptions {

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use self::delivered::{DeliveredFindings, PendingPost};
-use crate::dto::problems::Finding;
+use crate::dto::findings::Finding;
 use crate::dto::text::rfc3339;
 use crate::model::{Backoff, EntryKey, Object, SecretUrl};
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::api::query::parse_network;
-use crate::dto::problems::Hint;
+use crate::dto::findings::Hint;
 use crate::dto::text::rfc3339;
 use crate::dto::values::closed::HintKind;
 use crate::handle::MissExplanation;
