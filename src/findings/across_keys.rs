@@ -1,4 +1,4 @@
-//! Texts of findings across keys, from the results of a survey.
+//! Texts of findings across keys, made from a [`FindingIndex`].
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,9 +11,9 @@ use crate::model::{ClusterName, EntryKey, FindingObject, Kind, ObjectPrefix};
 
 /// Returns a finding across keys with its text.
 ///
-/// Returns `None` if the finding was resolved since the survey, or if it depends on data that is
-/// still being read: an incomplete list does not show that a key is missing.
-pub(crate) fn describe(finding: &handle::Finding, survey: &FindingIndex, reading: &Reading, unread: &UnreadNodes) -> Option<FindingObject> {
+/// Returns `None` if the finding was resolved since the index was updated, or if it depends on data
+/// that is still being read: an incomplete list does not show that a key is missing.
+pub(crate) fn describe(finding: &handle::Finding, index: &FindingIndex, reading: &Reading, unread: &UnreadNodes) -> Option<FindingObject> {
     let described = match finding {
         handle::Finding::DanglingHostIp(cluster, ip) => dangling_host_finding(finding, cluster, *ip, reading, unread)?,
         handle::Finding::DanglingIdentity(cluster, identity) => dangling_identity_finding(finding, cluster, *identity, reading)?,
@@ -34,8 +34,8 @@ pub(crate) fn describe(finding: &handle::Finding, survey: &FindingIndex, reading
             FindingObject { key: Some(key.to_string()), ..finding_across_keys(finding, [cluster], detail) }
         }
         handle::Finding::OverlappingNodePodCidr(cluster) => {
-            let nets = &survey.overlaps(cluster)?.between_nodes;
-            let names = nets.iter().take(NAMES_MAX).map(|net| format!("{net} ({} nodes)", survey.announcing_node_count(*net, cluster)));
+            let nets = &index.overlaps(cluster)?.between_nodes;
+            let names = nets.iter().take(NAMES_MAX).map(|net| format!("{net} ({} nodes)", index.announcing_node_count(*net, cluster)));
             let detail = format!(
                 "pod CIDRs of {cluster} are shared by several of its nodes, or overlap: {}; traffic to such an address goes to the node that wrote last, and agents with encryption may drop it",
                 join_with_more(names.collect(), nets.len())
@@ -43,7 +43,7 @@ pub(crate) fn describe(finding: &handle::Finding, survey: &FindingIndex, reading
             finding_across_keys(finding, [cluster], detail)
         }
         handle::Finding::OverlappingPodCidr(cluster) => {
-            let overlaps = survey.overlaps(cluster)?;
+            let overlaps = index.overlaps(cluster)?;
             let (nets, others) = (&overlaps.between_clusters, overlaps.others.iter().cloned().collect::<Vec<_>>());
             let detail = format!(
                 "pod CIDRs of {cluster} overlap those of {}: {}; routes and addresses of their pods collide",
@@ -55,9 +55,9 @@ pub(crate) fn describe(finding: &handle::Finding, survey: &FindingIndex, reading
             clusters.sort();
             finding_across_keys(finding, &clusters, detail)
         }
-        handle::Finding::ServiceTooLarge(service) => service_too_large_finding(finding, service, survey, reading)?,
+        handle::Finding::ServiceTooLarge(service) => service_too_large_finding(finding, service, index, reading)?,
     };
-    Some(FindingObject { count: survey.entry_count(finding), since: survey.detected_at(finding).map(rfc3339), ..described })
+    Some(FindingObject { count: index.entry_count(finding), since: index.detected_at(finding).map(rfc3339), ..described })
 }
 
 /// Returns the finding about a host that is no node. The host may be a node of any cluster, so
@@ -102,9 +102,9 @@ fn export_conflict_finding(finding: &handle::Finding, service: &str, reading: &R
     Some(FindingObject { key, ..finding_across_keys(finding, clusters, detail) })
 }
 
-fn service_too_large_finding(finding: &handle::Finding, service: &str, survey: &FindingIndex, reading: &Reading) -> Option<FindingObject> {
-    let total: u64 = survey.slice_bytes(service).map(|(_, bytes)| bytes).sum();
-    let (cluster, bytes) = survey.slice_bytes(service).max_by_key(|(_, bytes)| *bytes)?;
+fn service_too_large_finding(finding: &handle::Finding, service: &str, index: &FindingIndex, reading: &Reading) -> Option<FindingObject> {
+    let total: u64 = index.slice_bytes(service).map(|(_, bytes)| bytes).sum();
+    let (cluster, bytes) = index.slice_bytes(service).max_by_key(|(_, bytes)| *bytes)?;
     let bytes_max = reading.service_bytes_max();
     let key = reading.first_slice_of(service, cluster)?.to_string();
     let detail = format!(
@@ -124,10 +124,10 @@ fn prefix_text(prefix: ObjectPrefix) -> String {
     if prefix.host { prefix.net.addr().to_string() } else { prefix.net.to_string() }
 }
 
-/// Describes the findings in `findings` that still exist in the survey.
-pub(crate) fn describe_existing(findings: &[handle::Finding], survey: &FindingIndex, reading: &Reading) -> Vec<FindingObject> {
+/// Describes the findings in `findings` that the index still has.
+pub(crate) fn describe_existing(findings: &[handle::Finding], index: &FindingIndex, reading: &Reading) -> Vec<FindingObject> {
     let unread = UnreadNodes::new(reading);
-    findings.iter().filter(|finding| survey.contains(finding)).filter_map(|finding| describe(finding, survey, reading, &unread)).collect()
+    findings.iter().filter(|finding| index.contains(finding)).filter_map(|finding| describe(finding, index, reading, &unread)).collect()
 }
 
 /// Returns the namespace and the name in the key of a service or endpoint slice.

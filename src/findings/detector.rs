@@ -25,8 +25,8 @@ pub(crate) async fn detect_findings(sources: FindingSources) {
         if let Some(reading) = sources.handle.try_reading() {
             let sources_copy = sources.clone();
             let detect = move || {
-                let survey = sources_copy.survey.newest();
-                let current = FindingSet::collect(current_findings(&sources_copy, &reading), survey.as_ref(), &reading, SystemTime::now());
+                let index = sources_copy.index.newest();
+                let current = FindingSet::collect(current_findings(&sources_copy, &reading), index.as_ref(), &reading, SystemTime::now());
                 sources_copy.start_times.set_omitted_count(current.omitted_count);
                 let changes = publisher.changes(current);
                 if !changes.is_empty() {

@@ -2,18 +2,18 @@
 //! `--on-problem`.
 //!
 //! Findings about clusters and this process are derived from their state for each request. Findings
-//! across keys, such as an address that two clusters announce, come from a survey of all keys, a
-//! [`FindingIndex`].
+//! across keys, such as an address that two clusters announce, come from an index over all keys,
+//! the [`FindingIndex`].
 
 mod across_keys;
 mod clusters;
 mod detector;
 mod expiry;
+mod index_task;
 mod limits;
 mod process;
 mod publisher;
 mod start_times;
-mod survey_task;
 mod unread_nodes;
 mod webhook;
 mod writer;
@@ -30,10 +30,10 @@ use start_times::FindingStartTimes;
 
 pub(crate) use across_keys::{describe, describe_existing, namespace_and_name};
 pub(crate) use detector::detect_findings;
+pub(crate) use index_task::{CurrentFindingIndex, FindingIndexHandle};
 pub(crate) use limits::{PUBLISHED_BYTES_MAX, PUBLISHED_COUNT_MAX};
 #[cfg(test)]
 pub(crate) use publisher::{FindingPublisher, FindingSet};
-pub(crate) use survey_task::{CurrentSurvey, SurveyHandle};
 pub(crate) use unread_nodes::UnreadNodes;
 pub(crate) use webhook::{WebhookSender, WebhookState};
 
@@ -46,8 +46,8 @@ const NAMES_MAX: usize = 5;
 #[derive(Debug, Clone)]
 pub(crate) struct FindingSources {
     handle: Handle,
-    /// Survey of findings across keys.
-    pub(crate) survey: SurveyHandle,
+    /// Index of the findings across keys.
+    pub(crate) index: FindingIndexHandle,
     /// Start times of findings about clusters and this process.
     start_times: FindingStartTimes,
     /// Findings to post, and the results of posting.
@@ -59,12 +59,12 @@ pub(crate) struct FindingSources {
 }
 
 impl FindingSources {
-    /// Starts the survey, which ends when `stop` is cancelled.
+    /// Starts the task that keeps the finding index up to date. It ends when `stop` is cancelled.
     pub(crate) fn new(handle: Handle, stop: CancellationToken) -> Self {
-        let survey = SurveyHandle::new(handle.clone(), stop);
+        let index = FindingIndexHandle::new(handle.clone(), stop);
         Self {
             handle,
-            survey,
+            index,
             start_times: FindingStartTimes::default(),
             webhook: WebhookState::default(),
             files: ReloadableFiles::default(),
@@ -84,14 +84,14 @@ pub(crate) fn current_findings(sources: &FindingSources, reading: &Reading) -> V
 }
 
 /// Returns the number of findings by kind and severity, 0 for kinds without any. Findings across
-/// keys are counted in the newest survey.
+/// keys are counted in the newest index.
 pub(crate) fn counts(sources: &FindingSources, reading: &Reading) -> BTreeMap<(FindingKind, Severity), u64> {
     let mut counts: BTreeMap<_, u64> = FindingKind::ALL.into_iter().map(|kind| ((kind, kind.severity()), 0)).collect();
     for finding in current_findings(sources, reading) {
         *counts.entry((finding.kind, finding.severity)).or_default() += 1;
     }
-    let survey = sources.survey.newest();
-    for (kind, count) in survey.iter().flat_map(FindingIndex::counts) {
+    let index = sources.index.newest();
+    for (kind, count) in index.iter().flat_map(FindingIndex::counts) {
         counts.insert((kind, kind.severity()), count);
     }
     counts

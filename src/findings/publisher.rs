@@ -40,20 +40,20 @@ pub(crate) struct FindingSet {
 impl FindingSet {
     /// Collects the findings about clusters and this process, then those across keys that are at
     /// least [`PUBLISHED_AGE_MIN`] old.
-    pub(crate) fn collect(current: Vec<FindingObject>, survey: Option<&FindingIndex>, reading: &Reading, now: SystemTime) -> Self {
+    pub(crate) fn collect(current: Vec<FindingObject>, index: Option<&FindingIndex>, reading: &Reading, now: SystemTime) -> Self {
         let mut found = Self::default();
         let (mut omitted_count, total) =
-            (0, current.len() as u64 + survey.iter().flat_map(|survey| survey.counts()).map(|(_, count)| count).sum::<u64>());
+            (0, current.len() as u64 + index.iter().flat_map(|index| index.counts()).map(|(_, count)| count).sum::<u64>());
         for finding in current {
             omitted_count += u64::from(!found.insert(finding));
         }
-        let Some(survey) = survey else { return Self { omitted_count, ..found } };
+        let Some(index) = index else { return Self { omitted_count, ..found } };
         let is_old_enough = |finding: &&crate::handle::Finding| {
-            survey.detected_at(finding).is_some_and(|since| now.duration_since(since).is_ok_and(|age| age >= PUBLISHED_AGE_MIN))
+            index.detected_at(finding).is_some_and(|since| now.duration_since(since).is_ok_and(|age| age >= PUBLISHED_AGE_MIN))
         };
         let unread = UnreadNodes::new(reading);
-        for finding in survey.findings_from(None).filter(is_old_enough) {
-            if let Some(finding) = describe(finding, survey, reading, &unread)
+        for finding in index.findings_from(None).filter(is_old_enough) {
+            if let Some(finding) = describe(finding, index, reading, &unread)
                 && !found.insert(finding)
             {
                 omitted_count = total.saturating_sub(found.by_key.len() as u64);

@@ -12,7 +12,7 @@ use crate::api::problem::Problem;
 use crate::api::query::{ListQuery, Parameters, ProblemsQuery};
 use crate::api::state::ApiState;
 use crate::dto::findings::{Finding, FindingList};
-use crate::findings::{CurrentSurvey, UnreadNodes, current_findings, describe};
+use crate::findings::{CurrentFindingIndex, UnreadNodes, current_findings, describe};
 use crate::handle::{self, FindingIndex};
 use crate::model::{ClusterName, FindingKind, FindingObject, Kind, Severity};
 
@@ -32,11 +32,11 @@ pub(crate) async fn list_problems(
 ) -> Result<Response, Problem> {
     checked_limit(query.values.common()?.limit)?;
     let reading = state.handle.reading().await?;
-    let CurrentSurvey { survey, is_complete } = state.findings.survey.survey(&reading).await;
+    let CurrentFindingIndex { index, is_complete } = state.findings.index.wait_for_index(&reading).await;
     respond_with_page_of(reading, Some(is_complete), scanner, query, move |listing, query| {
         let meta = listing.meta(&Kind::ALL)?;
         let filter = FindingFilter::parse(query, listing.filter.clusters.clone())?;
-        Ok((meta, finding_rows(listing, current_findings(&state.findings, &listing.reading), survey, filter)))
+        Ok((meta, finding_rows(listing, current_findings(&state.findings, &listing.reading), index, filter)))
     })
     .await
 }
@@ -70,7 +70,7 @@ impl FindingFilter {
 
 /// Returns the rows of a page: first `current`, the findings about clusters and this process, then
 /// those across keys.
-fn finding_rows(listing: &ListRequest, current: Vec<FindingObject>, survey: Option<FindingIndex>, filter: FindingFilter) -> RowSource {
+fn finding_rows(listing: &ListRequest, current: Vec<FindingObject>, index: Option<FindingIndex>, filter: FindingFilter) -> RowSource {
     let reading = listing.reading.clone();
     let unread = UnreadNodes::new(&reading);
     let is_selected = move |finding: &FindingObject| filter.matches(finding);
@@ -87,15 +87,15 @@ fn finding_rows(listing: &ListRequest, current: Vec<FindingObject>, survey: Opti
             }
             about_clusters.pop_front();
         }
-        let Some(survey) = &survey else { return SliceOutcome::Ended(None) };
+        let Some(index) = &index else { return SliceOutcome::Ended(None) };
         let from = start.take();
-        for finding in survey.findings_from(from.as_ref()) {
+        for finding in index.findings_from(from.as_ref()) {
             if slice.is_over() {
                 start = Some(finding.clone());
                 return SliceOutcome::Paused(finding.to_string());
             }
             slice.count_row();
-            let Some(described) = describe(finding, survey, &reading, &unread).filter(&is_selected).map(Finding::from) else { continue };
+            let Some(described) = describe(finding, index, &reading, &unread).filter(&is_selected).map(Finding::from) else { continue };
             if !page.push(&described) {
                 start = Some(finding.clone());
                 return SliceOutcome::Ended(Some(described.id));

@@ -26,7 +26,7 @@ use crate::commit::{
     snapshot_channel,
 };
 use crate::feed::{Feed, Retention};
-use crate::findings::{self, SurveyHandle};
+use crate::findings::{self, FindingIndexHandle};
 use crate::handle::{ClientFileLocation, ClusterStatuses, FindingIndex, FindingSender, Handle, LostLines, ProcessState, StoreReport};
 use crate::model::*;
 use crate::store::{Group, StoreError};
@@ -173,10 +173,10 @@ impl ApiFixture {
         self
     }
 
-    /// Uses a survey that the test sets.
-    pub(in crate::api) fn with_survey(mut self) -> (Self, watch::Sender<Option<FindingIndex>>) {
-        let (survey, sender) = SurveyHandle::with_sender();
-        let state = ApiState::new(self.handle.clone(), self.stop.clone()).with(|shared| shared.findings.survey = survey);
+    /// Uses a finding index that the test sets.
+    pub(in crate::api) fn with_finding_index(mut self) -> (Self, watch::Sender<Option<FindingIndex>>) {
+        let (index, sender) = FindingIndexHandle::with_sender();
+        let state = ApiState::new(self.handle.clone(), self.stop.clone()).with(|shared| shared.findings.index = index);
         self.router = router(state, Guard::new(AllowedHosts::new(&[], &[]), None));
         (self, sender)
     }

@@ -1,10 +1,10 @@
 //! References from a record to other records: identity and host of an ipcache entry, pod CIDRs of a
 //! node, backends of a service.
 //!
-//! The survey of findings across keys (`findings::survey_task`) reads only these references of
-//! every record, because decoding a million records takes many seconds. For a packed record they
-//! come from the chunk's indexed fields, and from the few fields of the value that the chunk does
-//! not index.
+//! The index of findings across keys (`handle::FindingIndex`) reads only these references of every
+//! record, because decoding a million records takes many seconds. For a packed record they come
+//! from the chunk's indexed fields, and from the few fields of the value that the chunk does not
+//! index.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

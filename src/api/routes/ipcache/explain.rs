@@ -21,7 +21,7 @@ use crate::dto::findings::{BackedService, ExplainedEntry, Explanation, Hint};
 use crate::dto::meta::ItemMeta;
 use crate::dto::objects::{IpcacheEntry, Node};
 use crate::dto::values::closed::{BackendSource, Verdict};
-use crate::findings::{CurrentSurvey, describe_existing, namespace_and_name};
+use crate::findings::{CurrentFindingIndex, describe_existing, namespace_and_name};
 use crate::handle::{EntryRole, Finding, FindingIndex, LookupMatch, RankReason, Reading, UseReason};
 use crate::model::{ClusterName, Kind, Record};
 
@@ -51,14 +51,19 @@ pub(crate) async fn explain_ip(
     let ip: IpAddr = text.parse().map_err(|_| Problem::bad_parameter("ip", format!("{text:?} is not an IP address")))?;
     let meta_options = query.values.meta_options()?;
     let reading = state.handle.reading().await?;
-    let surveyed = state.findings.survey.survey(&reading).await;
+    let current = state.findings.index.wait_for_index(&reading).await;
     // in a slice, because many clusters may announce the address, and it may be a backend of many
     // services
-    respond_with_object(&scanner, move || explain_address(&reading, &surveyed, ip, meta_options)).await
+    respond_with_object(&scanner, move || explain_address(&reading, &current, ip, meta_options)).await
 }
 
-fn explain_address(reading: &Reading, surveyed: &CurrentSurvey, ip: IpAddr, meta_options: MetaOptions) -> Result<Explanation, Problem> {
-    let survey = surveyed.survey.as_ref();
+fn explain_address(
+    reading: &Reading,
+    current: &CurrentFindingIndex,
+    ip: IpAddr,
+    meta_options: MetaOptions,
+) -> Result<Explanation, Problem> {
+    let index = current.index.as_ref();
     let found = reading.explain(ip.to_canonical());
     let winner = found.iter().find(|(_, verdict)| matches!(verdict, EntryRole::Used(_))).map(|(found, _)| found);
     let sources = sources(reading, &found);
@@ -69,7 +74,7 @@ fn explain_address(reading: &Reading, surveyed: &CurrentSurvey, ip: IpAddr, meta
     };
     let node = winner.and_then(|winner| hosting_node(reading, winner));
     let mut findings = possible_findings(&found);
-    findings.extend(survey.zip(node.as_ref()).into_iter().flat_map(|(survey, node)| pod_cidr_findings(survey, node, ip.to_canonical())));
+    findings.extend(index.zip(node.as_ref()).into_iter().flat_map(|(index, node)| pod_cidr_findings(index, node, ip.to_canonical())));
     let findings: Vec<Finding> = findings.into_iter().collect();
     let rejected = reading.rejected_at(ip.to_canonical());
     let is_rejected = rejected.iter().any(|record| is_exactly(ip.to_canonical(), record));
@@ -82,11 +87,9 @@ fn explain_address(reading: &Reading, surveyed: &CurrentSurvey, ip: IpAddr, meta
         entries: found.iter().filter_map(|(found, verdict)| explain_entry(reading, found, verdict)).collect(),
         hints,
         node: node.as_deref().and_then(Node::from_record),
-        services: survey.map(|survey| services_with_backend(survey, ip.to_canonical())).unwrap_or_default(),
-        problems: survey
-            .map(|survey| describe_existing(&findings, survey, reading).into_iter().map(Into::into).collect())
-            .unwrap_or_default(),
-        complete: surveyed.is_complete && survey.is_some_and(FindingIndex::has_all_backends),
+        services: index.map(|index| services_with_backend(index, ip.to_canonical())).unwrap_or_default(),
+        problems: index.map(|index| describe_existing(&findings, index, reading).into_iter().map(Into::into).collect()).unwrap_or_default(),
+        complete: current.is_complete && index.is_some_and(FindingIndex::has_all_backends),
         meta,
     })
 }
@@ -164,17 +167,17 @@ fn possible_findings(found: &[(LookupMatch, EntryRole)]) -> BTreeSet<Finding> {
 }
 
 /// Returns the findings about the pod CIDRs of a node that contain an address.
-fn pod_cidr_findings(survey: &FindingIndex, node: &Record, ip: IpAddr) -> Vec<Finding> {
+fn pod_cidr_findings(index: &FindingIndex, node: &Record, ip: IpAddr) -> Vec<Finding> {
     let cidrs = node.object.as_deref().and_then(|object| object.as_node()).into_iter().flat_map(|node| node.pod_cidrs());
-    cidrs.filter(|net| net.contains(&ip)).flat_map(|net| survey.findings_about_pod_cidr(net, &node.key.cluster)).collect()
+    cidrs.filter(|net| net.contains(&ip)).flat_map(|net| index.findings_about_pod_cidr(net, &node.key.cluster)).collect()
 }
 
-fn services_with_backend(survey: &FindingIndex, ip: IpAddr) -> Vec<BackedService> {
+fn services_with_backend(index: &FindingIndex, ip: IpAddr) -> Vec<BackedService> {
     let service = |key: &crate::model::EntryKey| {
         let (namespace, name) = namespace_and_name(key)?;
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
         let kind = if key.kind == Kind::Service { BackendSource::Service } else { BackendSource::EndpointSlice };
         Some(BackedService { kind: kind.into(), cluster: key.cluster.to_string(), namespace, name })
     };
-    survey.keys_with_backend(ip).filter_map(service).collect()
+    index.keys_with_backend(ip).filter_map(service).collect()
 }

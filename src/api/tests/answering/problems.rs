@@ -134,29 +134,29 @@ async fn no_host_is_dangling_until_the_nodes_of_all_clusters_were_read() {
     }
 }
 
-/// No answer says that there are no findings before the first survey is complete. Known findings
-/// stay during the next survey.
+/// No answer says that there are no findings before the finding index is built. Known findings stay
+/// while it is updated.
 #[tokio::test(start_paused = true)]
-async fn an_answer_says_whether_the_survey_is_complete() {
+async fn an_answer_says_whether_the_finding_index_is_complete() {
     let pod_of = |name: &str, host: &str| put(key(Kind::Ip, name, "10.1.2.40"), pod("10.1.2.40", 2, host), 1);
-    let (fixture, sender) = mesh(vec![pod_of("paris", "172.18.1.2"), pod_of("tokyo", "172.18.2.2")]).with_survey();
+    let (fixture, sender) = mesh(vec![pod_of("paris", "172.18.1.2"), pod_of("tokyo", "172.18.2.2")]).with_finding_index();
     let answer = fixture.json("/v1/problems").await;
     assert_eq!((&answer["complete"], ids(&answer).len()), (&json!(false), 0));
     let story = fixture.json("/v1/explain/10.1.2.40").await;
     assert_eq!((&story["complete"], &story["match"]["cluster"]), (&json!(false), &json!("tokyo")));
 
     let mut builder = FindingIndexBuilder::new(fixture.handle.try_reading().unwrap());
-    let survey = loop {
+    let index = loop {
         builder = match builder.advance() {
-            ControlFlow::Break(survey) => break survey,
+            ControlFlow::Break(index) => break index,
             ControlFlow::Continue(builder) => builder,
         };
     };
-    sender.send_replace(Some(survey));
+    sender.send_replace(Some(index));
     let answer = fixture.json("/v1/problems").await;
     let found = ["danglingHostIP/paris/172.18.1.2", "danglingHostIP/tokyo/172.18.2.2", "duplicateAddress/host/10.1.2.40"];
     assert_eq!((&answer["complete"], ids(&answer)), (&json!(true), found.to_vec()));
-    // a finding that was resolved before the survey noticed is not reported
+    // a finding that was resolved before the index was updated is not reported
     fixture.change(Change::Delete { key: key(Kind::Ip, "tokyo", "10.1.2.40") }).await;
     let answer = fixture.json("/v1/problems").await;
     assert_eq!((&answer["complete"], ids(&answer)), (&json!(false), found[..2].to_vec()));

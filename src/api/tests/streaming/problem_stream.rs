@@ -133,7 +133,7 @@ async fn findings_that_depend_on_time_are_sent_without_a_change() {
     }
 }
 
-/// A survey of a mesh with this number of addresses whose host is not a node.
+/// The finding index of a mesh with this number of addresses whose host is not a node.
 fn dangling(count: u8) -> (ApiFixture, FindingIndex) {
     let behind = |number: u8| {
         let ip = format!("10.1.2.{number}");
@@ -143,7 +143,7 @@ fn dangling(count: u8) -> (ApiFixture, FindingIndex) {
     let mut builder = FindingIndexBuilder::new(fixture.handle.try_reading().unwrap());
     loop {
         builder = match builder.advance() {
-            ControlFlow::Break(survey) => return (fixture, survey),
+            ControlFlow::Break(index) => return (fixture, index),
             ControlFlow::Continue(builder) => builder,
         };
     }
@@ -151,11 +151,11 @@ fn dangling(count: u8) -> (ApiFixture, FindingIndex) {
 
 #[tokio::test]
 async fn findings_across_keys_are_sent_after_a_second() {
-    let (fixture, survey) = dangling(1);
+    let (fixture, index) = dangling(1);
     let reading = fixture.handle.try_reading().unwrap();
-    let since = survey.findings_from(None).next().and_then(|finding| survey.detected_at(finding)).unwrap();
+    let since = index.findings_from(None).next().and_then(|finding| index.detected_at(finding)).unwrap();
     for (age, count) in [(0, 0), (999, 0), (1_000, 1)] {
-        let found = FindingSet::collect(Vec::new(), Some(&survey), &reading, since + Duration::from_millis(age));
+        let found = FindingSet::collect(Vec::new(), Some(&index), &reading, since + Duration::from_millis(age));
         assert_eq!((FindingPublisher::default().changes(found).len(), age), (count, age));
     }
 }
@@ -163,11 +163,11 @@ async fn findings_across_keys_are_sent_after_a_second() {
 /// Traffic reaches an address whose host is a node of any cluster.
 #[tokio::test]
 async fn a_host_that_is_a_node_of_another_cluster_is_no_finding() {
-    let (fixture, survey) = dangling(1);
+    let (fixture, index) = dangling(1);
     let later = SystemTime::now() + Duration::from_secs(2);
     let count = || {
         let reading = fixture.handle.try_reading().unwrap();
-        FindingPublisher::default().changes(FindingSet::collect(Vec::new(), Some(&survey), &reading, later)).len()
+        FindingPublisher::default().changes(FindingSet::collect(Vec::new(), Some(&index), &reading, later)).len()
     };
     assert_eq!(count(), 1);
     fixture.change(put(key(Kind::Node, "tokyo", "worker-9"), node("worker-9", "172.18.1.0", "a"), 2)).await;
@@ -198,16 +198,16 @@ async fn a_finding_is_sent_again_if_anything_but_its_time_changes() {
 
 #[tokio::test]
 async fn findings_that_do_not_fit_are_counted() {
-    let (fixture, survey) = dangling(5);
+    let (fixture, index) = dangling(5);
     let (reading, later) = (fixture.handle.try_reading().unwrap(), SystemTime::now() + Duration::from_secs(2));
     let cluster_findings = |count: usize| {
         (0..count).map(|number| FindingObject::new(FindingKind::StaleFile, &number.to_string(), ["paris"], "")).collect::<Vec<_>>()
     };
-    for (count, surveyed, left_out) in
+    for (count, has_index, left_out) in
         [(8_187, true, 0), (8_190, true, 3), (8_192, true, 5), (8_192, false, 0), (8_200, false, 8), (8_200, true, 13)]
     {
-        let found = FindingSet::collect(cluster_findings(count), surveyed.then_some(&survey), &reading, later);
-        assert_eq!(found.omitted_count, left_out, "{count} {surveyed}");
+        let found = FindingSet::collect(cluster_findings(count), has_index.then_some(&index), &reading, later);
+        assert_eq!(found.omitted_count, left_out, "{count} {has_index}");
     }
 }
 
