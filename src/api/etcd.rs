@@ -86,7 +86,9 @@ async fn version() -> Response {
 /// Serves the health in etcd's format: `true` while the store is loaded and meshkeep is not
 /// shutting down.
 async fn health(State(state): State<ApiState>) -> Response {
-    let (status, body) = if state.handle.is_loaded() && !state.stop.is_cancelled() {
+    let (status, body) = if state.stop.is_cancelled() {
+        (StatusCode::SERVICE_UNAVAILABLE, r#"{"health":"false","reason":"shutting down"}"#)
+    } else if state.handle.is_loaded() {
         (StatusCode::OK, r#"{"health":"true","reason":""}"#)
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, r#"{"health":"false","reason":"the store is still loading"}"#)

@@ -17,7 +17,8 @@ use crate::model::{ClusterName, EntryKey, Kind, Position, ReaderPosition};
 /// Default number of items per page (docs/use/api/paging.md).
 const LIMIT_DEFAULT: u32 = 500;
 
-/// Maximum number of items per page (docs/use/api/paging.md): about 10 MB of the largest objects.
+/// Maximum number of items per page (docs/use/api/paging.md). If the items have more than 419 bytes
+/// on average, the page reaches [`PAGE_BYTES_MAX`] first.
 const LIMIT_MAX: u32 = 10_000;
 
 /// Maximum bytes of the items of a page (docs/use/api/paging.md). One item usually has at most 1.5

@@ -4,8 +4,11 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use serde_json::json;
 
+use crate::api::etcd;
+use crate::api::guard::Guard;
 use crate::api::problem::ProblemCode;
 use crate::api::query::words::join_names;
+use crate::api::state::ApiState;
 use crate::api::tests::fixture::{ApiFixture, TestResponse};
 
 fn summary(answer: &TestResponse) -> (u16, String, String) {
@@ -247,6 +250,21 @@ async fn lookups_get_503_while_the_store_loads() {
         (503, json!("[-]store failed: still loading\n[+]storing ok\n[+]shutdown ok\nreadyz check failed\n"))
     );
     assert_eq!(fixture.get("/livez").await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn the_health_of_the_etcd_api_says_why_it_is_not_healthy() {
+    let mut fixture = ApiFixture::new();
+    let state = ApiState::new(fixture.handle.clone(), fixture.stop.clone());
+    fixture.router = etcd::router(state, Guard::open_to_all(), None);
+    let answer = fixture.get("/health").await;
+    assert_eq!((answer.status.as_u16(), answer.json()), (200, json!({ "health": "true", "reason": "" })));
+    fixture.unload();
+    let answer = fixture.get("/health").await;
+    assert_eq!((answer.status.as_u16(), answer.json()), (503, json!({ "health": "false", "reason": "the store is still loading" })));
+    fixture.stop.cancel();
+    let answer = fixture.get("/health").await;
+    assert_eq!((answer.status.as_u16(), answer.json()), (503, json!({ "health": "false", "reason": "shutting down" })));
 }
 
 #[tokio::test]
