@@ -91,7 +91,7 @@ async fn remote_numbers_equal_their_sources_and_the_mirror() {
     }
     let meshkeep = home.start().await;
     for name in ["c02", "c03"] {
-        meshkeep.reaches(name, "live").await;
+        meshkeep.wait_for_phase(name, "live").await;
     }
     let listed = meshkeep.get("/v1/identities").await;
     let mirrored: BTreeMap<u64, BTreeMap<String, String>> = listed["items"].as_array().unwrap().iter().map(parse_mirrored).collect();

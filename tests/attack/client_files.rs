@@ -64,11 +64,11 @@ async fn hostile_client_files_block_neither_lookups_nor_clusters() {
     let lookups_at_full_size: Option<usize> = std::env::var("MESHKEEP_ATTACK_CLIENT_FILES").ok().map(|text| text.parse().unwrap());
     let (lookups, copies) = lookups_at_full_size.map_or((LOOKUPS, 1), |lookups| (lookups, COPIES));
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     // add the cluster again while meshkeep reads the hostile files
     scene.home.remove_cluster("c02");
     let removed = scene.remotes[1].clusters.remove(0);
-    scene.settles("the removal of a file").await;
+    scene.wait_until_settled("the removal of a file").await;
 
     put_endless_files(&scene.home.config_directory());
     for (name, text, _) in hostile_files() {
@@ -98,7 +98,7 @@ async fn hostile_client_files_block_neither_lookups_nor_clusters() {
 
     scene.home.write_cluster("c02", &scene.remotes[1].client_file());
     scene.remotes[1].clusters.insert(0, removed);
-    scene.settles("adding a cluster while the files are read").await;
+    scene.wait_until_settled("adding a cluster while the files are read").await;
     for (name, _, error) in hostile_files() {
         scene.meshkeep().wait_for_field(&format!("{name}0"), "lastError", error).await;
     }
@@ -110,7 +110,7 @@ async fn hostile_client_files_block_neither_lookups_nor_clusters() {
     // the same after a restart with these files
     scene.stop_meshkeep().await;
     scene.start_meshkeep().await;
-    scene.settles("a restart with these files").await;
+    scene.wait_until_settled("a restart with these files").await;
     let is_refused = || async { (scene.meshkeep().cluster("lists0").await["failures"].as_u64() > Some(0)).then_some(()) };
     eventually("the files to be refused again", is_refused).await;
     scene.stop_meshkeep().await;

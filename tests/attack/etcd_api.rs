@@ -18,7 +18,7 @@ use crate::harness::PATIENCE;
 use crate::harness::etcd::etcd_binaries;
 use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster};
 use crate::harness::meshkeep::Home;
-use crate::harness::scene::{Remote, settles};
+use crate::harness::scene::{Remote, wait_until_served};
 use crate::harness::truth::Truth;
 
 /// Number of keys in addition to those of [`EVERY_KIND`]. At full size `MESHKEEP_ATTACK_KEYS` sets
@@ -208,8 +208,8 @@ async fn expensive_requests_of_one_client_do_not_slow_others() {
     let mut home = Home::new().with_flags(&["--etcd-listen=127.0.0.1:0"]);
     home.write_cluster("c01", &remote.client_file());
     let meshkeep = home.start().await;
-    meshkeep.reaches("c01", "live").await;
-    settles(&meshkeep, &Truth::from_clusters(&remote.clusters).expected(), "the first loading").await;
+    meshkeep.wait_for_phase("c01", "live").await;
+    wait_until_served(&meshkeep, &Truth::from_clusters(&remote.clusters).expected(), "the first loading").await;
     let url =
         home.output().lines().find_map(|line| Some(line.strip_prefix("listening on ")?.strip_suffix(" as an etcd")?.to_owned())).unwrap();
     let mut api = client(&url, [127, 0, 0, 3], |endpoint| endpoint).await;

@@ -106,8 +106,8 @@ async fn lists_stay_complete_with_keys_of_20_kb() {
         put_leased(&hostile, (from..count.min(from + 20)).map(key)).await;
     }
     let meshkeep = home.start().await;
-    meshkeep.reaches("c01", "live").await;
-    meshkeep.reaches("c02", "live").await;
+    meshkeep.wait_for_phase("c01", "live").await;
+    meshkeep.wait_for_phase("c02", "live").await;
     let honest_count = Truth::from_clusters([&honest]).expected().objects.len();
     let mut total = CompleteList::default();
     for list in LISTS {
@@ -149,7 +149,7 @@ async fn lists_stay_complete_with_services_too_large_to_decode() {
     let meshkeep = home.start().await;
     let is_live = || async { (meshkeep.phase("c01").await == "live").then_some(()) };
     crate::harness::eventually_within(Duration::from_secs(600), "the slices to be read", is_live).await;
-    meshkeep.reaches("c02", "live").await;
+    meshkeep.wait_for_phase("c02", "live").await;
     let is_large = |item: &Value| item["tooLarge"].is_object();
     let whole = read_list(&meshkeep, "/v1/global-services", 1_000).await;
     assert_eq!(whole.items.iter().filter(|item| is_large(item)).count(), count);

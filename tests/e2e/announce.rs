@@ -96,7 +96,7 @@ impl Announcer {
     }
 
     /// Waits for the end and returns the exit code.
-    async fn end(&mut self) -> i32 {
+    async fn wait_for_end(&mut self) -> i32 {
         eventually("the announcer's end", || std::future::ready(self.0.try_wait().unwrap())).await.code().unwrap_or(-1)
     }
 }
@@ -135,7 +135,7 @@ async fn mirror(etcd: &Etcd) -> (Home, Meshkeep) {
     let mut home = Home::new();
     home.write_cluster("vms", &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    meshkeep.reaches("vms", "live").await;
+    meshkeep.wait_for_phase("vms", "live").await;
     (home, meshkeep)
 }
 
@@ -197,7 +197,7 @@ async fn the_mirror_follows_the_announced_files() {
             assert_eq!(etcd.client().await.get(key, None).await.unwrap().kvs()[0].value(), value.as_bytes(), "{key}");
         }
         announcer.terminate();
-        assert_eq!(announcer.end().await, 0);
+        assert_eq!(announcer.wait_for_end().await, 0);
     }
 }
 
@@ -239,7 +239,7 @@ async fn announced_keys_survive_kills_wipes_and_other_writers() {
     etcd.restart().await;
     eventually("the earlier contents in an empty etcd", async || (content(&etcd).await == before).then_some(())).await;
     announcer.terminate();
-    assert_eq!(announcer.end().await, 0);
+    assert_eq!(announcer.wait_for_end().await, 0);
     // a withdrawal deletes everything, the config first; a process that is stopped earlier reports
     // that
     etcd.put("cilium/state/nodes/v1/vms-2/a", "{}").await;
@@ -247,7 +247,7 @@ async fn announced_keys_survive_kills_wipes_and_other_writers() {
     setup.wait_for_log("log-0", "the config of cluster vms is deleted").await;
     stopped.terminate();
     assert_eq!(
-        (stopped.end().await, setup.count_log_lines("log-0", "stopped before cluster vms was retired: run the command again")),
+        (stopped.wait_for_end().await, setup.count_log_lines("log-0", "stopped before cluster vms was retired: run the command again")),
         (1, 1)
     );
     etcd.put("cilium/cluster-config/vms", r#"{"id":77}"#).await;
@@ -257,7 +257,7 @@ async fn announced_keys_survive_kills_wipes_and_other_writers() {
         (!left.iter().any(|(key, _)| key == "cilium/cluster-config/vms")).then(|| assert!(left.len() > 10))
     })
     .await;
-    assert_eq!(retiring.end().await, 0);
+    assert_eq!(retiring.wait_for_end().await, 0);
     let left: Vec<String> = content(&etcd).await.into_iter().map(|(key, _)| key).collect();
     assert_eq!(left, ["cilium/.heartbeat", "cilium/state/nodes/v1/vms-2/a"]);
 }
@@ -304,7 +304,7 @@ async fn canaries_are_written_last_into_a_wiped_etcd() {
         assert!(entries.len() >= 60 && entries.iter().max() < canary.first(), "{base}: {entries:?} and {canary:?}");
     }
     announcer.terminate();
-    assert_eq!(announcer.end().await, 0);
+    assert_eq!(announcer.wait_for_end().await, 0);
 }
 
 /// Another writer announces an address of the files with an identity of another cluster. The
@@ -323,7 +323,7 @@ async fn an_address_of_another_writer_is_not_overwritten() {
     etcd.delete(key).await;
     eventually("the address of the files", async || value().await).await;
     announcer.terminate();
-    assert_eq!(announcer.end().await, 0);
+    assert_eq!(announcer.wait_for_end().await, 0);
 }
 
 /// A cluster with the same name and another id belongs to another owner. Its nodes and services
@@ -337,7 +337,7 @@ async fn a_cluster_with_another_id_is_left_alone() {
     let before = content(&etcd).await;
     for (log, arguments) in [("log-1", &[][..]), ("log-2", &["--retire", "--retire-grace", "0"][..])] {
         let mut announcer = Announcer(setup.command(log, arguments).spawn().unwrap());
-        assert_eq!(announcer.end().await, 1);
+        assert_eq!(announcer.wait_for_end().await, 1);
         assert_eq!(
             setup.count_log_lines(log, "cluster vms has id 7 in that etcd, but the files have id 77: retire it with files that have id 7"),
             1
@@ -374,7 +374,7 @@ async fn failed_writes_are_reported_once_and_repeated() {
         (1, 1)
     );
     announcer.terminate();
-    assert_eq!(announcer.end().await, 0);
+    assert_eq!(announcer.wait_for_end().await, 0);
 }
 
 #[tokio::test]

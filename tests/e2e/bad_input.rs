@@ -9,7 +9,7 @@ use crate::harness::etcd::etcd_binaries;
 use crate::harness::eventually;
 use crate::harness::mesh::{SMALL, source_key};
 use crate::harness::meshkeep::{Home, ProcessExit};
-use crate::harness::scene::{Scene, settles};
+use crate::harness::scene::{Scene, wait_until_served};
 use crate::harness::truth::{list, served_objects};
 
 /// Returns invalid values: key in cache form, bytes, and a word that the reason must contain.
@@ -38,7 +38,7 @@ fn bad_values(scene: &Scene) -> Vec<(String, Vec<u8>, &'static str)> {
 #[tokio::test]
 async fn invalid_values_are_listed_and_the_last_valid_ones_stay() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     let mut truth = scene.truth();
     let bad = bad_values(&scene);
     for (key, value, _) in &bad {
@@ -46,8 +46,8 @@ async fn invalid_values_are_listed_and_the_last_valid_ones_stay() {
         truth.put_bad(key, value.clone());
     }
     let expected = truth.expected();
-    settles(scene.meshkeep(), &expected, "putting bad values").await;
-    scene.follower_agrees(&expected, "putting bad values").await;
+    wait_until_served(scene.meshkeep(), &expected, "putting bad values").await;
+    scene.wait_until_follower_agrees(&expected, "putting bad values").await;
     let rejected = rejected(&scene).await;
     let mut keys: Vec<&String> = bad.iter().map(|(key, ..)| key).collect();
     keys.sort();
@@ -63,7 +63,7 @@ async fn invalid_values_are_listed_and_the_last_valid_ones_stay() {
     scene.remotes[0].proxy.cut().await;
     scene.stop_meshkeep().await;
     scene.start_meshkeep().await;
-    settles(scene.meshkeep(), &expected, "a restart with bad values").await;
+    wait_until_served(scene.meshkeep(), &expected, "a restart with bad values").await;
     let keys_and_reasons =
         |items: Vec<Value>| items.into_iter().map(|item| (item["key"].clone(), item["reason"].clone())).collect::<Vec<_>>();
     assert_eq!(keys_and_reasons(self::rejected(&scene).await), keys_and_reasons(rejected));
@@ -78,7 +78,7 @@ async fn invalid_values_are_listed_and_the_last_valid_ones_stay() {
             None => scene.remotes[0].etcd.delete(source_key).await,
         };
     }
-    scene.settles("mending the bad values").await;
+    scene.wait_until_settled("mending the bad values").await;
     assert_eq!(self::rejected(&scene).await, Vec::<Value>::new());
 }
 
@@ -99,14 +99,14 @@ async fn keys_that_are_not_entries_disturb_nothing() {
         scene.remotes[0].etcd.put(*key, "{}").await;
     }
     scene.start_meshkeep().await;
-    scene.meshkeep().reaches("c01", "live").await;
+    scene.meshkeep().wait_for_phase("c01", "live").await;
     for key in &strange[4..] {
         scene.remotes[0].etcd.put(*key, "{}").await;
     }
     scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
     // the objects must match; a strange key may be listed among the raw entries as rejected
     let truth = scene.truth().expected();
-    scene.follower_agrees(&truth, "strange keys").await;
+    scene.wait_until_follower_agrees(&truth, "strange keys").await;
     let objects = || async { (served_objects(scene.meshkeep()).await == truth.objects).then_some(()) };
     eventually("the truth despite strange keys", objects).await;
     assert_eq!(scene.meshkeep().phase("c01").await, "live");
@@ -135,7 +135,7 @@ async fn keys_that_are_not_entries_disturb_nothing() {
     for key in &strange[1..] {
         scene.remotes[0].etcd.delete(*key).await;
     }
-    scene.settles("the deletion of the strange keys").await;
+    scene.wait_until_settled("the deletion of the strange keys").await;
     // entries decide whether the scene has settled; rejected keys are reported independently
     eventually("strange keys to be reported no more", || async { rejected(&scene).await.is_empty().then_some(()) }).await;
 }
@@ -144,7 +144,7 @@ async fn keys_that_are_not_entries_disturb_nothing() {
 #[tokio::test]
 async fn repeated_invalid_keys_are_logged_once_per_cause() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     for round in 0..20 {
         for _ in 0..100 {
             scene.remotes[0].etcd.put("cilium/state/nodes/v1/c01/", "{}").await;
@@ -178,7 +178,7 @@ async fn unknown_prefixes_are_reported_once() {
     scene.remotes[0].etcd.put("cilium/state/frobs/v1/c01/a", "1").await;
     scene.remotes[0].etcd.put("cilium/state/frobs/v1/c01/b", "2").await;
     scene.start_meshkeep().await;
-    scene.settles("loading with an unknown prefix").await;
+    scene.wait_until_settled("loading with an unknown prefix").await;
     let state = scene.meshkeep().wait_for_field("c01", "unknownPrefixes", "frobs/v1").await;
     assert_eq!(state["unknownPrefixes"].as_array().map(Vec::len), Some(1), "{state}");
     assert_eq!(scene.meshkeep().log_lines_with(&["frobs/v1"]), 1);
@@ -186,7 +186,7 @@ async fn unknown_prefixes_are_reported_once() {
     scene.remotes[0].proxy.cut().await;
     scene.remotes[0].proxy.restore().await;
     scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
-    scene.settles("a reconnect").await;
+    scene.wait_until_settled("a reconnect").await;
     assert_eq!(scene.meshkeep().log_lines_with(&["frobs/v1"]), 1);
 }
 
@@ -205,7 +205,7 @@ async fn unknown_prefixes_are_counted_wherever_they_are() {
         remote.etcd.put(format!("{root}x/v1/a"), "1").await;
     }
     scene.start_meshkeep().await;
-    scene.settles("loading with unknown prefixes").await;
+    scene.wait_until_settled("loading with unknown prefixes").await;
     for (name, remote, root) in [("c01", 0, "cilium/state"), ("c02", 1, "cilium/cache")] {
         let counts = |pairs: &[(&str, u64)]| -> Value {
             let other = Some(("cilium/cache/other/v1/".to_owned(), Value::from(1))).filter(|_| remote == 0);
@@ -234,7 +234,7 @@ async fn unknown_prefixes_are_counted_wherever_they_are() {
         wait_for_keys(&[]).await;
         assert_eq!(scene.meshkeep().log_lines_with(&[name, "zzz/", "does not know"]), 1);
     }
-    scene.settles("the deletion of the unknown prefixes").await;
+    scene.wait_until_settled("the deletion of the unknown prefixes").await;
 }
 
 #[tokio::test]
@@ -244,7 +244,7 @@ async fn an_unresponsive_remote_does_not_disturb_others() {
     scene.home.write_cluster("silent", &format!("endpoints:\n- http://{}\n", silent.local_addr().unwrap()));
     scene.home.write_cluster("refused", "endpoints:\n- http://127.0.0.1:1\n");
     scene.start_meshkeep().await;
-    scene.settles("loading with remotes that do not answer").await;
+    scene.wait_until_settled("loading with remotes that do not answer").await;
     let refused = scene.meshkeep().wait_for_field("refused", "lastError", "127.0.0.1:1").await;
     assert!(refused["failures"].as_u64() >= Some(1), "{refused}");
 }
@@ -317,7 +317,7 @@ async fn meshkeep_waits_for_a_missing_config_directory() {
     eventually("a log line that names the directory", || async { (scene.meshkeep().log_lines_with(&[&named]) > 0).then_some(()) }).await;
     assert_eq!(scene.meshkeep().get("/v1/clusters").await["items"], json!([]));
     fs::rename(&aside, &directory).unwrap();
-    scene.settles("the arrival of the directory").await;
+    scene.wait_until_settled("the arrival of the directory").await;
 }
 
 #[tokio::test]
@@ -327,7 +327,7 @@ async fn a_disk_that_fills_up_is_reported_and_serving_continues() {
     let home = std::mem::replace(&mut scene.home, Home::new());
     scene.home = home.after_shell_commands("trap '' XFSZ; ulimit -f 8192");
     scene.start_meshkeep().await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     assert_eq!(store_state(&scene).await, "healthy");
     // 12 MB that do not compress
     for index in 1..=200 {
@@ -337,7 +337,7 @@ async fn a_disk_that_fills_up_is_reported_and_serving_continues() {
         remote.etcd.put(source_key(remote.form, "c01", &key), value.clone()).await;
         remote.clusters[0].entries.insert(key, value.into_bytes());
     }
-    scene.settles("the disk being full").await;
+    scene.wait_until_settled("the disk being full").await;
     eventually("the store to fail", || async { (store_state(&scene).await != "healthy").then_some(()) }).await;
     let data = scene.home.data_directory().display().to_string();
     eventually("a message to name the data directory", async || (scene.meshkeep().log_lines_with(&[&data]) >= 1).then_some(())).await;
@@ -347,7 +347,7 @@ async fn a_disk_that_fills_up_is_reported_and_serving_continues() {
     let home = std::mem::replace(&mut scene.home, Home::new());
     scene.home = home.after_shell_commands(":");
     scene.start_meshkeep().await;
-    scene.settles("space on the disk again").await;
+    scene.wait_until_settled("space on the disk again").await;
     // the part that the full disk cut off may be reported as lost
     let has_recovered = async || ["healthy", "lost"].contains(&store_state(&scene).await.as_str()).then_some(());
     eventually("the store to recover", has_recovered).await;

@@ -25,10 +25,10 @@ async fn values_near_etcds_limit_are_all_served() {
         remote.clusters[0].entries.insert(key, value.into_bytes());
     }
     scene.start_meshkeep().await;
-    scene.settles("loading big values").await;
+    scene.wait_until_settled("loading big values").await;
     // after a restart they are loaded from the store
     scene.remotes[0].proxy.cut().await;
     scene.kill_meshkeep();
     scene.start_meshkeep().await;
-    crate::harness::scene::serves(scene.meshkeep(), &scene.truth().expected(), "right after a kill -9").await;
+    crate::harness::scene::assert_served(scene.meshkeep(), &scene.truth().expected(), "right after a kill -9").await;
 }

@@ -8,7 +8,7 @@ use crate::harness::etcd::{Etcd, etcd_binaries};
 use crate::harness::eventually;
 use crate::harness::mesh::{Form, MeshCluster, SMALL, publish, put_entries, put_heartbeat};
 use crate::harness::meshkeep::{Home, Meshkeep};
-use crate::harness::scene::settles;
+use crate::harness::scene::wait_until_served;
 use crate::harness::truth::Truth;
 
 /// Returns the cluster without the entries that expire.
@@ -31,15 +31,15 @@ async fn services_of_an_unreachable_cluster_expire_and_return() {
     let mut home = Home::new().with_flags(&["--cache-ttl=2s", "--backoff-min=50ms", "--backoff-max=200ms"]);
     home.write_cluster("c01", &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    settles(&meshkeep, &all, "the first loading").await;
+    wait_until_served(&meshkeep, &all, "the first loading").await;
     etcd.stop().await;
-    settles(&meshkeep, &without, "the expiry of its services").await;
+    wait_until_served(&meshkeep, &without, "the expiry of its services").await;
     etcd.restart().await;
-    settles(&meshkeep, &all, "its return").await;
+    wait_until_served(&meshkeep, &all, "its return").await;
     meshkeep.stop().await;
     etcd.stop().await;
     let meshkeep = home.start().await;
-    settles(&meshkeep, &without, "a start while the cluster is unreachable").await;
+    wait_until_served(&meshkeep, &without, "a start while the cluster is unreachable").await;
 }
 
 #[tokio::test]
@@ -90,20 +90,20 @@ async fn a_reachable_legacy_cluster_loses_nothing() {
     let revoked = |meshkeep: &Meshkeep| meshkeep.log_lines_with(&["could not be read for --cache-ttl"]);
     for start in ["the first start", "a start with stored data"] {
         let meshkeep = home.start().await;
-        meshkeep.reaches("c01", "live").await;
+        meshkeep.wait_for_phase("c01", "live").await;
         let outlasts = || async { (meshkeep.cluster("c01").await["phaseSeconds"].as_f64() > Some(2.0)).then_some(()) };
         eventually("twice the time of --cache-ttl", outlasts).await;
-        settles(&meshkeep, &truth(&cluster), start).await;
+        wait_until_served(&meshkeep, &truth(&cluster), start).await;
         assert_eq!(revoked(&meshkeep), 0, "{start}");
         meshkeep.stop().await;
     }
     let meshkeep = home.start().await;
-    meshkeep.reaches("c01", "live").await;
+    meshkeep.wait_for_phase("c01", "live").await;
     for _ in 0..2 {
         etcd.stop().await;
-        settles(&meshkeep, &truth(&without_services(&cluster)), "the expiry of its services").await;
+        wait_until_served(&meshkeep, &truth(&without_services(&cluster)), "the expiry of its services").await;
         etcd.restart().await;
-        settles(&meshkeep, &truth(&cluster), "its return").await;
+        wait_until_served(&meshkeep, &truth(&cluster), "its return").await;
     }
 }
 
@@ -116,11 +116,11 @@ async fn a_cluster_with_an_unusable_file_counts_as_unreachable() {
     let mut home = Home::new().with_flags(&["--cache-ttl=1s"]);
     home.write_cluster("c01", &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "the first loading").await;
-    meshkeep.reaches("c01", "live").await;
+    wait_until_served(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "the first loading").await;
+    meshkeep.wait_for_phase("c01", "live").await;
     home.write_cluster("c01", "endpoints:\n- https://127.0.0.1:1\ntrusted-ca-file: /nowhere/ca.crt\n");
-    meshkeep.reaches("c01", "waitingForFiles").await;
+    meshkeep.wait_for_phase("c01", "waitingForFiles").await;
     let state = meshkeep.cluster("c01").await;
     assert!(state["resources"].as_array().unwrap().iter().all(|kind| kind["synced"] != true), "{state}");
-    settles(&meshkeep, &Truth::from_clusters([&without_services(&cluster)]).expected(), "the expiry of its services").await;
+    wait_until_served(&meshkeep, &Truth::from_clusters([&without_services(&cluster)]).expected(), "the expiry of its services").await;
 }

@@ -123,6 +123,6 @@ async fn the_mirror_is_right_after_random_events() {
             remote.proxy.allow_bytes(u64::MAX);
             remote.proxy.restore().await;
         }
-        scene.settles(&format!("round {round} of seed {seed}: {events:?}")).await;
+        scene.wait_until_settled(&format!("round {round} of seed {seed}: {events:?}")).await;
     }
 }

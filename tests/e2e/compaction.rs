@@ -32,7 +32,7 @@ async fn constant_compaction_costs_no_connection_and_no_change() {
             compacting.spawn(compact_for_ever(remote.etcd.client().await));
         }
         scene.start_meshkeep().await;
-        scene.settles("a start").await;
+        scene.wait_until_settled("a start").await;
         let mut random = scene.random.clone();
         let stamp = scene.next_stamp();
         for remote in &mut scene.remotes {
@@ -48,10 +48,10 @@ async fn constant_compaction_costs_no_connection_and_no_change() {
                 })
                 .await;
         }
-        scene.settles("changes").await;
+        scene.wait_until_settled("changes").await;
         for name in scene.names() {
             // a compaction between a list and its watch causes another list, and is no failure
-            scene.meshkeep().reaches(&name, "live").await;
+            scene.meshkeep().wait_for_phase(&name, "live").await;
             let state = scene.meshkeep().cluster(&name).await;
             assert_eq!(state["failures"], json!(0), "{state}");
         }

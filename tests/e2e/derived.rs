@@ -21,7 +21,7 @@ type ObjectFilter = fn(&Value) -> bool;
 
 async fn settled_scene() -> Scene {
     let scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     scene
 }
 
@@ -117,21 +117,21 @@ async fn an_address_without_an_entry_gets_the_one_of_its_pod_cidr() {
     // the address gets an entry of its own, which is then deleted; finally, the node is deleted
     // while meshkeep is down
     let follower = Follower::open(scene.meshkeep(), "snapshot=true&kind=ipcache&cluster=c01&cidr=10.1.2.0/24&identity=9").await;
-    follower.synced_after(0).await;
+    follower.wait_for_synced_after(0).await;
     let key = "cilium/cache/nodes/v1/c01/c01-worker-2#10.1.2.0/24".to_owned();
     assert_eq!(follower.state().objects.keys().collect::<Vec<_>>(), [&key]);
     let pod =
         ("cilium/cache/ip/v1/c01/10.1.2.250", r#"{"IP":"10.1.2.250","Mask":null,"HostIP":"172.18.1.3","ID":65792,"Key":0,"Metadata":""}"#);
     scene.remotes[0].change(|cluster| drop(cluster.entries.insert(pod.0.to_owned(), pod.1.into()))).await;
-    scene.settles("an entry of the pod's own").await;
+    scene.wait_until_settled("an entry of the pod's own").await;
     assert_eq!(scene.meshkeep().get(lookup).await["match"]["source"], "clustermesh");
     scene.remotes[0].change(|cluster| drop(cluster.entries.remove(pod.0))).await;
-    scene.settles("no entry of the pod's own").await;
+    scene.wait_until_settled("no entry of the pod's own").await;
     assert_eq!(scene.meshkeep().get(lookup).await["match"], cidr_entry);
     scene.stop_meshkeep().await;
     scene.remotes[0].change(|cluster| cluster.delete("cilium/cache/nodes/v1/c01/c01-worker-2")).await;
     scene.start_meshkeep().await;
-    scene.settles("reading that the node was deleted").await;
+    scene.wait_until_settled("reading that the node was deleted").await;
     assert_eq!(scene.meshkeep().get(lookup).await["match"], Value::Null);
 }
 
@@ -162,7 +162,7 @@ async fn ipcache_filters_apply_to_mirrored_and_derived_entries() {
         assert_eq!(keys.iter().collect::<Vec<_>>(), expected, "{filter}");
         if !filter.contains("worker") {
             let follower = Follower::open(scene.meshkeep(), &format!("snapshot=true&kind=ipcache&{filter}")).await;
-            follower.synced_after(0).await;
+            follower.wait_for_synced_after(0).await;
             assert_eq!(follower.state().objects.keys().collect::<Vec<_>>(), expected, "{filter}");
         }
     }
@@ -183,7 +183,7 @@ async fn ipcache_filters_apply_to_mirrored_and_derived_entries() {
 async fn an_entry_with_another_identity_leaves_and_reenters_a_filter() {
     let mut scene = settled_scene().await;
     let follower = Follower::open(scene.meshkeep(), "snapshot=true&kind=ipcache&cluster=c01&identity=8").await;
-    follower.synced_after(0).await;
+    follower.wait_for_synced_after(0).await;
     let key = format!("{NODE}#10.1.0.77");
     assert_eq!(follower.state().objects.keys().collect::<Vec<_>>(), [&key]);
     // the ingress address becomes one of the node's own addresses too, which takes precedence
@@ -194,10 +194,10 @@ async fn an_entry_with_another_identity_leaves_and_reenters_a_filter() {
     let has_left = |followed: &FollowerState| followed.objects.is_empty().then_some(());
     follower.wait("the entry to leave", has_left).await;
     assert_eq!(deletes(&follower.state()), [(key.clone(), "leftFilter".to_owned())].into());
-    scene.settles("an address in two fields").await;
+    scene.wait_until_settled("an address in two fields").await;
     scene.remotes[0].change(|cluster| rewrite_node(cluster, |node| drop(node["IPAddresses"].as_array_mut().unwrap().pop()))).await;
     follower.wait("the entry to come back", |followed| followed.objects.contains_key(&key).then_some(())).await;
-    scene.settles("the node as it was").await;
+    scene.wait_until_settled("the node as it was").await;
 }
 
 #[tokio::test]
@@ -206,7 +206,7 @@ async fn a_resuming_client_gets_the_deletes_of_derived_entries() {
         let mut scene = settled_scene().await;
         let (before, position) = (scene.truth().expected().objects, position(&scene).await);
         scene.remotes[0].change(lose_two_addresses).await;
-        scene.settles("losing two addresses").await;
+        scene.wait_until_settled("losing two addresses").await;
         match restart {
             "stop" => scene.stop_meshkeep().await,
             "kill" => scene.kill_meshkeep(),
@@ -216,7 +216,7 @@ async fn a_resuming_client_gets_the_deletes_of_derived_entries() {
             scene.start_meshkeep().await;
         }
         let follower = Follower::open(scene.meshkeep(), &format!("after={position}")).await;
-        follower.synced_after(0).await;
+        follower.wait_for_synced_after(0).await;
         let expected: BTreeMap<String, String> = ["10.1.0.10", "10.1.0.77"].map(|ip| (format!("{NODE}#{ip}"), "deleted".to_owned())).into();
         if restart == "kill" {
             // a kill may lose the last group: then the source sends it again, after the replay
@@ -229,7 +229,7 @@ async fn a_resuming_client_gets_the_deletes_of_derived_entries() {
             let counts = (followed.events_named("upsert", 0).count(), followed.events_named("delete", 0).count());
             assert_eq!(counts, changes_between(&before, &scene.truth().expected().objects), "{restart}");
         }
-        scene.settles(restart).await;
+        scene.wait_until_settled(restart).await;
     }
 }
 
@@ -244,7 +244,7 @@ async fn derived_entries_lost_while_meshkeep_was_down_are_deleted() {
     scene.remotes[1].change(|cluster| cluster.delete("cilium/cache/nodes/v1/c02/c02-worker-3")).await;
     scene.start_meshkeep().await;
     let follower = Follower::open(scene.meshkeep(), &format!("after={position}")).await;
-    scene.settles("reading the nodes again").await;
+    scene.wait_until_settled("reading the nodes again").await;
     let after = scene.truth().expected().objects;
     let deleted: Vec<&String> = before.keys().filter(|key| !after.contains_key(*key)).collect();
     assert_eq!(deleted.len(), 2 + 1 + 6);

@@ -40,7 +40,7 @@ async fn http_connections_leave_descriptors_for_clusters() {
         }
     }
     home.write_cluster("c01", &file);
-    meshkeep.reaches("c01", "live").await;
+    meshkeep.wait_for_phase("c01", "live").await;
     let open = std::fs::read_dir(format!("/proc/{}/fd", meshkeep.id())).unwrap().count();
     assert!(open < 200, "{open}");
     assert_eq!(meshkeep.log_lines_with(&["cannot accept"]), 0, "{}", meshkeep.log());

@@ -10,7 +10,7 @@ use std::time::Instant;
 use crate::harness::etcd::etcd_binaries;
 use crate::harness::mesh::{Form, MeshCluster, SMALL};
 use crate::harness::meshkeep::{Home, Meshkeep};
-use crate::harness::scene::{Remote, Scene, serves, settles};
+use crate::harness::scene::{Remote, Scene, assert_served, wait_until_served};
 use crate::harness::truth::Truth;
 use crate::harness::{PATIENCE, eventually};
 
@@ -49,12 +49,12 @@ impl ClusterSnapshot {
 #[tokio::test]
 async fn a_removed_file_removes_its_cluster_and_nothing_else() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 2, SMALL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     let (first, third) = (ClusterSnapshot::read(scene.meshkeep(), "c01").await, ClusterSnapshot::read(scene.meshkeep(), "c03").await);
     let seen = scene.follower().state().events.len();
     scene.home.remove_cluster("c02");
     let removed = scene.remotes[1].clusters.remove(0);
-    scene.settles("the removal of a file").await;
+    scene.wait_until_settled("the removal of a file").await;
     let deleted_keys: Vec<String> = {
         let followed = scene.follower().state();
         let deletes: Vec<_> = followed.events_named("delete", seen).collect();
@@ -70,7 +70,7 @@ async fn a_removed_file_removes_its_cluster_and_nothing_else() {
 
     scene.home.write_cluster("c02", &scene.remotes[1].client_file());
     scene.remotes[1].clusters.insert(0, removed);
-    scene.settles("the return of a file").await;
+    scene.wait_until_settled("the return of a file").await;
     first.assert_undisturbed(scene.meshkeep(), "c01").await;
     third.assert_undisturbed(scene.meshkeep(), "c03").await;
 }
@@ -78,31 +78,31 @@ async fn a_removed_file_removes_its_cluster_and_nothing_else() {
 #[tokio::test]
 async fn a_file_deleted_while_meshkeep_was_down_removes_its_cluster() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 2, SMALL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     scene.kill_meshkeep();
     scene.home.remove_cluster("c02");
     scene.remotes[1].clusters.remove(0);
     scene.start_meshkeep().await;
-    scene.settles("a start after a file was deleted").await;
+    scene.wait_until_settled("a start after a file was deleted").await;
 }
 
 #[tokio::test]
 async fn a_directory_that_vanishes_removes_nothing() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     let before = scene.truth().expected();
     let (directory, aside) = (scene.home.config_directory(), scene.home.config_directory().with_extension("aside"));
     fs::rename(&directory, &aside).unwrap();
     let named = directory.display().to_string();
     eventually("a log line that names the directory", || async { (scene.meshkeep().log_lines_with(&[&named]) > 0).then_some(()) }).await;
-    serves(scene.meshkeep(), &before, "while the directory is gone").await;
+    assert_served(scene.meshkeep(), &before, "while the directory is gone").await;
     // also after a restart
     scene.kill_meshkeep();
     scene.start_meshkeep().await;
     eventually("a log line that names the directory", || async { (scene.meshkeep().log_lines_with(&[&named]) > 0).then_some(()) }).await;
-    serves(scene.meshkeep(), &before, "after a start without the directory").await;
+    assert_served(scene.meshkeep(), &before, "after a start without the directory").await;
     fs::rename(&aside, &directory).unwrap();
-    scene.settles("the return of the directory").await;
+    scene.wait_until_settled("the return of the directory").await;
 }
 
 /// Writes files as the kubelet does: `name -> ..data/name`, `..data -> ..<version>`.
@@ -137,20 +137,26 @@ async fn a_secret_update_affects_only_clusters_with_new_bytes() {
     let certificate = ("common-etcd-client-ca.crt", "-----BEGIN CERTIFICATE-----".to_owned());
     write_secret(&directory, "2026_01", &[("c01", first.client_file()), ("c02", second.client_file()), certificate.clone()]);
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::from_clusters(first.clusters.iter().chain(&second.clusters)).expected(), "the first loading").await;
-    meshkeep.reaches("c02", "live").await;
+    wait_until_served(&meshkeep, &Truth::from_clusters(first.clusters.iter().chain(&second.clusters)).expected(), "the first loading")
+        .await;
+    meshkeep.wait_for_phase("c02", "live").await;
     let snapshot = ClusterSnapshot::read(&meshkeep, "c02").await;
 
     write_secret(&directory, "2026_02", &[("c01", elsewhere.client_file()), ("c02", second.client_file()), certificate]);
     fs::remove_dir_all(directory.join("..2026_01")).unwrap();
-    settles(&meshkeep, &Truth::from_clusters(elsewhere.clusters.iter().chain(&second.clusters)).expected(), "the swap of the Secret").await;
+    wait_until_served(
+        &meshkeep,
+        &Truth::from_clusters(elsewhere.clusters.iter().chain(&second.clusters)).expected(),
+        "the swap of the Secret",
+    )
+    .await;
     snapshot.assert_undisturbed(&meshkeep, "c02").await;
 }
 
 #[tokio::test]
 async fn rewriting_files_with_the_same_bytes_disturbs_nothing() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     let snapshot = ClusterSnapshot::read(scene.meshkeep(), "c01").await;
     let file = scene.home.config_directory().join("c01");
     for mode in (0..60).map(|round| if round % 2 == 0 { 0o600 } else { 0o644 }) {
@@ -164,7 +170,7 @@ async fn rewriting_files_with_the_same_bytes_disturbs_nothing() {
     snapshot.assert_undisturbed(scene.meshkeep(), "c01").await;
     scene.home.remove_cluster("c09");
     scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
-    scene.settles("many touches").await;
+    scene.wait_until_settled("many touches").await;
     snapshot.assert_undisturbed(scene.meshkeep(), "c01").await;
 }
 
@@ -175,7 +181,7 @@ async fn files_that_are_no_cluster_files_are_reported_and_do_no_harm() {
     scene.home.write_cluster("foo.yaml", &scene.remotes[0].client_file());
     scene.home.write_cluster("notes", "nothing of interest");
     scene.start_meshkeep().await;
-    scene.settles("loading with files that are no cluster files").await;
+    scene.wait_until_settled("loading with files that are no cluster files").await;
     // it is tried again, but reported once
     let tried_again = || async { (scene.meshkeep().cluster("broken").await["failures"].as_u64() >= Some(3)).then_some(()) };
     eventually("the broken file to be tried again", tried_again).await;
@@ -205,7 +211,7 @@ async fn files_that_agents_accept_are_mirrored_and_others_reported() {
     fs::write(directory.join("json"), r#"{"endpoints": ["http://127.0.0.1:1"]}"#).unwrap();
     fs::write(directory.join("twice"), "ZW5kcG9pbnRzOiBbYV0K\n").unwrap();
     scene.start_meshkeep().await;
-    scene.settles("a file that agents accept").await;
+    scene.wait_until_settled("a file that agents accept").await;
     let invalid = scene.meshkeep().get("/v1/status").await["directory"]["invalidFiles"].clone();
     for (name, cause) in [("utf16", "it is UTF-16"), ("json", "it is JSON or YAML with its keys in quotes"), ("twice", "it is base64")] {
         assert!(invalid[name].as_str().is_some_and(|reason| reason.starts_with(cause)), "{name}: {invalid}");
@@ -216,7 +222,7 @@ async fn files_that_agents_accept_are_mirrored_and_others_reported() {
 #[tokio::test]
 async fn a_misspelt_key_is_reported_until_it_is_corrected() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     let file = scene.remotes[0].client_file();
     let reported = async |scene: &Scene| {
         let problems = scene.meshkeep().get("/v1/problems?kind=clusterFileMisspelt").await;
@@ -226,7 +232,7 @@ async fn a_misspelt_key_is_reported_until_it_is_corrected() {
     scene.home.write_cluster("c01", &format!("{file}\ntrusted_ca_file: /nowhere/ca.crt\n"));
     let expected = "the client file of c01 has a key that is not used: it contains \"trusted_ca_file\" where \"trusted-ca-file\" is meant, which etcd's client ignores";
     eventually("the misspelt key", || async { (reported(&scene).await == [expected]).then_some(()) }).await;
-    scene.settles("a file with a key that is ignored").await;
+    scene.wait_until_settled("a file with a key that is ignored").await;
     assert_eq!(scene.meshkeep().log_lines_with(&["probably wrong", "trusted_ca_file", "c01"]), 1);
     scene.home.write_cluster("c01", &file);
     eventually("the end of the finding", || async { reported(&scene).await.is_empty().then_some(()) }).await;

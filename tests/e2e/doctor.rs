@@ -81,7 +81,7 @@ impl DoctorSetup {
     }
 
     /// Checks that exactly one check fails, with this text.
-    async fn complains(&self, step: &str, text: &str) {
+    async fn assert_complaint(&self, step: &str, text: &str) {
         let (code, complaints) = self.complaints().await;
         let named = complaints.len() == 1 && complaints[0].starts_with(&format!("{step}: ")) && complaints[0].contains(text);
         assert!(named && code == 1, "exit {code}, expected {step} with {text:?}: {complaints:#?}");
@@ -141,9 +141,9 @@ async fn each_connection_fault_is_reported_with_advice() {
     let other_authority = Authority::new(&setup.0.path().join("stranger"), "stranger");
 
     setup.write("paris", "endpoints: https://somewhere\n");
-    setup.complains("file", "endpoints must be a list").await;
+    setup.assert_complaint("file", "endpoints must be a list").await;
     setup.write("paris", &good.replace(&endpoint, "https://no-such-host.invalid:2379"));
-    setup.complains("dns", "").await;
+    setup.assert_complaint("dns", "").await;
     assert!(setup.advice("dns").await.contains("check the name in the client file, and that this machine can resolve it"));
     setup.write("paris", &good.replace(&endpoint, "https://paris.mesh.cilium.io:2379"));
     assert!(setup.advice("dns").await.contains("hostAliases that Cilium's chart gives its own"));
@@ -152,7 +152,7 @@ async fn each_connection_fault_is_reported_with_advice() {
     setup.write("paris", &good.replace(key, missing));
     assert!(setup.advice("certificates").await.contains("mount tls.key of the Secret clustermesh-apiserver-remote-cert"));
     setup.write("paris", &good.replace(&endpoint, "https://127.0.0.1:1"));
-    setup.complains("tcp", "refused").await;
+    setup.assert_complaint("tcp", "refused").await;
     setup.write(
         "paris",
         &good.replace(&etcd.authority().certificate().display().to_string(), &other_authority.certificate().display().to_string()),
@@ -249,7 +249,7 @@ async fn an_etcd_other_than_the_stored_one_is_reported() {
     let mut home = Home::new().with_flags(&[&format!("--data-dir={data}")]);
     home.write_cluster("paris", &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    meshkeep.reaches("paris", "live").await;
+    meshkeep.wait_for_phase("paris", "live").await;
     let in_use = setup.report(&[]).await.1["checks"][1]["found"].to_string();
     assert!(in_use.contains(&format!("is in use by pid {}", meshkeep.id())), "{in_use}");
     meshkeep.stop().await;
@@ -277,7 +277,7 @@ async fn a_full_etcd_is_reported_with_advice() {
     setup.write("paris", &etcd.client_file_yaml());
     let mut client = etcd.client().await;
     while client.put("cilium/large", vec![b'x'; 256 << 10], None).await.is_ok() {}
-    setup.complains("etcd", "it reports NOSPACE").await;
+    setup.assert_complaint("etcd", "it reports NOSPACE").await;
     assert!(setup.advice("etcd").await.contains("etcdctl alarm disarm"));
 }
 
@@ -287,22 +287,22 @@ async fn missing_keys_and_permissions_are_reported() {
     let binaries = etcd_binaries();
     let mut etcd = Etcd::builder().binary(binaries.last().unwrap()).start().await;
     setup.write("paris", &etcd.client_file_yaml());
-    setup.complains("cluster config", "cilium/cluster-config/paris does not exist").await;
+    setup.assert_complaint("cluster config", "cilium/cluster-config/paris does not exist").await;
     put_prerequisites(&etcd, "paris").await;
     assert_eq!(setup.complaints().await, (0, Vec::new()));
     etcd.delete("cilium/synced/paris/cilium/state/ip/v1").await;
-    setup.complains("entries", "cilium/synced/paris/cilium/state/ip/v1 is missing").await;
+    setup.assert_complaint("entries", "cilium/synced/paris/cilium/state/ip/v1 is missing").await;
     etcd.put("cilium/synced/paris/cilium/state/ip/v1", "again").await;
     etcd.put("cilium/.heartbeat", ago(600)).await;
-    setup.complains("heartbeat", "written 60").await;
+    setup.assert_complaint("heartbeat", "written 60").await;
     etcd.put("cilium/.heartbeat", ago(1)).await;
     // a user with another cluster's role
     etcd.enable_auth("reader", "sesame").await;
     setup.write("paris", &etcd.client_file_yaml().replace("sesame", "wrong"));
-    setup.complains("login", "rejects the username or password").await;
+    setup.assert_complaint("login", "rejects the username or password").await;
     setup.write("paris", &etcd.client_file_yaml());
     etcd.restrict_to_remote("tokyo").await;
-    setup.complains("cluster config", "permission denied").await;
+    setup.assert_complaint("cluster config", "permission denied").await;
     let (_, report) = setup.report(&[]).await;
     assert!(!report.to_string().contains("sesame"), "{report:#}");
 }
@@ -314,10 +314,10 @@ async fn a_foreign_or_invalid_cluster_config_is_reported() {
     let etcd = Etcd::builder().binary(etcd_binaries().last().unwrap()).tls(Tls::Mutual).start().await;
     put_prerequisites(&etcd, "paris").await;
     setup.write("rome", &etcd.client_file_yaml());
-    setup.complains("cluster config", "this etcd belongs to cluster paris, not rome").await;
+    setup.assert_complaint("cluster config", "this etcd belongs to cluster paris, not rome").await;
     let config = r#"{"id":3,"capabilities":{"syncedCanaries":true,"cached":true}}"#;
     etcd.put("cilium/cluster-config/oslo", config).await;
-    setup.complains("cluster config", "this etcd has no config of rome, only of oslo, paris").await;
+    setup.assert_complaint("cluster config", "this etcd has no config of rome, only of oslo, paris").await;
     let (_, report) = setup.report(&["--legacy-clusters", "rome"]).await;
     let checks = report["clusters"][0]["endpoints"][0]["checks"].as_array().unwrap().clone();
     assert_eq!(checks.last().unwrap()["outcome"], "warning", "{report:#}");
@@ -327,12 +327,15 @@ async fn a_foreign_or_invalid_cluster_config_is_reported() {
         (r#"{"id":3,"capabilities":{"endpointSlicesExportMode":"services-only"}}"#, "endpointSlicesExportMode is \"services-only\""),
     ] {
         etcd.put("cilium/cluster-config/rome", config).await;
-        setup.complains("cluster config", reason).await;
+        setup.assert_complaint("cluster config", reason).await;
     }
     etcd.delete("cilium/cluster-config/rome").await;
     etcd.enable_cilium_users("paris").await;
     setup.write("rome", &etcd.client_file_of("remote"));
     setup
-        .complains("cluster config", "this etcd belongs to cluster paris, not rome (permission denied on cilium/cluster-config/rome)")
+        .assert_complaint(
+            "cluster config",
+            "this etcd belongs to cluster paris, not rome (permission denied on cilium/cluster-config/rome)",
+        )
         .await;
 }

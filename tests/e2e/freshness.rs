@@ -18,7 +18,7 @@ const FILE_TAKES_EFFECT: Duration = Duration::from_secs(2);
 #[tokio::test]
 async fn files_take_effect_within_two_seconds() {
     let scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     let time_until = |name: &'static str, status: u16| {
         let scene = &scene;
         async move {
@@ -38,13 +38,13 @@ async fn files_take_effect_within_two_seconds() {
     scene.meshkeep().wait_for_field("c01", "endpoint", "127.0.0.1:2").await;
     assert!(started.elapsed() < FILE_TAKES_EFFECT);
     scene.home.write_cluster("c01", &scene.remotes[0].client_file());
-    scene.settles("the return of the earlier file").await;
+    scene.wait_until_settled("the return of the earlier file").await;
 }
 
 #[tokio::test]
 async fn restored_data_is_ready_but_neither_synced_nor_fresh() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     let status = |path: &'static str| {
         let scene = &scene;
         async move { scene.meshkeep().send_get(path).await.0.as_u16() }
@@ -74,7 +74,7 @@ async fn restored_data_is_ready_but_neither_synced_nor_fresh() {
     for remote in &mut scene.remotes {
         remote.proxy.restore().await;
     }
-    scene.settles("the return of the remotes").await;
+    scene.wait_until_settled("the return of the remotes").await;
     let synced = || async { (scene.meshkeep().send_get("/readyz?synced").await.0 == 200).then_some(()) };
     eventually("readyz?synced", synced).await;
     let node = scene.meshkeep().get("/v1/nodes/c01/c01-worker-0").await;
@@ -87,7 +87,7 @@ async fn restored_data_is_ready_but_neither_synced_nor_fresh() {
 #[tokio::test]
 async fn the_age_of_a_source_behind_a_kvstoremesh_is_unknown() {
     let scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     for (cluster, expected) in [("c01", Value::Null), ("c02", "unknown".into())] {
         let meta = scene.meshkeep().get(&format!("/v1/nodes/{cluster}/{cluster}-worker-0")).await["meta"].clone();
         assert_eq!((&meta["sourceAge"], &meta["phase"]), (&expected, &"live".into()), "{meta}");
@@ -110,7 +110,7 @@ async fn revisions(scene: &Scene) -> (BTreeMap<String, i64>, BTreeMap<String, i6
     (at_source, served.collect())
 }
 
-async fn revisions_agree(scene: &Scene, when: &str) {
+async fn wait_until_revisions_agree(scene: &Scene, when: &str) {
     eventually(when, || async {
         let (at_source, served) = revisions(scene).await;
         (at_source == served).then_some(())
@@ -121,15 +121,15 @@ async fn revisions_agree(scene: &Scene, when: &str) {
 #[tokio::test]
 async fn source_revisions_follow_equal_puts_and_survive_a_restart() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
-    scene.settles("the first loading").await;
-    revisions_agree(&scene, "revisions after the first loading").await;
+    scene.wait_until_settled("the first loading").await;
+    wait_until_revisions_agree(&scene, "revisions after the first loading").await;
     let cluster = scene.remotes[0].clusters[0].clone();
     let again = cluster.entries.iter().map(|(key, value)| (source_key(Form::State, "c01", key), value.clone()));
     put_leased(&scene.remotes[0].etcd, again).await;
-    revisions_agree(&scene, "revisions after equal puts").await;
+    wait_until_revisions_agree(&scene, "revisions after equal puts").await;
     let key = cluster.keys_of("nodes/v1")[0].clone();
     scene.remotes[0].change(|cluster| cluster.change(&key)).await;
-    scene.settles("a change").await;
+    scene.wait_until_settled("a change").await;
     let versions = |entries: Vec<Value>| -> Vec<(Value, Value, Value, Value)> {
         let fields =
             |entry: Value| (entry["key"].clone(), entry["version"].clone(), entry["createRevision"].clone(), entry["modRevision"].clone());
@@ -150,6 +150,6 @@ async fn source_revisions_follow_equal_puts_and_survive_a_restart() {
     assert_eq!(ended.status.code(), Some(0));
     scene.remotes[0].proxy.cut().await;
     scene.start_meshkeep().await;
-    revisions_agree(&scene, "revisions from the store").await;
+    wait_until_revisions_agree(&scene, "revisions from the store").await;
     assert_eq!(versions(list(scene.meshkeep(), "/v1/entries").await), before);
 }

@@ -43,7 +43,7 @@ async fn meshkeep_serves_from_memory_until_the_disk_has_space() {
         let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
         let disk = MountedDisk::new(scene.home.data_directory(), &format!("size={size}"));
         scene.start_meshkeep().await;
-        scene.settles("loading on a full disk").await;
+        scene.wait_until_settled("loading on a full disk").await;
         let url = scene.meshkeep().url().to_owned();
         let text = async |path: &str| http().get(format!("{url}{path}")).send().await.unwrap().text().await.unwrap();
         let status = scene.meshkeep().get("/v1/status").await["store"].clone();
@@ -56,7 +56,7 @@ async fn meshkeep_serves_from_memory_until_the_disk_has_space() {
             assert!(text("/metrics").await.contains("meshkeep_store_state{state=\"failing\"} 1"), "{size}");
         }
         scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
-        scene.settles("a change on a full disk").await;
+        scene.wait_until_settled("a change on a full disk").await;
         disk.remount("size=64m");
         eventually("storing to begin", || async {
             (scene.meshkeep().get("/v1/status").await["store"]["state"] == "healthy").then_some(())
@@ -79,7 +79,7 @@ async fn a_disk_that_fills_up_leaves_a_reported_gap_in_the_log() {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
     let disk = MountedDisk::new(scene.home.data_directory(), "size=32m");
     scene.start_meshkeep().await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     let reported = async |scene: &Scene| {
         let problems = scene.meshkeep().get("/v1/problems").await;
         problems["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
@@ -91,7 +91,7 @@ async fn a_disk_that_fills_up_leaves_a_reported_gap_in_the_log() {
     // more than fits into the last page of the log, which the file system has already allocated
     scene.remotes[0].change(|cluster| cluster.add_endpoints(200)).await;
     eventually("the gap", || async { (reported(&scene).await == ["logGap", "storeUnwritable"]).then_some(()) }).await;
-    scene.settles("a change on a full disk").await;
+    scene.wait_until_settled("a change on a full disk").await;
     fs::remove_file(&filler).unwrap();
     eventually("the end of the gap", || async { reported(&scene).await.is_empty().then_some(()) }).await;
     scene.stop_meshkeep().await;

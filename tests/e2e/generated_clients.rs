@@ -97,7 +97,7 @@ pub(super) fn read_all(url: &str) -> Value {
 #[tokio::test]
 async fn the_generated_python_client_reads_every_list() {
     let scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     let read = read_all(scene.meshkeep().url());
     let truth = scene.truth().expected();
     for kind in ["nodes", "services", "identities", "ipcache"] {
@@ -115,7 +115,7 @@ async fn clients_generated_for_other_languages_list_look_up_and_follow() {
     let clients = output(&mut Command::new(root.join("scripts/generated-clients-setup")));
     let clients = Path::new(clients.trim());
     let scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     let truth = scene.truth().expected();
     let mut typescript = Command::new("node");
     typescript.arg(clients.join("typescript/out/read_all.js"));
@@ -155,7 +155,7 @@ async fn schemathesis_finds_nothing() {
     // scripts/nightly runs more examples
     let examples = std::env::var("SCHEMATHESIS_EXAMPLES").unwrap_or_else(|_| "8".to_owned());
     let scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let directory = tempfile::tempdir().unwrap();
     let document = directory.path().join("openapi.json");

@@ -88,22 +88,22 @@ impl Attack {
         home.write_cluster("c01", &etcd.client_file_yaml());
         let meshkeep = home.start().await;
         let attack = Self { mode, limits, etcd, honest, hostile, meshkeep, home };
-        attack.honest_cluster_is_exact().await;
+        attack.wait_until_honest_cluster_exact().await;
         attack.home.write_cluster("c02", &attack.hostile.client_file());
         attack
     }
 
-    async fn honest_cluster_is_exact(&self) {
+    async fn wait_until_honest_cluster_exact(&self) {
         let expected = Truth::from_clusters([&self.honest]).expected().objects;
         let is_exact =
             || async { object_difference("object", &expected, &served_objects_of(&self.meshkeep, "c01").await).is_none().then_some(()) };
         eventually("the honest cluster to be served exactly", is_exact).await;
-        self.meshkeep.reaches("c01", "live").await;
+        self.meshkeep.wait_for_phase("c01", "live").await;
     }
 
     /// Waits until the hostile cluster is disconnected with this reason. `is_too_large` says
     /// whether a finding `clusterTooLarge` must report it.
-    async fn is_disconnected(&self, reason: &str, is_too_large: bool) {
+    async fn wait_until_disconnected(&self, reason: &str, is_too_large: bool) {
         let backs_off = || async {
             let cluster = self.meshkeep.cluster("c02").await;
             (cluster["phase"] == "backingOff" && cluster["lastError"].as_str()?.contains(reason)).then_some(())
@@ -123,7 +123,7 @@ impl Attack {
         let before = self.honest.clone();
         self.honest.add_endpoints(5);
         rewrite(&self.etcd, Form::State, &before, &self.honest).await;
-        self.honest_cluster_is_exact().await;
+        self.wait_until_honest_cluster_exact().await;
         let peak = self.meshkeep.resident_peak();
         println!("{:?}: {} MB resident at most, {} answers asked for", self.mode, peak / 1_000_000, self.hostile.answers());
         assert!(peak <= self.limits.resident_max, "{:?}: {peak} bytes were resident", self.mode);
@@ -135,7 +135,7 @@ impl Attack {
 /// hour, and keeps its entries.
 async fn expect_too_large(mode: Mode, reason: &str) {
     let attack = Attack::start(mode, RunLimits::from_environment()).await;
-    attack.is_disconnected(reason, true).await;
+    attack.wait_until_disconnected(reason, true).await;
     attack.finish().await;
 }
 
@@ -202,7 +202,7 @@ async fn entries_are_listed_again_after_a_stalled_watch() {
     let mut home = Home::new();
     home.write_cluster("c02", &hostile.client_file());
     let meshkeep = home.start().await;
-    meshkeep.reaches("c02", "live").await;
+    meshkeep.wait_for_phase("c02", "live").await;
     let before = hostile.lists();
     // repeated, because a suspension may happen while no response waits to be read
     for _ in 0..5 {
@@ -222,7 +222,7 @@ async fn entries_are_listed_again_after_a_stalled_watch() {
 #[tokio::test]
 async fn an_etcd_whose_revision_decreases_is_tried_again() {
     let attack = Attack::start(Mode::DecreasingRevision, RunLimits::from_environment()).await;
-    attack.is_disconnected("went back from revision", false).await;
+    attack.wait_until_disconnected("went back from revision", false).await;
     let reported = attack.meshkeep.get("/v1/problems?kind=revisionWentBack").await;
     assert_eq!(reported["items"][0]["clusters"], serde_json::json!(["c02"]), "{reported}");
     assert!(reported["items"][0]["detail"].as_str().unwrap().contains("went back from revision"), "{reported}");
@@ -235,7 +235,7 @@ async fn an_etcd_whose_revision_decreases_is_tried_again() {
 async fn a_remote_at_the_maximum_revision_is_mirrored() {
     let mut attack = Attack::start(Mode::LastRevision, RunLimits::from_environment()).await;
     for start in ["the first", "the second"] {
-        attack.meshkeep.reaches("c02", "live").await;
+        attack.meshkeep.wait_for_phase("c02", "live").await;
         let service = attack.meshkeep.get("/v1/services/c02/shop/s000000000").await;
         assert_eq!(service["meta"]["revision"], i64::MAX, "{start}: {service}");
         attack.meshkeep.kill();

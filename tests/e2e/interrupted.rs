@@ -36,14 +36,14 @@ async fn a_kill_during_the_first_list_leads_to_the_truth() {
     scene.kill_meshkeep();
     scene.remotes[0].proxy.allow_bytes(u64::MAX);
     scene.start_meshkeep().await;
-    scene.settles("a kill in the middle of the first list").await;
+    scene.wait_until_settled("a kill in the middle of the first list").await;
 }
 
 #[tokio::test]
 async fn a_kill_during_a_later_list_removes_no_entry() {
     let mut scene = scene_with_small_pages().await;
     scene.start_meshkeep().await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     scene.kill_meshkeep();
     let before = scene.truth().expected();
     // every third endpoint is deleted and another one changed, and there is no history to follow
@@ -85,5 +85,5 @@ async fn a_kill_during_a_later_list_removes_no_entry() {
     assert_eq!(lost, Vec::<&String>::new(), "an interrupted list may lose nothing, even after a kill -9");
     scene.remotes[0].proxy.allow_bytes(u64::MAX);
     scene.remotes[0].proxy.restore().await;
-    scene.settles("a kill in the middle of a later list").await;
+    scene.wait_until_settled("a kill in the middle of a later list").await;
 }

@@ -8,7 +8,7 @@ use crate::harness::etcd::{Etcd, etcd_binaries};
 use crate::harness::eventually;
 use crate::harness::mesh::{Form, MeshCluster, SMALL, publish};
 use crate::harness::meshkeep::{Home, Meshkeep};
-use crate::harness::scene::{Remote, settles};
+use crate::harness::scene::{Remote, wait_until_served};
 use crate::harness::truth::Truth;
 
 const STAMP: &str = "2026-01-12T09:31:07Z";
@@ -55,9 +55,9 @@ async fn choice(meshkeep: &Meshkeep, query: &str) -> (Vec<String>, String) {
 async fn the_own_cluster_is_mirrored_alongside_remote_ones() {
     let mut mesh = OwnClusterMesh::new(&["--cluster-id=9"]).await;
     let meshkeep = mesh.home.start().await;
-    settles(&meshkeep, &mesh.truth().expected(), "the first loading").await;
+    wait_until_served(&meshkeep, &mesh.truth().expected(), "the first loading").await;
     for (name, local) in [("home", json!(true)), ("c01", Value::Null)] {
-        meshkeep.reaches(name, "live").await;
+        meshkeep.wait_for_phase(name, "live").await;
         assert_eq!(meshkeep.get(&format!("/v1/clusters/{name}")).await["local"], local, "{name}");
     }
     // a pod of the own cluster is found
@@ -76,7 +76,7 @@ async fn the_own_cluster_is_mirrored_alongside_remote_ones() {
     }
     let service = "cilium/cache/services/v1/home/ns-0/svc-0".to_owned();
     mesh.own.change(|cluster| cluster.delete(&service)).await;
-    settles(&meshkeep, &mesh.truth().expected(), "the deletion of a service of the own cluster").await;
+    wait_until_served(&meshkeep, &mesh.truth().expected(), "the deletion of a service of the own cluster").await;
     assert_eq!(choice(&meshkeep, "affinity=local").await, (Vec::new(), "noLocalService".to_owned()));
 }
 
@@ -90,28 +90,28 @@ async fn the_own_clusters_file_may_change_and_be_removed() {
     meshkeep.wait_for_field("home", "lastError", "cannot use the client file").await;
     assert_eq!(meshkeep.send_get("/readyz?synced").await.0, 503);
     fs::rename(file.with_extension("later"), &file).unwrap();
-    settles(&meshkeep, &mesh.truth().expected(), "the appearance of the file").await;
+    wait_until_served(&meshkeep, &mesh.truth().expected(), "the appearance of the file").await;
     // a removed or invalid file changes nothing
     fs::write(&file, "endpoint").unwrap();
     eventually("a warning", || async { (meshkeep.log_lines_with(&["local-etcd", "has no endpoints"]) == 1).then_some(()) }).await;
     fs::remove_file(&file).unwrap();
     eventually("a warning", || async { (meshkeep.log_lines_with(&["local-etcd", "does not exist"]) == 2).then_some(()) }).await;
     mesh.own.change(|cluster| cluster.add_endpoints(1)).await;
-    settles(&meshkeep, &mesh.truth().expected(), "the removal of the file").await;
+    wait_until_served(&meshkeep, &mesh.truth().expected(), "the removal of the file").await;
     // another etcd replaces it
     mesh.own.clusters[0].add_endpoints(3);
     let etcd = Etcd::builder().binary(&etcd_binaries()[0]).start().await;
     publish(&etcd, Form::State, &mesh.own.clusters, STAMP).await;
     fs::write(&file, etcd.client_file_yaml()).unwrap();
-    settles(&meshkeep, &mesh.truth().expected(), "another etcd").await;
+    wait_until_served(&meshkeep, &mesh.truth().expected(), "another etcd").await;
     meshkeep.stop().await;
     // with the flag the own cluster is served right after a restart; without the flag it is removed
     let meshkeep = mesh.home.start().await;
-    settles(&meshkeep, &mesh.truth().expected(), "a restart").await;
+    wait_until_served(&meshkeep, &mesh.truth().expected(), "a restart").await;
     meshkeep.stop().await;
     mesh.home = mesh.home.with_only_flags(&["--listen=127.0.0.1:0", "--cluster-name=home"]);
     let meshkeep = mesh.home.start().await;
-    settles(&meshkeep, &Truth::from_clusters(&mesh.remote.clusters).expected(), "a start without --local-etcd").await;
+    wait_until_served(&meshkeep, &Truth::from_clusters(&mesh.remote.clusters).expected(), "a start without --local-etcd").await;
 }
 
 #[tokio::test]

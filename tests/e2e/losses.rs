@@ -12,7 +12,7 @@ use crate::harness::mesh::{
     BASES, EVERY_KIND, Form, MeshCluster, SMALL, Shape, config_value, publish, put_entries, put_heartbeat, source_key,
 };
 use crate::harness::meshkeep::{Home, Meshkeep};
-use crate::harness::scene::{serves, settles};
+use crate::harness::scene::{assert_served, wait_until_served};
 use crate::harness::stream::Follower;
 use crate::harness::truth::Truth;
 
@@ -125,9 +125,9 @@ impl LossScene {
     }
 
     /// Waits until everything of a cluster is served and live. Changes are counted from here on.
-    async fn settles(&mut self, cluster: &MeshCluster, after: &str) {
-        settles(self.meshkeep(), &Truth::from_clusters([cluster]).expected(), after).await;
-        self.meshkeep().reaches("c01", "live").await;
+    async fn wait_until_settled(&mut self, cluster: &MeshCluster, after: &str) {
+        wait_until_served(self.meshkeep(), &Truth::from_clusters([cluster]).expected(), after).await;
+        self.meshkeep().wait_for_phase("c01", "live").await;
         self.count_from_here();
     }
 
@@ -138,19 +138,19 @@ impl LossScene {
     }
 
     /// Checks that everything is served and that no change was announced.
-    async fn nothing_was_removed(&self, cluster: &MeshCluster, when: &str) {
-        serves(self.meshkeep(), &Truth::from_clusters([cluster]).expected(), when).await;
+    async fn assert_nothing_removed(&self, cluster: &MeshCluster, when: &str) {
+        assert_served(self.meshkeep(), &Truth::from_clusters([cluster]).expected(), when).await;
         let reported = self.follower().state().changes_since(self.seen);
         assert!(reported.is_empty(), "{when}: {reported:?}");
     }
 
     /// Waits until the source has no keys below a prefix.
-    async fn is_lost(&self, prefix: &str) {
-        self.has_fewer_than(1, prefix).await;
+    async fn wait_until_lost(&self, prefix: &str) {
+        self.wait_until_fewer_keys(1, prefix).await;
     }
 
     /// Waits until the source has fewer than `count` keys below a prefix.
-    async fn has_fewer_than(&self, count: usize, prefix: &str) {
+    async fn wait_until_fewer_keys(&self, count: usize, prefix: &str) {
         let mut client = self.etcd.client().await;
         eventually("leases to expire", || {
             let options = Some(GetOptions::new().with_prefix().with_count_only());
@@ -168,7 +168,7 @@ impl LossScene {
         cluster["resources"].as_array().unwrap().iter().filter_map(|kind| kind["held"].as_u64()).sum()
     }
 
-    async fn holds(&self, count: usize) {
+    async fn wait_until_held(&self, count: usize) {
         let what = format!("{count} keys to be held");
         eventually(&what, || async { (self.held().await == count as u64).then_some(()) }).await;
     }
@@ -213,24 +213,24 @@ impl WriterDeath<'_> {
         writer.put_entries(&cluster, &leases[1..]).await;
         writer.put_canaries(&cluster, Form::Cache, leases[0]).await;
         scene.start_meshkeep().await;
-        scene.settles(&cluster, "the first loading").await;
+        scene.wait_until_settled(&cluster, "the first loading").await;
         self.expire_leases(&mut scene, writer, &cluster).await;
         outlast_any_hold().await;
-        serves(scene.meshkeep(), &all, "after the loss").await;
+        assert_served(scene.meshkeep(), &all, "after the loss").await;
         let seen = scene.follower().state().events.len();
         let forgotten = cluster.keys_of("ip/v1")[..self.forgotten_count].to_vec();
         forgotten.iter().for_each(|key| cluster.delete(key));
         let mut successor = Writer::new(&scene.etcd).await;
         successor.put_everything(&cluster).await;
-        settles(scene.meshkeep(), &Truth::from_clusters([&cluster]).expected(), "the return").await;
-        scene.meshkeep().reaches("c01", "live").await;
-        scene.holds(0).await;
+        wait_until_served(scene.meshkeep(), &Truth::from_clusters([&cluster]).expected(), "the return").await;
+        scene.meshkeep().wait_for_phase("c01", "live").await;
+        scene.wait_until_held(0).await;
         let reported = || async { (scene.follower().state().changes_since(seen).len() >= forgotten.len()).then_some(()) };
         eventually("the deletions to be reported", reported).await;
         let node = scene.meshkeep().get("/v1/nodes/c01/c01-worker-0").await;
         assert_eq!(node["meta"]["stale"], serde_json::Value::Null, "{node}");
         outlast_any_hold().await;
-        serves(scene.meshkeep(), &Truth::from_clusters([&cluster]).expected(), "long after the return").await;
+        assert_served(scene.meshkeep(), &Truth::from_clusters([&cluster]).expected(), "long after the return").await;
         let reported = scene.follower().state().changes_since(seen);
         assert_eq!(reported, forgotten.iter().map(|key| (key.clone(), 1)).collect(), "only the keys that were not put again");
     }
@@ -244,25 +244,25 @@ impl WriterDeath<'_> {
         writer.renewals.shutdown().await;
         if self.meshkeep_state == MeshkeepState::RestartedMidway {
             // the prefix covers the config, which may expire first, and the entries
-            scene.has_fewer_than(cluster.entries.len() + 1, "cilium/c").await;
+            scene.wait_until_fewer_keys(cluster.entries.len() + 1, "cilium/c").await;
             scene.start_meshkeep().await;
         }
-        scene.is_lost("cilium/cache/").await;
-        scene.is_lost("cilium/cluster-config/").await;
+        scene.wait_until_lost("cilium/cache/").await;
+        scene.wait_until_lost("cilium/cluster-config/").await;
         if self.meshkeep_state == MeshkeepState::Down {
             scene.start_meshkeep().await;
         }
         if self.meshkeep_state == MeshkeepState::Down || (self.meshkeep_state == MeshkeepState::RestartedMidway && config_expires_first) {
             // without a config nothing can be read
-            scene.meshkeep().reaches("c01", "readingConfig").await;
-            settles(scene.meshkeep(), &Truth::from_clusters([cluster]).expected(), "a start with a lost source").await;
+            scene.meshkeep().wait_for_phase("c01", "readingConfig").await;
+            wait_until_served(scene.meshkeep(), &Truth::from_clusters([cluster]).expected(), "a start with a lost source").await;
             return;
         }
-        scene.meshkeep().reaches("c01", "sourceLost").await;
-        scene.holds(cluster.entries.len()).await;
+        scene.meshkeep().wait_for_phase("c01", "sourceLost").await;
+        scene.wait_until_held(cluster.entries.len()).await;
         let node = scene.meshkeep().get("/v1/nodes/c01/c01-worker-0").await;
         assert_eq!((&node["meta"]["stale"], &node["meta"]["phase"]), (&true.into(), &"sourceLost".into()), "{node}");
-        scene.nothing_was_removed(cluster, "the loss").await;
+        scene.assert_nothing_removed(cluster, "the loss").await;
     }
 }
 
@@ -304,7 +304,7 @@ async fn a_drain_deletes_nothing_until_the_file_is_removed() {
         let mut writer = Writer::new(&scene.etcd).await;
         writer.put_everything(&cluster).await;
         scene.start_meshkeep().await;
-        scene.settles(&cluster, "the first loading").await;
+        scene.wait_until_settled(&cluster, "the first loading").await;
         if meshkeep_down {
             scene.stop_meshkeep().await;
         }
@@ -318,21 +318,21 @@ async fn a_drain_deletes_nothing_until_the_file_is_removed() {
         }
         if meshkeep_down {
             scene.start_meshkeep().await;
-            scene.meshkeep().reaches("c01", "readingConfig").await;
+            scene.meshkeep().wait_for_phase("c01", "readingConfig").await;
         } else {
-            scene.meshkeep().reaches("c01", "sourceLost").await;
-            scene.holds(cluster.entries.len()).await;
+            scene.meshkeep().wait_for_phase("c01", "sourceLost").await;
+            scene.wait_until_held(cluster.entries.len()).await;
             outlast_any_hold().await;
-            scene.nothing_was_removed(&cluster, "after a drain").await;
+            scene.assert_nothing_removed(&cluster, "after a drain").await;
             // without a config nothing can be read: only the stored state counts now
             scene.stop_meshkeep().await;
             scene.start_meshkeep().await;
-            scene.meshkeep().reaches("c01", "readingConfig").await;
-            scene.holds(cluster.entries.len()).await;
+            scene.meshkeep().wait_for_phase("c01", "readingConfig").await;
+            scene.wait_until_held(cluster.entries.len()).await;
         }
-        serves(scene.meshkeep(), &Truth::from_clusters([&cluster]).expected(), "after a drain").await;
+        assert_served(scene.meshkeep(), &Truth::from_clusters([&cluster]).expected(), "after a drain").await;
         scene.home.remove_cluster("c01");
-        settles(scene.meshkeep(), &Truth::from_clusters([]).expected(), "the removal of its file").await;
+        wait_until_served(scene.meshkeep(), &Truth::from_clusters([]).expected(), "the removal of its file").await;
     }
 }
 
@@ -347,22 +347,22 @@ async fn a_single_key_on_a_lease_of_its_own_is_held_and_then_deleted() {
         let own = writer.client.lease_grant(2, None).await.unwrap().id();
         writer.put(key.clone(), cluster.entries[&key].clone(), own).await;
         scene.start_meshkeep().await;
-        scene.settles(&cluster, "the first loading").await;
+        scene.wait_until_settled(&cluster, "the first loading").await;
         if meshkeep_down {
             scene.stop_meshkeep().await;
         }
-        scene.is_lost(&key).await;
+        scene.wait_until_lost(&key).await;
         if meshkeep_down {
             scene.start_meshkeep().await;
         }
-        scene.holds(1).await;
+        scene.wait_until_held(1).await;
         let since = Instant::now();
-        scene.meshkeep().reaches("c01", "sourceLost").await;
-        serves(scene.meshkeep(), &Truth::from_clusters([&cluster]).expected(), "while it is held").await;
+        scene.meshkeep().wait_for_phase("c01", "sourceLost").await;
+        assert_served(scene.meshkeep(), &Truth::from_clusters([&cluster]).expected(), "while it is held").await;
         cluster.delete(&key);
-        settles(scene.meshkeep(), &Truth::from_clusters([&cluster]).expected(), "the end of the hold").await;
+        wait_until_served(scene.meshkeep(), &Truth::from_clusters([&cluster]).expected(), "the end of the hold").await;
         assert!(since.elapsed() > HOLD - Duration::from_secs(1), "held for {:?} only", since.elapsed());
-        scene.meshkeep().reaches("c01", "live").await;
+        scene.meshkeep().wait_for_phase("c01", "live").await;
     }
 }
 
@@ -374,7 +374,7 @@ async fn keys_that_a_restarted_kvstoremesh_does_not_put_are_deleted() {
         let mut writer = Writer::new(&scene.etcd).await;
         writer.put_everything(&cluster).await;
         scene.start_meshkeep().await;
-        scene.settles(&cluster, "the first loading").await;
+        scene.wait_until_settled(&cluster, "the first loading").await;
         if meshkeep_down {
             scene.stop_meshkeep().await;
         }
@@ -384,12 +384,12 @@ async fn keys_that_a_restarted_kvstoremesh_does_not_put_are_deleted() {
         let mut successor = Writer::new(&scene.etcd).await;
         successor.put_everything(&cluster).await;
         writer.renewals.shutdown().await;
-        scene.is_lost(&forgotten[9]).await;
+        scene.wait_until_lost(&forgotten[9]).await;
         if meshkeep_down {
             scene.start_meshkeep().await;
         }
-        settles(scene.meshkeep(), &Truth::from_clusters([&cluster]).expected(), "the restart of the KVStoreMesh").await;
-        scene.meshkeep().reaches("c01", "live").await;
+        wait_until_served(scene.meshkeep(), &Truth::from_clusters([&cluster]).expected(), "the restart of the KVStoreMesh").await;
+        scene.meshkeep().wait_for_phase("c01", "live").await;
         if !meshkeep_down {
             let reported = scene.follower().state().changes_since(scene.seen);
             assert_eq!(reported, forgotten.iter().map(|key| (key.clone(), 1)).collect(), "only the ten keys");
@@ -410,19 +410,19 @@ async fn keys_of_a_dead_agent_of_a_direct_peer_are_deleted_at_once() {
             agent.put(source_key(Form::State, "c01", key), cluster.entries[key].clone(), own).await;
         }
         scene.start_meshkeep().await;
-        scene.settles(&cluster, "the first loading").await;
+        scene.wait_until_settled(&cluster, "the first loading").await;
         if meshkeep_down {
             scene.stop_meshkeep().await;
         }
-        scene.is_lost(&source_key(Form::State, "c01", &keys[0])).await;
+        scene.wait_until_lost(&source_key(Form::State, "c01", &keys[0])).await;
         let since = Instant::now();
         if meshkeep_down {
             scene.start_meshkeep().await;
         }
         keys.iter().for_each(|key| cluster.delete(key));
-        settles(scene.meshkeep(), &Truth::from_clusters([&cluster]).expected(), "the death of an agent").await;
+        wait_until_served(scene.meshkeep(), &Truth::from_clusters([&cluster]).expected(), "the death of an agent").await;
         assert!(meshkeep_down || since.elapsed() < DELETED_WITHIN, "{:?}", since.elapsed());
-        scene.meshkeep().reaches("c01", "live").await;
+        scene.meshkeep().wait_for_phase("c01", "live").await;
     }
 }
 
@@ -433,7 +433,7 @@ async fn a_real_deletion_is_applied_within_a_second() {
         let cluster = MeshCluster::generate(1, EVERY_KIND);
         publish(&scene.etcd, form, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
         scene.start_meshkeep().await;
-        scene.settles(&cluster, "the first loading").await;
+        scene.wait_until_settled(&cluster, "the first loading").await;
         for base in BASES {
             let key = cluster.keys_of(base)[0].clone();
             scene.etcd.delete(source_key(form, "c01", &key)).await;
@@ -453,24 +453,24 @@ async fn deletes_are_held_while_config_or_canaries_are_missing() {
         let mut cluster = MeshCluster::generate(1, EVERY_KIND);
         publish(&scene.etcd, Form::State, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
         scene.start_meshkeep().await;
-        scene.settles(&cluster, "the first loading").await;
+        scene.wait_until_settled(&cluster, "the first loading").await;
         scene.etcd.delete(lost).await;
-        scene.meshkeep().reaches("c01", "sourceLost").await;
+        scene.meshkeep().wait_for_phase("c01", "sourceLost").await;
         let key = cluster.keys_of("nodes/v1")[0].clone();
         scene.etcd.delete(source_key(Form::State, "c01", &key)).await;
-        scene.holds(1).await;
+        scene.wait_until_held(1).await;
         cluster.add_endpoints(3);
         let mut at_source = cluster.clone();
         at_source.delete(&key);
         put_entries(&scene.etcd, Form::State, &at_source).await;
-        settles(scene.meshkeep(), &Truth::from_clusters([&cluster]).expected(), "other changes").await;
+        wait_until_served(scene.meshkeep(), &Truth::from_clusters([&cluster]).expected(), "other changes").await;
         // config and canary must exist for a third of a lease's TTL, which is a few seconds here
         let mut writer = Writer::new(&scene.etcd).await;
         let lease = writer.grant_lease(LEASE_TTL_S).await;
         writer.put_config(&cluster, Form::State, lease).await;
         writer.put_canaries(&cluster, Form::State, lease).await;
-        settles(scene.meshkeep(), &Truth::from_clusters([&at_source]).expected(), "the return of config and canary").await;
-        scene.meshkeep().reaches("c01", "live").await;
+        wait_until_served(scene.meshkeep(), &Truth::from_clusters([&at_source]).expected(), "the return of config and canary").await;
+        scene.meshkeep().wait_for_phase("c01", "live").await;
     }
 }
 
@@ -486,11 +486,11 @@ async fn reconnects_do_not_extend_a_hold() {
     writer.put_entries(&cluster, &[short_lease]).await;
     writer.put_canaries(&cluster, Form::Cache, long_lease).await;
     scene.start_meshkeep().await;
-    scene.settles(&cluster, "the first loading").await;
+    scene.wait_until_settled(&cluster, "the first loading").await;
     // config and canaries expire with their writer, so only `--cache-ttl` ends the hold
     writer.renewals.shutdown().await;
-    scene.is_lost("cilium/cache/").await;
-    scene.holds(cluster.entries.len()).await;
+    scene.wait_until_lost("cilium/cache/").await;
+    scene.wait_until_held(cluster.entries.len()).await;
     let (mut rounds, started) = (0, Instant::now());
     while scene.meshkeep().get("/v1/services").await["items"] != serde_json::json!([]) {
         rounds += 1;
@@ -498,7 +498,7 @@ async fn reconnects_do_not_extend_a_hold() {
         scene.home.write_cluster("c01", &format!("{}# {rounds}\n", scene.etcd.client_file_yaml()));
         let again = || async { (scene.meshkeep().log_lines_with(&["changed: reconnecting"]) >= rounds).then_some(()) };
         eventually("a new connection", again).await;
-        scene.meshkeep().reaches("c01", "sourceLost").await;
+        scene.meshkeep().wait_for_phase("c01", "sourceLost").await;
     }
 }
 
@@ -514,14 +514,14 @@ async fn a_cluster_becomes_live_without_a_kind_that_it_dropped() {
         writer.put(key.clone(), cluster.entries[key].clone(), own).await;
     }
     scene.start_meshkeep().await;
-    scene.settles(&cluster, "the first loading").await;
-    scene.holds(services.len()).await;
+    scene.wait_until_settled(&cluster, "the first loading").await;
+    scene.wait_until_held(services.len()).await;
     scene.stop_meshkeep().await;
     let config = r#"{"id":1,"capabilities":{"syncedCanaries":true,"cached":true,"maxConnectedClusters":255,"endpointSlicesExportMode":"endpointslices-only"}}"#;
     let lease = writer.grant_lease(LEASE_TTL_S).await;
     writer.put("cilium/cluster-config/c01".to_owned(), config.into(), lease).await;
     writer.put("cilium/synced/c01/cilium/cache/endpointslices/v1".to_owned(), b"now".to_vec(), lease).await;
     scene.start_meshkeep().await;
-    scene.meshkeep().reaches("c01", "live").await;
-    scene.holds(0).await;
+    scene.meshkeep().wait_for_phase("c01", "live").await;
+    scene.wait_until_held(0).await;
 }

@@ -10,7 +10,7 @@ use crate::harness::etcd::{Etcd, Tls};
 use crate::harness::eventually;
 use crate::harness::mesh::{Form, MeshCluster, SMALL, publish, put_config, put_entries, put_heartbeat};
 use crate::harness::meshkeep::{Home, Meshkeep};
-use crate::harness::scene::{serves, settles};
+use crate::harness::scene::{assert_served, wait_until_served};
 use crate::harness::truth::Truth;
 
 /// Flags for waits that are short enough for tests.
@@ -48,7 +48,7 @@ async fn wait_for_finding(meshkeep: &Meshkeep, name: &str, text: &str) -> Value 
 
 /// Waits until a cluster has been in `readingConfig` without interruption for 2.5 s: longer than
 /// two connections last, and more than twice the time after which a legacy cluster is read.
-async fn stays_without_config(meshkeep: &Meshkeep, name: &str) {
+async fn wait_until_long_without_config(meshkeep: &Meshkeep, name: &str) {
     let outlasts = || async {
         let found = meshkeep.cluster(name).await;
         (found["phase"] == "readingConfig" && found["phaseSeconds"].as_f64() > Some(2.5)).then_some(())
@@ -56,7 +56,7 @@ async fn stays_without_config(meshkeep: &Meshkeep, name: &str) {
     eventually("twice the time after which a legacy cluster is read", outlasts).await;
 }
 
-async fn has_no_entries(meshkeep: &Meshkeep) {
+async fn assert_no_entries(meshkeep: &Meshkeep) {
     assert_eq!(meshkeep.get("/v1/status").await["counts"]["entries"], json!(0));
 }
 
@@ -67,13 +67,13 @@ async fn another_clusters_etcd_is_not_served_under_the_files_name() {
     let (home, meshkeep) = start_sidecar("rome", &wrong.client_file_yaml()).await;
     let found = wait_for_finding(&meshkeep, "rome", "this etcd belongs to cluster paris, not rome").await;
     assert_eq!((&found["severity"], &found["clusters"]), (&json!("critical"), &json!(["rome"])), "{found}");
-    stays_without_config(&meshkeep, "rome").await;
-    has_no_entries(&meshkeep).await;
+    wait_until_long_without_config(&meshkeep, "rome").await;
+    assert_no_entries(&meshkeep).await;
     let state = meshkeep.cluster("rome").await;
     assert_eq!((&state["lastError"], &state["failures"]), (&json!("this etcd belongs to cluster paris, not rome"), &json!(0)), "{state}");
     home.write_cluster("rome", &right.client_file_yaml());
-    settles(&meshkeep, &Truth::from_clusters([&rome]).expected(), "the correction of the file").await;
-    meshkeep.reaches("rome", "live").await;
+    wait_until_served(&meshkeep, &Truth::from_clusters([&rome]).expected(), "the correction of the file").await;
+    meshkeep.wait_for_phase("rome", "live").await;
     assert_eq!(meshkeep.get("/v1/problems?kind=clusterConfigMissing").await["items"], json!([]));
 }
 
@@ -83,12 +83,12 @@ async fn a_missing_config_is_reported_with_the_etcds_clusters() {
     publish(&etcd, Form::Cache, &[cluster("paris", 1), cluster("oslo", 3)], STAMP).await;
     let (_home, meshkeep) = start_sidecar("rome", &etcd.client_file_yaml()).await;
     wait_for_finding(&meshkeep, "rome", "this etcd has no config of rome, only of oslo, paris").await;
-    stays_without_config(&meshkeep, "rome").await;
-    has_no_entries(&meshkeep).await;
+    wait_until_long_without_config(&meshkeep, "rome").await;
+    assert_no_entries(&meshkeep).await;
     let rome = cluster("rome", 2);
     publish(&etcd, Form::Cache, std::slice::from_ref(&rome), STAMP).await;
-    settles(&meshkeep, &Truth::from_clusters([&rome]).expected(), "the config of rome").await;
-    meshkeep.reaches("rome", "live").await;
+    wait_until_served(&meshkeep, &Truth::from_clusters([&rome]).expected(), "the config of rome").await;
+    meshkeep.wait_for_phase("rome", "live").await;
     let state = meshkeep.cluster("rome").await;
     assert_eq!((&state["failures"], &state["lastError"]), (&json!(0), &json!(null)), "{state}");
 }
@@ -107,14 +107,14 @@ async fn ciliums_users_and_roles_are_enough_to_name_the_cluster() {
     home.write_cluster("bonn", &etcd.client_file_of("local-paris"));
     home.write_cluster("paris", &etcd.client_file_of("remote"));
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::from_clusters([&paris]).expected(), "loading as a remote").await;
+    wait_until_served(&meshkeep, &Truth::from_clusters([&paris]).expected(), "loading as a remote").await;
     wait_for_finding(&meshkeep, "rome", "this etcd belongs to cluster paris, not rome (permission denied on cilium/cluster-config/rome)")
         .await;
     wait_for_finding(&meshkeep, "bonn", "this etcd has no config of bonn, only of oslo, paris").await;
     for name in ["rome", "bonn"] {
-        stays_without_config(&meshkeep, name).await;
+        wait_until_long_without_config(&meshkeep, name).await;
     }
-    serves(&meshkeep, &Truth::from_clusters([&paris]).expected(), "with two clusters that do not exist").await;
+    assert_served(&meshkeep, &Truth::from_clusters([&paris]).expected(), "with two clusters that do not exist").await;
 }
 
 #[tokio::test]
@@ -126,13 +126,13 @@ async fn a_config_is_read_as_soon_as_permission_is_granted() {
     let (_home, meshkeep) = start_sidecar("paris", &etcd.client_file_yaml()).await;
     let found = wait_for_finding(&meshkeep, "paris", "permission denied on cilium/cluster-config/paris").await;
     assert_eq!(found["severity"], "critical", "{found}");
-    stays_without_config(&meshkeep, "paris").await;
-    has_no_entries(&meshkeep).await;
+    wait_until_long_without_config(&meshkeep, "paris").await;
+    assert_no_entries(&meshkeep).await;
     let mut client = etcd.client().await;
     for granted in [Permission::read("cilium/cluster-config/paris"), Permission::read("cilium/synced/paris/").with_prefix()] {
         client.role_grant_permission("mesh", granted).await.unwrap();
     }
-    settles(&meshkeep, &Truth::from_clusters([&paris]).expected(), "the right to read the config").await;
+    wait_until_served(&meshkeep, &Truth::from_clusters([&paris]).expected(), "the right to read the config").await;
 }
 
 #[tokio::test]
@@ -145,15 +145,15 @@ async fn a_cluster_without_a_config_is_read_if_a_setting_names_it() {
     home.write_cluster("paris", &etcd.client_file_yaml());
     let meshkeep = home.start().await;
     meshkeep.wait_for_field("paris", "lastError", "although this etcd has nodes of paris").await;
-    stays_without_config(&meshkeep, "paris").await;
-    has_no_entries(&meshkeep).await;
+    wait_until_long_without_config(&meshkeep, "paris").await;
+    assert_no_entries(&meshkeep).await;
     meshkeep.stop().await;
     let mut home = home.with_flags(&["--legacy-clusters=oslo,paris"]);
     let meshkeep = home.start().await;
-    meshkeep.reaches("paris", "live").await;
+    meshkeep.wait_for_phase("paris", "live").await;
     let mut truth = Truth::from_clusters([&paris]);
     truth.set_cluster_id("paris", 0);
-    settles(&meshkeep, &truth.expected(), "the wait for a config").await;
+    wait_until_served(&meshkeep, &truth.expected(), "the wait for a config").await;
 }
 
 /// Returns whether the mirror still has an address of paris that an earlier start stored under
@@ -170,7 +170,7 @@ async fn entries_under_a_wrong_name_are_removed_after_the_whole_wait() {
     let mut earlier = Home::new().with_flags(&QUICK).with_flags(&["--legacy-clusters=rome"]);
     earlier.write_cluster("rome", &etcd.client_file_yaml());
     let meshkeep = earlier.start().await;
-    meshkeep.reaches("rome", "live").await;
+    meshkeep.wait_for_phase("rome", "live").await;
     assert!(stored_as_rome(&meshkeep).await);
     meshkeep.stop().await;
     let data_directory = format!("--data-dir={}", earlier.data_directory().display());
@@ -190,7 +190,7 @@ async fn entries_under_a_wrong_name_are_removed_after_the_whole_wait() {
     meshkeep.stop().await;
     let meshkeep = home.start().await;
     wait_for_finding(&meshkeep, "rome", "this etcd belongs to cluster paris, not rome").await;
-    has_no_entries(&meshkeep).await;
+    assert_no_entries(&meshkeep).await;
 }
 
 /// A restarted KVStoreMesh writes the configs of its clusters one after another.
@@ -201,19 +201,19 @@ async fn entries_stay_while_only_another_clusters_config_is_back() {
     publish(&etcd, Form::Cache, &[paris.clone(), rome.clone()], STAMP).await;
     let (mut home, meshkeep) = start_sidecar("rome", &etcd.client_file_yaml()).await;
     let expected = Truth::from_clusters([&rome]).expected();
-    settles(&meshkeep, &expected, "the first loading").await;
-    meshkeep.reaches("rome", "live").await;
+    wait_until_served(&meshkeep, &expected, "the first loading").await;
+    meshkeep.wait_for_phase("rome", "live").await;
     etcd.wipe();
     etcd.restart().await;
     publish(&etcd, Form::Cache, std::slice::from_ref(&paris), STAMP).await;
     meshkeep.wait_for_field("rome", "lastError", "this etcd belongs to cluster paris, not rome").await;
-    stays_without_config(&meshkeep, "rome").await;
-    serves(&meshkeep, &expected, "while the etcd has only paris's config").await;
+    wait_until_long_without_config(&meshkeep, "rome").await;
+    assert_served(&meshkeep, &expected, "while the etcd has only paris's config").await;
     meshkeep.kill();
     let meshkeep = home.start().await;
-    stays_without_config(&meshkeep, "rome").await;
-    serves(&meshkeep, &expected, "after a restart, while the etcd has only paris's config").await;
+    wait_until_long_without_config(&meshkeep, "rome").await;
+    assert_served(&meshkeep, &expected, "after a restart, while the etcd has only paris's config").await;
     publish(&etcd, Form::Cache, std::slice::from_ref(&rome), STAMP).await;
-    meshkeep.reaches("rome", "live").await;
-    serves(&meshkeep, &expected, "the return of rome's config").await;
+    meshkeep.wait_for_phase("rome", "live").await;
+    assert_served(&meshkeep, &expected, "the return of rome's config").await;
 }

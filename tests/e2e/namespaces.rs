@@ -13,7 +13,7 @@ use crate::harness::scene::Scene;
 async fn a_namespace_removed_from_the_mesh_is_deleted_at_once() {
     for binary in etcd_binaries() {
         let mut scene = Scene::start(&binary, 1, 1, SMALL).await;
-        scene.settles("a start").await;
+        scene.wait_until_settled("a start").await;
         for remote in &mut scene.remotes {
             remote
                 .change(|cluster| {
@@ -23,7 +23,7 @@ async fn a_namespace_removed_from_the_mesh_is_deleted_at_once() {
                 })
                 .await;
         }
-        scene.settles("a namespace out of the mesh").await;
+        scene.wait_until_settled("a namespace out of the mesh").await;
         for name in scene.names() {
             let state = scene.meshkeep().cluster(&name).await;
             assert_eq!((&state["phase"], &state["failures"]), (&json!("live"), &json!(0)), "{state}");

@@ -69,7 +69,7 @@ impl Receiver {
     }
 
     /// Waits for a request that got a status.
-    async fn has_received(&self, status: u16, what: &str) {
+    async fn wait_until_received(&self, status: u16, what: &str) {
         let expected = (status, what.to_owned());
         eventually(&format!("{what} to be posted, for {status}: {:?}", self.received()), || async {
             self.received().contains(&expected).then_some(())
@@ -129,7 +129,7 @@ async fn each_new_or_resolved_finding_is_posted_once() {
     let receiver = Receiver::start().await;
     let (home, meshkeep) = posting_to(&receiver).await;
     home.write_cluster("paris", NOWHERE);
-    receiver.has_received(204, "appeared clusterUnreachable/paris").await;
+    receiver.wait_until_received(204, "appeared clusterUnreachable/paris").await;
     let listed = meshkeep.get("/v1/problems").await;
     let (head, body) = {
         let posts = receiver.posts.lock().unwrap();
@@ -139,7 +139,7 @@ async fn each_new_or_resolved_finding_is_posted_once() {
     assert_eq!((&body["finding"]["since"], &body["finding"]["severity"]), (&listed["items"][0]["since"], &listed["items"][0]["severity"]));
     assert_eq!(body["meshkeep"]["version"], json!(env!("CARGO_PKG_VERSION")));
     home.remove_cluster("paris");
-    receiver.has_received(204, "gone clusterUnreachable/paris").await;
+    receiver.wait_until_received(204, "gone clusterUnreachable/paris").await;
     let about_paris = |(status, what): &(u16, String)| *status == 204 && what.contains("clusterUnreachable/paris");
     assert_eq!(receiver.received().into_iter().filter(about_paris).count(), 2, "{:?}", receiver.received());
     assert!(meshkeep.text("/metrics").await.contains("meshkeep_problem_posts_total{outcome=\"accepted\"}"));
@@ -156,22 +156,22 @@ async fn failed_posts_are_retried_and_refused_posts_are_not() {
     receiver.set_status(503);
     let (home, meshkeep) = posting_to(&receiver).await;
     home.write_cluster("paris", NOWHERE);
-    receiver.has_received(503, "appeared clusterUnreachable/paris").await;
+    receiver.wait_until_received(503, "appeared clusterUnreachable/paris").await;
     home.remove_cluster("paris");
     home.write_cluster("tokyo", NOWHERE);
-    receiver.has_received(503, "appeared clusterUnreachable/tokyo").await;
+    receiver.wait_until_received(503, "appeared clusterUnreachable/tokyo").await;
     receiver.set_status(204);
-    receiver.has_received(204, "appeared clusterUnreachable/tokyo").await;
+    receiver.wait_until_received(204, "appeared clusterUnreachable/tokyo").await;
     assert!(!receiver.received().contains(&(204, "appeared clusterUnreachable/paris".to_owned())), "{:?}", receiver.received());
     // a redirect is not followed, because it would send a finding elsewhere
     for (status, cluster) in [(400, "oslo"), (307, "rome")] {
         receiver.set_status(status);
         home.write_cluster(cluster, NOWHERE);
-        receiver.has_received(status, &format!("appeared clusterUnreachable/{cluster}")).await;
+        receiver.wait_until_received(status, &format!("appeared clusterUnreachable/{cluster}")).await;
     }
     receiver.set_status(204);
     home.write_cluster("lima", NOWHERE);
-    receiver.has_received(204, "appeared clusterUnreachable/lima").await;
+    receiver.wait_until_received(204, "appeared clusterUnreachable/lima").await;
     for cluster in ["oslo", "rome"] {
         let count = receiver.received().iter().filter(|(_, what)| what.ends_with(cluster)).count();
         assert_eq!(count, 1, "{:?}", receiver.received());
@@ -201,7 +201,7 @@ async fn a_silent_or_restarted_receiver_blocks_nothing() {
     receiver.set_status(SILENT);
     let (home, meshkeep) = posting_to(&receiver).await;
     home.write_cluster("paris", NOWHERE);
-    receiver.has_received(SILENT, "appeared clusterUnreachable/paris").await;
+    receiver.wait_until_received(SILENT, "appeared clusterUnreachable/paris").await;
     home.write_cluster("tokyo", NOWHERE);
     let problems = || async { meshkeep.get("/v1/problems?kind=clusterUnreachable").await["items"].as_array().unwrap().len() };
     eventually("both to be listed while the receiver sleeps", || async { (problems().await == 2).then_some(()) }).await;
@@ -218,11 +218,11 @@ async fn a_silent_or_restarted_receiver_blocks_nothing() {
     .await;
     receiver.start_again().await;
     for cluster in ["paris", "tokyo"] {
-        receiver.has_received(204, &format!("appeared clusterUnreachable/{cluster}")).await;
+        receiver.wait_until_received(204, &format!("appeared clusterUnreachable/{cluster}")).await;
     }
     receiver.set_status(SILENT);
     home.remove_cluster("paris");
-    receiver.has_received(SILENT, "gone clusterUnreachable/paris").await;
+    receiver.wait_until_received(SILENT, "gone clusterUnreachable/paris").await;
     let ended = meshkeep.stop().await;
     assert!(ended.status.success() && ended.elapsed < Duration::from_secs(5), "{:?}", ended.elapsed);
 }

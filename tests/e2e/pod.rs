@@ -126,7 +126,7 @@ impl Pod {
     }
 
     /// Runs the startup probe until it succeeds.
-    async fn is_up(&self, arguments: &[&str]) {
+    async fn wait_until_up(&self, arguments: &[&str]) {
         eventually("the startup probe to succeed", || {
             std::future::ready((self.exit_code_and_text(arguments) == (0, String::new())).then_some(()))
         })
@@ -135,7 +135,7 @@ impl Pod {
 
     /// Waits until a probe for all clusters names the unreachable one, which shows that the
     /// directory was read.
-    async fn reports_its_cluster(&self, arguments: &[&str]) {
+    async fn wait_until_cluster_reported(&self, arguments: &[&str]) {
         let asked = [arguments, &["--synced"]].concat();
         let is_shown = || {
             let (code, text) = self.exit_code_and_text(&asked);
@@ -200,10 +200,10 @@ async fn the_binary_alone_answers_all_probes() {
     let (code, text) = pod.exit_code_and_text(&[]);
     assert!(code == 3 && text.starts_with(&format!("error: no meshkeep at {listen}")), "{code} {text}");
     pod.start(&[]);
-    pod.is_up(&[]).await;
+    pod.wait_until_up(&[]).await;
     assert_eq!(pod.exit_code_and_text(&["--live"]), (0, String::new()));
     // ready means that lookups are answered; an unreachable cluster does not matter
-    pod.reports_its_cluster(&[]).await;
+    pod.wait_until_cluster_reported(&[]).await;
 
     // a process that hangs is detected by the probe's timeout
     pod.signal("STOP");
@@ -236,7 +236,7 @@ async fn probes_work_over_a_socket_tls_and_the_health_address() {
     let keys = ["--tls-cert", "/etc/meshkeep/tls.crt", "--tls-key", "/etc/meshkeep/tls.key", "--token-file", "/etc/meshkeep/token"];
     pod.start(&[&keys[..], &["--listen", &tls, "--listen", "unix:///tmp/meshkeep.sock", "--health-listen", &health]].concat());
     let (socket, tls, health) = ("unix:///tmp/meshkeep.sock", format!("https://{tls}"), format!("http://{health}"));
-    pod.is_up(&["--server", socket]).await;
+    pod.wait_until_up(&["--server", socket]).await;
     // probes need no token, because a kubelet has none, but over TLS they need a trusted authority
     for server in [&["--server", socket][..], &["--server", &tls, "--ca-file", "/etc/meshkeep/ca.crt"], &["--server", &health]] {
         for probe in [&[][..], &["--live"]] {
@@ -252,7 +252,7 @@ async fn probes_work_over_a_socket_tls_and_the_health_address() {
     }
     let with_token = ["--server", &tls, "--ca-file", "/etc/meshkeep/ca.crt", "--token-file", "/etc/meshkeep/token"];
     assert_eq!(pod.exit_code_and_text(&with_token), (0, String::new()));
-    pod.reports_its_cluster(&with_token).await;
+    pod.wait_until_cluster_reported(&with_token).await;
     for untrusted in [&["--server", &tls][..], &["--server", &tls, "--ca-file", "/etc/meshkeep/other.crt"]] {
         let (code, text) = pod.exit_code_and_text(untrusted);
         assert!(code == 3 && text.contains("certificate"), "{untrusted:?}: {code} {text}");
@@ -281,8 +281,8 @@ async fn a_group_writable_volume_is_enough_for_any_user_id() {
     for user in [USER, USER + 1] {
         pod.user = [format!("--userspec={user}:{user}"), format!("--groups={GROUP}")];
         pod.start(&listen);
-        pod.is_up(&socket).await;
-        pod.reports_its_cluster(&socket).await;
+        pod.wait_until_up(&socket).await;
+        pod.wait_until_cluster_reported(&socket).await;
         assert_eq!(pod.stop().await, Some(0));
         let owners: BTreeSet<u32> = fs::read_dir(&volume).unwrap().map(|entry| entry.unwrap().metadata().unwrap().uid()).collect();
         assert_eq!(owners, BTreeSet::from([user]));

@@ -21,7 +21,7 @@ fn reported(followed: &FollowerState, from: usize) -> Vec<&str> {
     followed.events[from..].iter().filter(|event| event.data["key"] == UNREACHABLE).map(|event| event.name.as_str()).collect()
 }
 
-async fn is_reported(follower: &Follower, name: &str) -> Value {
+async fn wait_until_reported(follower: &Follower, name: &str) -> Value {
     let what = format!("{name} of the cluster that cannot be reached");
     follower
         .wait(&what, |followed| {
@@ -34,41 +34,41 @@ async fn is_reported(follower: &Follower, name: &str) -> Value {
 #[tokio::test]
 async fn findings_are_streamed_over_a_recovery_and_a_kill() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     let follower = Follower::open(scene.meshkeep(), "kind=problem&snapshot=true").await;
-    follower.synced_after(0).await;
+    follower.wait_for_synced_after(0).await;
     let healthy = follower.state().position.clone().unwrap();
     assert_eq!(reported(&follower.state(), 0), Vec::<&str>::new());
 
     scene.remotes[0].proxy.cut().await;
-    let appeared = is_reported(&follower, "upsert").await;
+    let appeared = wait_until_reported(&follower, "upsert").await;
     let listed = scene.meshkeep().get("/v1/problems?kind=clusterUnreachable").await;
     assert_eq!((&appeared["object"]["id"], &appeared["object"]["since"]), (&listed["items"][0]["id"], &listed["items"][0]["since"]));
     let broken = follower.state().position.clone().unwrap();
     let again = resume(&scene, "kind=problem", &healthy).await;
-    again.synced_after(0).await;
+    again.wait_for_synced_after(0).await;
     assert_eq!(again.state().objects.get(UNREACHABLE), follower.state().objects.get(UNREACHABLE));
 
     scene.remotes[0].proxy.restore().await;
-    is_reported(&follower, "delete").await;
-    scene.settles("the return").await;
+    wait_until_reported(&follower, "delete").await;
+    scene.wait_until_settled("the return").await;
     // a follower that was disconnected meanwhile, or never connected, ends with the same state
     for position in [&healthy, &broken] {
         let again = resume(&scene, "kind=problem", position).await;
-        again.synced_after(0).await;
+        again.wait_for_synced_after(0).await;
         assert_eq!(reported(&again.state(), 0), ["delete"]);
         assert_eq!(again.state().events_named("reset", 0).count(), 0);
     }
 
     scene.remotes[0].proxy.cut().await;
-    is_reported(&follower, "upsert").await;
+    wait_until_reported(&follower, "upsert").await;
     let position = follower.state().position.clone().unwrap();
     let other = Follower::open(scene.meshkeep(), "kind=problem&cluster=c02&snapshot=true").await;
-    other.synced_after(0).await;
+    other.wait_for_synced_after(0).await;
     assert_eq!(reported(&other.state(), 0), Vec::<&str>::new());
     // an unfiltered stream from the first position on, which replays everything
     let replay = resume(&scene, "", &healthy).await;
-    replay.synced_after(0).await;
+    replay.wait_for_synced_after(0).await;
     for followed in [scene.follower().state(), replay.state()] {
         assert!(followed.events.iter().all(|event| event.data["kind"] != "problem"), "{:?}", followed.events);
     }
@@ -76,11 +76,11 @@ async fn findings_are_streamed_over_a_recovery_and_a_kill() {
     scene.kill_meshkeep();
     scene.start_meshkeep().await;
     let again = resume(&scene, "kind=problem", &position).await;
-    is_reported(&again, "upsert").await;
+    wait_until_reported(&again, "upsert").await;
     let reasons: Vec<Value> = again.state().events_named("reset", 0).map(|reset| reset.data["reason"].clone()).collect();
     assert_eq!(reasons, ["foreignEpoch"]);
     // the position still works for followers of other kinds
     let others = resume(&scene, "kind=node", &position).await;
-    others.synced_after(0).await;
+    others.wait_for_synced_after(0).await;
     assert_eq!(others.state().events_named("reset", 0).count(), 0);
 }

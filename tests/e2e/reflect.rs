@@ -17,11 +17,11 @@ use crate::harness::eventually;
 use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, SMALL, source_key};
 use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::scene::Remote;
-use contents::{becomes, contents, expected, revisions};
+use contents::{contents, expected, revisions, wait_for_contents};
 
 /// Checks, after a wipe, that each canary is newer than all of its entries, so that a reader that
 /// finds it finds them too.
-async fn canaries_came_last(target: &Etcd) {
+async fn assert_canaries_came_last(target: &Etcd) {
     let reply = target.client().await.get("cilium/", Some(GetOptions::new().with_prefix())).await.unwrap();
     let mut count = 0;
     for canary in reply.kvs() {
@@ -65,7 +65,7 @@ async fn the_target_equals_the_sources_and_is_refilled_after_a_loss() {
             all.insert("cilium/foreign".into(), "1".into());
             all
         };
-        becomes(&target.client().await, &truth(&direct), "the start").await;
+        wait_for_contents(&target.client().await, &truth(&direct), "the start").await;
         let mut random = StdRng::seed_from_u64(7);
         direct
             .change(|cluster| {
@@ -74,20 +74,20 @@ async fn the_target_equals_the_sources_and_is_refilled_after_a_loss() {
                 cluster.add_endpoints(3);
             })
             .await;
-        becomes(&target.client().await, &truth(&direct), "changes").await;
+        wait_for_contents(&target.client().await, &truth(&direct), "changes").await;
         // rejected values are copied unchanged
         let bad = direct.clusters[0].keys_of("nodes/v1")[0].clone();
         direct.etcd.put(source_key(Form::State, "c01", &bad), "no node").await;
         direct.clusters[0].entries.insert(bad, b"no node".to_vec());
-        becomes(&target.client().await, &truth(&direct), "a bad value").await;
+        wait_for_contents(&target.client().await, &truth(&direct), "a bad value").await;
         // the target loses its data, and a remote fails at the same time
         direct.etcd.kill();
         target.wipe();
         target.restart().await;
         let mut refilled = truth(&direct);
         refilled.remove("cilium/foreign");
-        becomes(&target.client().await, &refilled, "the loss of the target").await;
-        canaries_came_last(&target).await;
+        wait_for_contents(&target.client().await, &refilled, "the loss of the target").await;
+        assert_canaries_came_last(&target).await;
         meshkeep.stop().await;
         assert_eq!(contents(&target.client().await).await, refilled, "a stop removes nothing");
     }
@@ -104,7 +104,7 @@ async fn keys_of_the_target_without_a_lease_get_one() {
     target.put(key.as_str(), value.as_str()).await;
     let mut home = home(&target, &[&remote]);
     let meshkeep = home.start().await;
-    becomes(&target.client().await, &truth, "the start").await;
+    wait_for_contents(&target.client().await, &truth, "the start").await;
     eventually("a lease", || async {
         let found = target.client().await.get(key.as_str(), None).await.unwrap();
         (found.kvs()[0].lease() != 0).then_some(())
@@ -134,10 +134,10 @@ async fn a_canary_waits_until_all_of_its_entries_are_written() {
     let meshkeep = home.start().await;
     let mut refused = expected(&remote.clusters);
     refused.retain(|key, _| !key.contains("cache/ip/"));
-    becomes(&client, &refused, "the start").await;
+    wait_for_contents(&client, &refused, "the start").await;
     client.role_grant_permission("mesh", Permission::write("cilium/cache/ip/").with_prefix()).await.unwrap();
-    becomes(&client, &expected(&remote.clusters), "the right to write all").await;
-    canaries_came_last(&target).await;
+    wait_for_contents(&client, &expected(&remote.clusters), "the right to write all").await;
+    assert_canaries_came_last(&target).await;
     meshkeep.stop().await;
 }
 
@@ -147,13 +147,13 @@ async fn a_second_process_takes_over_without_rewriting_keys() {
     let mut remote = Remote::start(&etcd_binaries()[0], Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
     let (mut first_home, mut second_home) = (home(&target, &[&remote]), home(&target, &[&remote]));
     let first = first_home.start().await;
-    becomes(&target.client().await, &expected(&remote.clusters), "the start").await;
+    wait_for_contents(&target.client().await, &expected(&remote.clusters), "the start").await;
     let second = second_home.start().await;
-    second.reaches("c01", "live").await;
+    second.wait_for_phase("c01", "live").await;
     let before = revisions(&target.client().await).await;
     first.kill();
     remote.change(|cluster| cluster.add_endpoints(1)).await;
-    becomes(&target.client().await, &expected(&remote.clusters), "the death of the leader").await;
+    wait_for_contents(&target.client().await, &expected(&remote.clusters), "the death of the leader").await;
     let mut after = revisions(&target.client().await).await;
     after.retain(|key, _| before.contains_key(key));
     assert_eq!(after, before, "existing keys are not written again: their leases are renewed");
@@ -166,7 +166,7 @@ async fn a_new_leader_without_a_source_leaves_the_target_alone() {
     let mut remote = Remote::start(&etcd_binaries()[0], Form::State, vec![MeshCluster::generate(1, SMALL)]).await;
     let mut stale_home = home(&target, &[&remote]);
     let stale = stale_home.start().await;
-    becomes(&target.client().await, &expected(&remote.clusters), "the start").await;
+    wait_for_contents(&target.client().await, &expected(&remote.clusters), "the start").await;
     stale.stop().await;
     // meanwhile another process writes changes that the first one has not seen
     let mut current_home = home(&target, &[&remote]);
@@ -178,7 +178,7 @@ async fn a_new_leader_without_a_source_leaves_the_target_alone() {
             cluster.delete(&key);
         })
         .await;
-    becomes(&target.client().await, &expected(&remote.clusters), "changes that one of them has not seen").await;
+    wait_for_contents(&target.client().await, &expected(&remote.clusters), "changes that one of them has not seen").await;
     current.kill();
     remote.etcd.kill();
     let stale = stale_home.start().await;
@@ -198,7 +198,7 @@ async fn a_new_leader_without_a_source_leaves_the_target_alone() {
     // once the source is back, the leader continues
     remote.etcd.restart().await;
     remote.change(|cluster| cluster.add_endpoints(1)).await;
-    becomes(&target.client().await, &expected(&remote.clusters), "the return of the source").await;
+    wait_for_contents(&target.client().await, &expected(&remote.clusters), "the return of the source").await;
     stale.stop().await;
 }
 
@@ -210,21 +210,21 @@ async fn withdraw_one_of_two_clusters() -> (Etcd, Remote, Home, Meshkeep) {
     let remote = Remote::start(&etcd_binaries()[0], Form::Cache, clusters).await;
     let mut home = home(&target, &[&remote]);
     let meshkeep = home.start().await;
-    becomes(&target.client().await, &expected(&remote.clusters), "the start").await;
+    wait_for_contents(&target.client().await, &expected(&remote.clusters), "the start").await;
     home.remove_cluster("c02");
     let mut without_config = expected(&remote.clusters);
     without_config.remove("cilium/cluster-config/c02");
-    becomes(&target.client().await, &without_config, "the removal of the file").await;
+    wait_for_contents(&target.client().await, &without_config, "the removal of the file").await;
     (target, remote, home, meshkeep)
 }
 
 #[tokio::test]
 async fn a_removed_cluster_is_withdrawn_starting_with_its_config() {
     let (target, remote, home, meshkeep) = withdraw_one_of_two_clusters().await;
-    becomes(&target.client().await, &expected(&remote.clusters[..1]), "the grace period").await;
+    wait_for_contents(&target.client().await, &expected(&remote.clusters[..1]), "the grace period").await;
     // the file is added again
     home.write_cluster("c02", &remote.client_file());
-    becomes(&target.client().await, &expected(&remote.clusters), "its return").await;
+    wait_for_contents(&target.client().await, &expected(&remote.clusters), "its return").await;
     meshkeep.stop().await;
 }
 
@@ -233,7 +233,7 @@ async fn a_withdrawal_continues_in_the_next_leader_term() {
     let (target, remote, _home, meshkeep) = withdraw_one_of_two_clusters().await;
     let lock = target.client().await.get("cilium/kvstoremesh-lock/", Some(GetOptions::new().with_prefix())).await.unwrap();
     target.client().await.lease_revoke(lock.kvs()[0].lease()).await.unwrap();
-    becomes(&target.client().await, &expected(&remote.clusters[..1]), "the grace period, in another term").await;
+    wait_for_contents(&target.client().await, &expected(&remote.clusters[..1]), "the grace period, in another term").await;
     meshkeep.stop().await;
 }
 

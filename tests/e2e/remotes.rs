@@ -14,7 +14,7 @@ use crate::harness::mesh::{Form, MeshCluster, SMALL, publish, put_config, put_en
 use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::proxy::Proxy;
 use crate::harness::read_only::ReadOnlyServer;
-use crate::harness::scene::{serves, settles};
+use crate::harness::scene::{assert_served, wait_until_served};
 use crate::harness::truth::Truth;
 
 /// Flags that shorten the waits before a cluster without a config is read, and before its
@@ -33,8 +33,8 @@ async fn mirror(etcd: &Etcd, cluster: &MeshCluster) -> (Home, Meshkeep) {
     let mut home = Home::new();
     home.write_cluster(&cluster.name, &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::from_clusters([cluster]).expected(), "the first loading").await;
-    meshkeep.reaches(&cluster.name, "live").await;
+    wait_until_served(&meshkeep, &Truth::from_clusters([cluster]).expected(), "the first loading").await;
+    meshkeep.wait_for_phase(&cluster.name, "live").await;
     (home, meshkeep)
 }
 
@@ -61,7 +61,7 @@ async fn changes_arrive_after_the_authentication_token_has_expired() {
         while arrived_last < Duration::from_secs(12) {
             cluster.change(&key);
             put_leased(&etcd, [(source_key(Form::State, &cluster.name, &key), cluster.entries[&key].clone())]).await;
-            settles(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "a change under a token of 5 s").await;
+            wait_until_served(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "a change under a token of 5 s").await;
             arrived_last = started.elapsed();
             // one change now and then, not as many as possible
             tokio::time::sleep(Duration::from_millis(500)).await;
@@ -92,8 +92,8 @@ async fn the_permissions_of_ciliums_role_remote_are_enough() {
     let mut home = Home::new();
     home.write_cluster(&cluster.name, &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "loading as a remote").await;
-    meshkeep.reaches(&cluster.name, "live").await;
+    wait_until_served(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "loading as a remote").await;
+    meshkeep.wait_for_phase(&cluster.name, "live").await;
     let state = meshkeep.wait_for_field(&cluster.name, "unknownPrefixes", "frobs").await;
     // prefixes that the user may not read are not counted, and that is no failure
     assert_eq!((&state["unknownKeys"], &state["failures"]), (&json!({ "cilium/state/frobs/v1/": 1 }), &json!(0)));
@@ -107,11 +107,11 @@ async fn meshkeep_waits_for_a_missing_certificate_and_names_it() {
     let mut home = Home::new();
     home.write_cluster(&cluster.name, &yaml);
     let meshkeep = home.start().await;
-    meshkeep.reaches(&cluster.name, "waitingForFiles").await;
+    meshkeep.wait_for_phase(&cluster.name, "waitingForFiles").await;
     meshkeep.wait_for_field(&cluster.name, "lastError", "late.crt").await;
     fs::copy(&etcd.client_pair().certificate, &late).unwrap();
-    settles(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "the arrival of the certificate").await;
-    meshkeep.reaches(&cluster.name, "live").await;
+    wait_until_served(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "the arrival of the certificate").await;
+    meshkeep.wait_for_phase(&cluster.name, "live").await;
 }
 
 /// Rotated certificates are used from the next connection on, although the client file stays the
@@ -123,24 +123,24 @@ async fn rotated_certificates_are_used_from_the_next_connection_on() {
     let mut home = Home::new();
     home.write_cluster(&cluster.name, &etcd.client_file_yaml().replace("client-meshkeep", "client-sidecar"));
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "the first loading").await;
-    meshkeep.reaches(&cluster.name, "live").await;
+    wait_until_served(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "the first loading").await;
+    meshkeep.wait_for_phase(&cluster.name, "live").await;
     let other = Authority::new(&etcd.directory().join("stranger"), "ca").client_until("sidecar", 2050);
     fs::copy(&other.certificate, &own.certificate).unwrap();
     fs::copy(&other.key, &own.key).unwrap();
     cluster.add_endpoints(3);
     put_entries(&etcd, Form::State, &cluster).await;
-    settles(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "a rotation").await;
+    wait_until_served(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "a rotation").await;
     let state = meshkeep.cluster(&cluster.name).await;
     assert_eq!((&state["phase"], &state["failures"]), (&json!("live"), &json!(0)), "{state}");
     etcd.stop().await;
     etcd.restart().await;
     meshkeep.wait_for_field(&cluster.name, "certificateExpiry", "2050-01-01").await;
-    serves(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "while the certificate is another authority's").await;
+    assert_served(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "while the certificate is another authority's").await;
     etcd.authority().client("sidecar");
-    meshkeep.reaches(&cluster.name, "live").await;
+    meshkeep.wait_for_phase(&cluster.name, "live").await;
     meshkeep.wait_for_field(&cluster.name, "certificateExpiry", "2100-01-01").await;
-    serves(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "the right certificate").await;
+    assert_served(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "the right certificate").await;
 }
 
 /// Returns the expected state of a cluster without a cluster config, whose id is unknown.
@@ -159,8 +159,8 @@ async fn a_cluster_that_never_had_a_config_is_read_without_one_after_a_wait() {
     let mut home = Home::new().with_flags(&QUICK_LEGACY);
     home.write_cluster(&cluster.name, &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    settles(&meshkeep, &legacy_truth(&cluster).expected(), "the wait for a config").await;
-    meshkeep.reaches(&cluster.name, "live").await;
+    wait_until_served(&meshkeep, &legacy_truth(&cluster).expected(), "the wait for a config").await;
+    meshkeep.wait_for_phase(&cluster.name, "live").await;
 }
 
 /// A cluster with an invalid config is not read. `--legacy-clusters` does not apply to it, because
@@ -181,7 +181,7 @@ async fn a_cluster_with_an_invalid_config_is_not_read() {
     assert_eq!((&refused["key"], &refused["kind"]), (&json!("cilium/cluster-config/c01"), &json!("cluster")), "{refused}");
     assert_eq!((&refused["value"], &refused["servesEarlierValue"]), (&json!("ew=="), &json!(false)), "{refused}");
     etcd.delete("cilium/cluster-config/c01").await;
-    settles(&meshkeep, &legacy_truth(&cluster).expected(), "the deletion of the config").await;
+    wait_until_served(&meshkeep, &legacy_truth(&cluster).expected(), "the deletion of the config").await;
     assert_eq!(meshkeep.get("/v1/rejected").await["items"], json!([]));
 }
 
@@ -194,7 +194,7 @@ async fn a_wiped_legacy_cluster_is_pruned_after_a_quiet_time() {
     let mut home = Home::new().with_flags(&QUICK_LEGACY);
     home.write_cluster(&cluster.name, &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    settles(&meshkeep, &legacy_truth(&cluster).expected(), "the wait for a config").await;
+    wait_until_served(&meshkeep, &legacy_truth(&cluster).expected(), "the wait for a config").await;
     let gone = cluster.keys_of("ip/v1");
     etcd.wipe();
     etcd.restart().await;
@@ -203,7 +203,7 @@ async fn a_wiped_legacy_cluster_is_pruned_after_a_quiet_time() {
     }
     put_entries(&etcd, Form::State, &cluster).await;
     put_heartbeat(&etcd).await;
-    settles(&meshkeep, &legacy_truth(&cluster).expected(), "the wiping of a legacy cluster").await;
+    wait_until_served(&meshkeep, &legacy_truth(&cluster).expected(), "the wiping of a legacy cluster").await;
 }
 
 #[tokio::test]
@@ -213,26 +213,26 @@ async fn a_cluster_that_lost_its_config_is_not_read_without_one() {
     home.write_cluster(&cluster.name, &etcd.client_file_yaml());
     let meshkeep = home.start().await;
     let before = Truth::from_clusters([&cluster]).expected();
-    settles(&meshkeep, &before, "the first loading").await;
-    meshkeep.reaches(&cluster.name, "live").await;
+    wait_until_served(&meshkeep, &before, "the first loading").await;
+    meshkeep.wait_for_phase(&cluster.name, "live").await;
     meshkeep.kill();
     etcd.delete(format!("cilium/cluster-config/{}", cluster.name)).await;
     let key = cluster.keys_of("services/v1")[0].clone();
     etcd.delete(source_key(Form::State, &cluster.name, &key)).await;
     cluster.delete(&key);
     let meshkeep = home.start().await;
-    meshkeep.reaches(&cluster.name, "readingConfig").await;
+    meshkeep.wait_for_phase(&cluster.name, "readingConfig").await;
     // longer than a legacy cluster would have to wait
     let in_phase = Instant::now();
     while in_phase.elapsed() < Duration::from_secs(3) {
         let phase = meshkeep.phase(&cluster.name).await;
         assert!(["readingConfig", "backingOff", "connecting"].contains(&phase.as_str()), "{phase}");
-        serves(&meshkeep, &before, "without the config that it had").await;
+        assert_served(&meshkeep, &before, "without the config that it had").await;
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     meshkeep.wait_for_field(&cluster.name, "lastError", &format!("cilium/cluster-config/{}", cluster.name)).await;
     put_config(&etcd, Form::State, &cluster).await;
-    settles(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "the return of the config").await;
+    wait_until_served(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "the return of the config").await;
 }
 
 #[tokio::test]
@@ -248,7 +248,7 @@ async fn an_invalid_config_is_refused_and_nothing_is_read() {
     meshkeep.wait_for_field(&cluster.name, "lastError", "256").await;
     assert_eq!(meshkeep.get("/v1/status").await["counts"]["entries"], json!(0));
     put_config(&etcd, Form::State, &cluster).await;
-    settles(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "the correction of the config").await;
+    wait_until_served(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "the correction of the config").await;
 }
 
 #[tokio::test]
@@ -262,7 +262,7 @@ async fn a_missing_canary_is_reported_with_its_key_and_kind() {
     let state = meshkeep.wait_for_field(&cluster.name, "lastError", &format!("{canary} (service)")).await;
     assert_eq!(state["phase"], "waitingForCanary", "{state}");
     etcd.put(canary.as_str(), "2026-01-12T09:31:07Z").await;
-    meshkeep.reaches(&cluster.name, "live").await;
+    meshkeep.wait_for_phase(&cluster.name, "live").await;
     assert_eq!(meshkeep.cluster(&cluster.name).await["lastError"], json!(null));
 }
 
@@ -275,9 +275,9 @@ async fn the_first_missed_heartbeat_ends_only_the_connection() {
     home.write_cluster(&cluster.name, &etcd.client_file_yaml());
     let meshkeep = home.start().await;
     let expected = Truth::from_clusters([&cluster]).expected();
-    settles(&meshkeep, &expected, "the first loading").await;
+    wait_until_served(&meshkeep, &expected, "the first loading").await;
     meshkeep.wait_for_field(&cluster.name, "lastError", "no heartbeat for 3s").await;
-    serves(&meshkeep, &expected, "without a heartbeat").await;
+    assert_served(&meshkeep, &expected, "without a heartbeat").await;
 }
 
 /// A missing heartbeat stays reported across reconnects. The etcd answers all the time, and each
@@ -321,7 +321,7 @@ async fn withheld_progress_answers_are_reported_until_they_arrive() {
     let mut home = Home::new().with_flags(&["--progress-interval=100ms"]);
     home.write_cluster(&cluster.name, &etcd.client_file_yaml().replace(&format!(":{}", etcd.port()), &format!(":{}", proxy.port())));
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "the first loading").await;
+    wait_until_served(&meshkeep, &Truth::from_clusters([&cluster]).expected(), "the first loading").await;
     let reported = async || {
         let problems = meshkeep.get("/v1/problems?kind=progressUnanswered").await;
         problems["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
@@ -329,7 +329,7 @@ async fn withheld_progress_answers_are_reported_until_they_arrive() {
     eventually("the finding", || async { (reported().await == ["progressUnanswered/c01"]).then_some(()) }).await;
     proxy.forward_progress();
     eventually("the end of the finding", || async { reported().await.is_empty().then_some(()) }).await;
-    meshkeep.reaches(&cluster.name, "live").await;
+    meshkeep.wait_for_phase(&cluster.name, "live").await;
 }
 
 /// Servers that only offer `Range` and `Watch` are enough, as they are for Cilium's readers
@@ -347,11 +347,11 @@ async fn deletes_of_a_server_with_only_range_and_watch_are_applied() {
         home.write_cluster(&cluster.name, &server.client_file());
         for start in ["the first start", "a second start"] {
             let meshkeep = home.start().await;
-            meshkeep.reaches(&cluster.name, "live").await;
+            meshkeep.wait_for_phase(&cluster.name, "live").await;
             let before = cluster.clone();
             cluster.delete(&cluster.keys_of("ip/v1")[0]);
             rewrite(&etcd, form, &before, &cluster).await;
-            settles(&meshkeep, &Truth::from_clusters([&cluster]).expected(), start).await;
+            wait_until_served(&meshkeep, &Truth::from_clusters([&cluster]).expected(), start).await;
             let state = meshkeep.cluster(&cluster.name).await;
             assert_eq!((&state["phase"], &state["failures"]), (&json!("live"), &json!(0)), "{refusal:?}, {start}: {state}");
             meshkeep.stop().await;

@@ -12,7 +12,7 @@ use crate::harness::etcd::{Etcd, etcd_binaries};
 use crate::harness::eventually;
 use crate::harness::mesh::put_leased;
 use crate::harness::meshkeep::{Home, Meshkeep, http};
-use crate::harness::scene::{serves, settles};
+use crate::harness::scene::{assert_served, wait_until_served};
 use crate::harness::truth::Truth;
 
 const SAMPLES: &str = include_str!("../data/samples.jsonl");
@@ -71,17 +71,17 @@ pub(super) async fn in_state_form(binary: &Path, flags: &[&str]) -> (Vec<Etcd>, 
         etcds.push(etcd);
     }
     let meshkeep = home.start().await;
-    settle(&meshkeep).await;
+    wait_until_settled(&meshkeep).await;
     (etcds, home, meshkeep)
 }
 
-async fn settle(meshkeep: &Meshkeep) {
+async fn wait_until_settled(meshkeep: &Meshkeep) {
     let expected = truth().expected();
-    settles(meshkeep, &expected, "loading the samples").await;
+    wait_until_served(meshkeep, &expected, "loading the samples").await;
     for (name, _) in CLUSTERS {
-        meshkeep.reaches(name, "live").await;
+        meshkeep.wait_for_phase(name, "live").await;
     }
-    serves(meshkeep, &expected, "once both clusters are live").await;
+    assert_served(meshkeep, &expected, "once both clusters are live").await;
 }
 
 #[tokio::test]
@@ -101,7 +101,7 @@ async fn the_samples_in_cache_form_are_served_value_for_value() {
             home.write_cluster(name, &etcd.client_file_yaml());
         }
         let meshkeep = home.start().await;
-        settle(&meshkeep).await;
+        wait_until_settled(&meshkeep).await;
         assert_eq!(meshkeep.get("/v1/rejected").await["items"], json!([]));
     }
 }
@@ -229,17 +229,17 @@ async fn exports_and_slices_are_filtered_and_follow_the_config() {
     // paris disables its exports
     paris.put("cilium/cluster-config/paris", r#"{"id":1,"capabilities":{"syncedCanaries":true,"maxConnectedClusters":255}}"#).await;
     eventually("the exports to be removed", || async { (count(&meshkeep, "/v1/service-exports").await == 0).then_some(()) }).await;
-    meshkeep.reaches("paris", "live").await;
+    meshkeep.wait_for_phase("paris", "live").await;
     // enabled again, and its canary still exists
     let config = r#"{"id":1,"capabilities":{"syncedCanaries":true,"maxConnectedClusters":255,"serviceExportsEnabled":true}}"#;
     paris.put("cilium/cluster-config/paris", config).await;
     eventually("the exports to be added", || async { (count(&meshkeep, "/v1/service-exports").await == 1).then_some(()) }).await;
-    meshkeep.reaches("paris", "live").await;
+    meshkeep.wait_for_phase("paris", "live").await;
     // tokyo says "off" and does not have to write the canary, so nothing waits for it
     tokyo.delete("cilium/synced/tokyo/cilium/state/serviceexports/v1").await;
     let config =
         r#"{"id":2,"capabilities":{"syncedCanaries":true,"serviceExportsEnabled":false,"endpointSlicesExportMode":"endpointslices-only"}}"#;
     tokyo.put("cilium/cluster-config/tokyo", config).await;
     eventually("the services to be removed", || async { (count(&meshkeep, "/v1/services?cluster=tokyo").await == 0).then_some(()) }).await;
-    meshkeep.reaches("tokyo", "live").await;
+    meshkeep.wait_for_phase("tokyo", "live").await;
 }

@@ -20,13 +20,13 @@ async fn sigterm_ends_every_stream_with_a_bookmark_and_the_process_with_0() {
     // enough for a snapshot that does not fit into any socket buffer
     let shape = Shape { endpoints: 4_000, ..SMALL };
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, shape).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     let mut followers = Vec::new();
     for _ in 0..20 {
         followers.push(Follower::open(scene.meshkeep(), "snapshot=true&kind=node").await);
     }
     for follower in &followers {
-        follower.synced_after(0).await;
+        follower.wait_for_synced_after(0).await;
     }
     // a client that requests everything and never reads
     let address = scene.meshkeep().url().trim_start_matches("http://").to_owned();
@@ -47,9 +47,9 @@ async fn sigterm_ends_every_stream_with_a_bookmark_and_the_process_with_0() {
     // the next start has everything at once
     scene.remotes[0].proxy.cut().await;
     scene.start_meshkeep().await;
-    crate::harness::scene::serves(scene.meshkeep(), &scene.truth().expected(), "right after a clean restart").await;
+    crate::harness::scene::assert_served(scene.meshkeep(), &scene.truth().expected(), "right after a clean restart").await;
     scene.remotes[0].proxy.restore().await;
-    scene.settles("a clean restart").await;
+    scene.wait_until_settled("a clean restart").await;
 }
 
 #[tokio::test]
@@ -58,7 +58,7 @@ async fn sigterm_is_as_quick_while_remotes_do_not_answer() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     scene.home.write_cluster("silent", &format!("endpoints:\n- http://{}\n", silent.local_addr().unwrap()));
     scene.start_meshkeep().await;
-    scene.settles("loading with a silent remote").await;
+    scene.wait_until_settled("loading with a silent remote").await;
     scene.follower = None;
     let ended = scene.meshkeep.take().unwrap().stop().await;
     assert_eq!(ended.status.code(), Some(0), "{}", ended.log);
@@ -156,7 +156,7 @@ async fn sigterm_while_the_store_is_locked_ends_with_0_and_removes_the_socket() 
 #[tokio::test]
 async fn sigterm_while_the_store_loads_ends_with_0_and_removes_the_socket() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     scene.follower = None;
     scene.stop_meshkeep().await;
     // the engine locks its file too, and waits some seconds for the lock: loading takes until then

@@ -61,7 +61,7 @@ impl Running {
     }
 
     /// Waits for the end. Returns the exit status and everything written to standard error.
-    async fn end(mut self) -> (ExitStatus, String) {
+    async fn wait_for_end(mut self) -> (ExitStatus, String) {
         let deadline = Instant::now() + PATIENCE;
         let status = loop {
             if let Some(status) = self.0.try_wait().unwrap() {
@@ -114,7 +114,7 @@ async fn sigterm_at_any_moment_of_a_start_ends_with_0() {
         let moment = Duration::from_micros(random.random_range(0..u64::try_from(START.as_micros()).unwrap()));
         tokio::time::sleep(moment).await;
         running.signal(Signal::TERM);
-        let (status, text) = running.end().await;
+        let (status, text) = running.wait_for_end().await;
         if status.code() != Some(0) {
             wrong.push(format!("{} {moment:?}: {status}, signal {:?}\n{text}", command[0], status.signal()));
         }
@@ -153,7 +153,7 @@ async fn a_start_that_hangs_in_a_read_ends_with_0() {
         hanging.wait_for_hanging_call(HangMode::Killable).await;
         let signalled = Instant::now();
         running.signal(Signal::TERM);
-        let (status, text) = running.end().await;
+        let (status, text) = running.wait_for_end().await;
         assert_eq!(status.code(), Some(0), "{command:?}: {status}\n{text}");
         assert!(signalled.elapsed() < SHUTDOWN, "{command:?}: {:?}", signalled.elapsed());
     }
@@ -162,7 +162,7 @@ async fn a_start_that_hangs_in_a_read_ends_with_0() {
     running.wait_for_handler();
     hanging.wait_for_hanging_call(HangMode::Killable).await;
     running.signal(Signal::TERM);
-    assert_eq!(running.end().await.0.signal(), Some(15));
+    assert_eq!(running.wait_for_end().await.0.signal(), Some(15));
 }
 
 /// Starts a sidecar that mirrors a cluster into a directory that can hang.
@@ -170,7 +170,7 @@ async fn scene_with_hanging_directory() -> (Scene, HangingDirectory) {
     let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
     let directory = HangingDirectory::create(&scene.home.data_directory()).await;
     scene.start_meshkeep().await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     (scene, directory)
 }
 
@@ -209,7 +209,7 @@ async fn a_data_directory_that_hangs_does_not_delay_a_shutdown() {
     // changes that were not synced are read again
     directory.resume_calls(HangMode::Killable);
     scene.start_meshkeep().await;
-    scene.settles("a directory that hung").await;
+    scene.wait_until_settled("a directory that hung").await;
 }
 
 #[tokio::test]

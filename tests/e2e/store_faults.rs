@@ -22,7 +22,7 @@ const MEDIUM: Shape = Shape { nodes: 20, identities: 100, endpoints: 500, servic
 #[tokio::test]
 async fn repeated_kills_under_churn_always_lead_to_the_truth() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, MEDIUM).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     let mut random = StdRng::seed_from_u64(23);
     for round in 0..6 {
         // killed while changes arrive: some are stored, some are not
@@ -49,7 +49,7 @@ async fn repeated_kills_under_churn_always_lead_to_the_truth() {
             scene.kill_meshkeep();
             scene.start_meshkeep().await;
         }
-        scene.settles("a kill under churn").await;
+        scene.wait_until_settled("a kill under churn").await;
     }
 }
 
@@ -116,7 +116,7 @@ async fn a_damaged_store_never_serves_a_value_that_was_not_put() {
     let engine_damage =
         [Damage::Truncated, Damage::Zeroed, Damage::Flipped, Damage::Noise, Damage::Missing].map(|damage| ("store", damage));
     for (directory, damage) in engine_damage.into_iter().chain([("log", Damage::Truncated), ("log", Damage::Noise)]) {
-        scene.settles(&format!("the loading before {damage:?}")).await;
+        scene.wait_until_settled(&format!("the loading before {damage:?}")).await;
         scene.kill_meshkeep();
         for remote in &mut scene.remotes {
             remote.proxy.cut().await;
@@ -136,7 +136,7 @@ async fn a_damaged_store_never_serves_a_value_that_was_not_put() {
         // deleted meanwhile: a damaged store must not restore the key permanently
         let key = scene.remotes[0].clusters[0].keys_of("ip/v1")[0].clone();
         scene.remotes[0].change(|cluster| cluster.delete(&key)).await;
-        scene.settles(&format!("{damage:?}")).await;
+        scene.wait_until_settled(&format!("{damage:?}")).await;
         gone.extend(truth.raw.get(&key).map(|value| (key, value.clone())));
     }
 }
@@ -144,7 +144,7 @@ async fn a_damaged_store_never_serves_a_value_that_was_not_put() {
 #[tokio::test]
 async fn a_store_restored_from_an_older_copy_reaches_the_truth() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     scene.kill_meshkeep();
     let (store, copy) = (scene.home.data_directory(), scene.home.data_directory().with_extension("copy"));
     copy_directory(&store, &copy);
@@ -159,19 +159,19 @@ async fn a_store_restored_from_an_older_copy_reaches_the_truth() {
             })
             .await;
     }
-    scene.settles("changes after the copy").await;
+    scene.wait_until_settled("changes after the copy").await;
     scene.kill_meshkeep();
     fs::remove_dir_all(&store).unwrap();
     fs::rename(&copy, &store).unwrap();
     scene.start_meshkeep().await;
-    scene.settles("the return of an older copy").await;
+    scene.wait_until_settled("the return of an older copy").await;
 }
 
 /// Detects engine files that are older than the log. sled opens them without an error.
 #[tokio::test]
 async fn a_store_that_went_back_is_reported_and_not_healthy() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     assert_eq!(scene.meshkeep().get("/v1/status").await["store"]["state"], "healthy");
     scene.stop_meshkeep().await;
     let store = scene.home.data_directory().join("store");
@@ -179,12 +179,12 @@ async fn a_store_that_went_back_is_reported_and_not_healthy() {
     copy_directory(&store, &copy);
     scene.start_meshkeep().await;
     scene.remotes[0].change(|cluster| cluster.add_endpoints(5)).await;
-    scene.settles("changes after the copy").await;
+    scene.wait_until_settled("changes after the copy").await;
     scene.stop_meshkeep().await;
     fs::remove_dir_all(&store).unwrap();
     fs::rename(&copy, &store).unwrap();
     scene.start_meshkeep().await;
-    scene.settles("a store that went back").await;
+    scene.wait_until_settled("a store that went back").await;
     let status = scene.meshkeep().get("/v1/status").await["store"].clone();
     assert_eq!(status["state"], "lost", "{status}");
     assert!(status["losses"].to_string().contains("its chunks are older than its log"), "{status}");
@@ -197,13 +197,13 @@ async fn a_store_that_went_back_is_reported_and_not_healthy() {
     // after another start everything is there
     scene.stop_meshkeep().await;
     scene.start_meshkeep().await;
-    scene.settles("the next start").await;
+    scene.wait_until_settled("the next start").await;
     assert_eq!(scene.meshkeep().get("/v1/status").await["store"]["state"], "healthy");
 }
 
 /// Checks the finding about the store's losses in the API, the metrics, the log and
 /// `meshkeep status`.
-async fn losses_are_reported(scene: &Scene, words: &[&str]) {
+async fn assert_losses_reported(scene: &Scene, words: &[&str]) {
     let meshkeep = scene.meshkeep();
     let status = meshkeep.get("/v1/status").await["store"].clone();
     assert_eq!(status["state"], "lost", "{status}");
@@ -225,18 +225,18 @@ async fn losses_are_reported(scene: &Scene, words: &[&str]) {
 #[tokio::test]
 async fn a_store_set_aside_is_reported_with_its_path() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     scene.stop_meshkeep().await;
     fs::write(scene.home.data_directory().join("store/conf"), "segment_size: none").unwrap();
     scene.start_meshkeep().await;
-    scene.settles("the loss of the store").await;
+    scene.wait_until_settled("the loss of the store").await;
     let path = scene.meshkeep().get("/v1/status").await["store"]["setAsidePath"].as_str().unwrap().to_owned();
     assert!(Path::new(&path).join("db").exists(), "{path}");
-    losses_are_reported(&scene, &[&path]).await;
+    assert_losses_reported(&scene, &[&path]).await;
     // after another start everything is there
     scene.stop_meshkeep().await;
     scene.start_meshkeep().await;
-    scene.settles("the next start").await;
+    scene.wait_until_settled("the next start").await;
     assert_eq!(scene.meshkeep().get("/v1/status").await["store"]["state"], "healthy");
     assert_eq!(scene.meshkeep().get("/v1/problems?kind=storeLosses").await["items"], serde_json::json!([]));
 }
@@ -251,10 +251,10 @@ fn verify(scene: &Scene) -> (Option<i32>, String) {
 #[tokio::test]
 async fn a_flipped_bit_in_the_log_costs_one_frame_and_is_reported() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     for _ in 0..20 {
         scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
-        scene.settles("a change").await;
+        scene.wait_until_settled("a change").await;
     }
     let truth = scene.truth().expected();
     scene.kill_meshkeep();
@@ -272,11 +272,11 @@ async fn a_flipped_bit_in_the_log_costs_one_frame_and_is_reported() {
     assert!(restored.raw.iter().all(|(key, value)| truth.raw.get(key) == Some(value)), "a restored value was never put");
     let missing: Vec<&String> = truth.raw.keys().filter(|key| !restored.raw.contains_key(*key)).collect();
     assert!(missing.len() <= 3, "{missing:?}");
-    losses_are_reported(&scene, &["its log is damaged, and changes of group"]).await;
+    assert_losses_reported(&scene, &["its log is damaged, and changes of group"]).await;
     let sources = scene.meshkeep().get("/v1/nodes").await["meta"]["sources"].clone();
     assert!(!sources.to_string().contains("\"live\""), "nothing is confirmed: {sources}");
     scene.remotes[0].proxy.restore().await;
-    scene.settles("the list after the damage").await;
+    scene.wait_until_settled("the list after the damage").await;
     scene.stop_meshkeep().await;
     assert_eq!(verify(&scene).0, Some(0));
     scene.start_meshkeep().await;
@@ -298,16 +298,16 @@ async fn a_log_file_that_may_not_be_read_is_reported_as_a_loss() {
     let home = std::mem::replace(&mut scene.home, Home::new());
     scene.home = home.after_shell_commands(WITHOUT_ROOTS_RIGHTS);
     scene.start_meshkeep().await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
-    scene.settles("a change").await;
+    scene.wait_until_settled("a change").await;
     scene.kill_meshkeep();
     let newest = newest_log_file(&scene);
     fs::set_permissions(&newest, fs::Permissions::from_mode(0o000)).unwrap();
     scene.start_meshkeep().await;
     let name = newest.file_name().unwrap().to_str().unwrap();
-    losses_are_reported(&scene, &[&format!("file {name} of its log cannot be read")]).await;
-    scene.settles("the list after the loss").await;
+    assert_losses_reported(&scene, &[&format!("file {name} of its log cannot be read")]).await;
+    scene.wait_until_settled("the list after the loss").await;
 }
 
 fn copy_directory(from: &Path, to: &Path) {

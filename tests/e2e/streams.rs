@@ -14,7 +14,7 @@ use crate::harness::truth::changes_between;
 
 async fn settled_scene() -> Scene {
     let scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     scene
 }
 
@@ -22,7 +22,7 @@ async fn settled_scene() -> Scene {
 async fn a_snapshot_begins_with_a_reset_and_ends_with_synced() {
     let scene = settled_scene().await;
     let follower = Follower::open(scene.meshkeep(), "snapshot=true").await;
-    follower.synced_after(0).await;
+    follower.wait_for_synced_after(0).await;
     let followed = follower.state();
     let first = &followed.events[0];
     assert_eq!((first.name.as_str(), &first.data["reason"]), ("reset", &json!("initial")));
@@ -37,7 +37,7 @@ async fn a_snapshot_begins_with_a_reset_and_ends_with_synced() {
 async fn live_changes_and_deletes_follow_a_snapshot_one_event_each() {
     let mut scene = settled_scene().await;
     let follower = Follower::open(scene.meshkeep(), "snapshot=true").await;
-    follower.synced_after(0).await;
+    follower.wait_for_synced_after(0).await;
     let seen = follower.state().events.len();
     let before = scene.remotes[0].clusters[0].clone();
     let (changed, gone) = (before.keys_of("nodes/v1")[0].clone(), before.keys_of("services/v1")[0].clone());
@@ -48,7 +48,7 @@ async fn live_changes_and_deletes_follow_a_snapshot_one_event_each() {
         })
         .await;
     follower.wait("a delete", |followed| followed.events_named("delete", seen).next().map(|_| ())).await;
-    scene.settles("a change and a delete").await;
+    scene.wait_until_settled("a change and a delete").await;
     let followed = follower.state();
     assert_eq!(followed.changes_since(seen), [(changed.clone(), 1), (gone.clone(), 1)].into());
     let delete = followed.events_named("delete", seen).next().unwrap();
@@ -71,7 +71,7 @@ async fn a_stream_without_a_snapshot_has_only_later_changes() {
 async fn filters_by_cluster_and_kind_let_nothing_else_through() {
     let mut scene = settled_scene().await;
     let follower = Follower::open(scene.meshkeep(), "snapshot=true&cluster=c02&kind=node&kind=service").await;
-    follower.synced_after(0).await;
+    follower.wait_for_synced_after(0).await;
     let wanted = |scene: &Scene| {
         let mut objects = scene.truth().expected().objects;
         // entries derived from nodes belong to the kind ipcache
@@ -85,7 +85,7 @@ async fn filters_by_cluster_and_kind_let_nothing_else_through() {
         remote.change(|cluster| cluster.change_one_percent(&mut random)).await;
         remote.change(|cluster| cluster.delete_one_percent(&mut random)).await;
     }
-    scene.settles("changing 1 %").await;
+    scene.wait_until_settled("changing 1 %").await;
     let expected = wanted(&scene);
     follower.wait("the filtered changes", |followed| (followed.objects == expected).then_some(())).await;
     for filter in ["kind=nonsense", "colour=red", "cluster=Not-A-Name"] {
@@ -126,13 +126,13 @@ async fn a_position_survives_a_kill_and_a_foreign_one_is_a_reset() {
     let mut random = scene.random.clone();
     scene.remotes[0].change(|cluster| cluster.change_one_percent(&mut random)).await;
     scene.remotes[1].change(|cluster| cluster.delete_one_percent(&mut random)).await;
-    scene.settles("changing and deleting 1 %").await;
+    scene.wait_until_settled("changing and deleting 1 %").await;
     // one key of each of four kinds changed and one deleted, and the entries derived from nodes
     let expected = changes_between(&before, &scene.truth().expected().objects);
     assert!(expected.0 >= 4 && expected.1 >= 4, "{expected:?}");
 
     let follower = Follower::open(scene.meshkeep(), &format!("after={position}")).await;
-    follower.synced_after(0).await;
+    follower.wait_for_synced_after(0).await;
     {
         let followed = follower.state();
         assert_eq!(followed.events_named("reset", 0).count(), 0, "{:?}", followed.events);
@@ -147,14 +147,14 @@ async fn a_position_survives_a_kill_and_a_foreign_one_is_a_reset() {
     let events = format!("{}/v1/events", scene.meshkeep().url());
     let response = http().get(&events).header("accept", "text/event-stream").header("last-event-id", "nonsense").send().await.unwrap();
     let malformed = Follower::from_response(response);
-    malformed.synced_after(0).await;
+    malformed.wait_for_synced_after(0).await;
     assert_eq!(malformed.state().events[0].data["reason"], "malformed");
     assert_eq!(http().get(format!("{events}?after=nonsense")).send().await.unwrap().status(), 400);
 
     scene.kill_meshkeep();
     scene.start_meshkeep().await;
     let resumed = Follower::open(scene.meshkeep(), &format!("after={position}")).await;
-    resumed.synced_after(0).await;
+    resumed.wait_for_synced_after(0).await;
     {
         let followed = resumed.state();
         assert_eq!(followed.events_named("reset", 0).count(), 0, "{:?}", followed.events);
@@ -166,7 +166,7 @@ async fn a_position_survives_a_kill_and_a_foreign_one_is_a_reset() {
         );
     }
     let foreign = Follower::open(scene.meshkeep(), "after=v1.0123456789abcdef.7").await;
-    foreign.synced_after(0).await;
+    foreign.wait_for_synced_after(0).await;
     let truth = scene.truth().expected().objects;
     let followed = foreign.state();
     assert_eq!((followed.events[0].name.as_str(), &followed.events[0].data["reason"]), ("reset", &json!("foreignEpoch")));
@@ -179,7 +179,7 @@ async fn a_reader_that_falls_behind_reaches_the_truth() {
     let port = scene.meshkeep().url().rsplit(':').next().unwrap().parse().unwrap();
     let proxy = Proxy::to(port).await;
     let slow = Follower::open_at(&format!("http://127.0.0.1:{}", proxy.port()), "snapshot=true").await;
-    slow.synced_after(0).await;
+    slow.wait_for_synced_after(0).await;
     proxy.allow_bytes(0);
     // 12 MB of changes, more than all buffers on the way can hold; most keys change many times
     for round in 0..40 {
@@ -195,7 +195,7 @@ async fn a_reader_that_falls_behind_reaches_the_truth() {
             })
             .await;
     }
-    scene.settles("many changes").await;
+    scene.wait_until_settled("many changes").await;
     let truth = scene.truth().expected().objects;
     assert_ne!(slow.state().objects, truth, "the slow reader was meant to be behind");
     proxy.allow_bytes(u64::MAX);
@@ -220,7 +220,7 @@ fn phases_of(follower: &Follower, cluster: &str, from: usize) -> Vec<String> {
 async fn cluster_events_cover_an_outage_a_crash_and_a_removal() {
     let mut scene = settled_scene().await;
     let follower = Follower::open(scene.meshkeep(), "snapshot=true").await;
-    follower.synced_after(0).await;
+    follower.wait_for_synced_after(0).await;
     assert_eq!((phases_of(&follower, "c01", 0), phases_of(&follower, "c02", 0)), (vec!["live".to_owned()], vec!["live".to_owned()]));
     let seen = follower.state().events.len();
     let changes = |follower: &Follower| follower.state().changes_since(seen);

@@ -50,17 +50,17 @@ impl Terminal {
     }
 
     /// Waits until the output contains a text.
-    async fn shows(&self, text: &str) {
+    async fn wait_for_text(&self, text: &str) {
         eventually(&format!("the terminal to show {text:?}"), || std::future::ready(self.screen().contains(text).then_some(()))).await;
     }
 
-    fn types(&mut self, keys: &str) {
+    fn type_keys(&mut self, keys: &str) {
         // the command may have ended
         let _ = self.script.stdin.as_mut().unwrap().write_all(keys.as_bytes());
     }
 
     /// Waits for the end. Returns the exit code and all output.
-    async fn ends(mut self) -> (Option<i32>, String) {
+    async fn wait_for_end(mut self) -> (Option<i32>, String) {
         let status = eventually("the command to end", || std::future::ready(self.script.try_wait().unwrap())).await;
         (status.code(), self.screen())
     }
@@ -75,7 +75,7 @@ impl Drop for Terminal {
 }
 
 async fn run(columns: u16, line: &str) -> (Option<i32>, String) {
-    Terminal::open(columns, line).ends().await
+    Terminal::open(columns, line).wait_for_end().await
 }
 
 fn widest(screen: &str) -> usize {
@@ -120,12 +120,12 @@ async fn ctrl_c_ends_a_watch() {
     let one_stream = "meshkeep_streams{encoding=\"ndjson\"} 1";
     eventually(one_stream, || async { running.text("/metrics").await.contains(one_stream).then_some(()) }).await;
     etcds[0].delete("cilium/state/services/v1/paris/shop/cart").await;
-    terminal.shows("service shop/cart deleted").await;
+    terminal.wait_for_text("service shop/cart deleted").await;
     // `script` may outlive its command, so the test waits for the end of the stream; on a busy
     // machine `script` once lost Ctrl-C, so the test presses it again, as a person would
     let no_stream = "meshkeep_streams{encoding=\"ndjson\"} 0";
     eventually(no_stream, || {
-        terminal.types("\u{3}");
+        terminal.type_keys("\u{3}");
         async { running.text("/metrics").await.contains(no_stream).then_some(()) }
     })
     .await;
@@ -154,7 +154,7 @@ async fn a_long_wait_shows_a_progress_line_and_clears_it() {
 #[tokio::test]
 async fn an_export_that_waits_for_its_reader_shows_its_progress() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, FULL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     scene.stop_meshkeep().await;
     let gate = tempfile::tempdir().unwrap();
     let gate = gate.path().join("gate");
@@ -162,9 +162,9 @@ async fn an_export_that_waits_for_its_reader_shows_its_progress() {
     let data = scene.home.data_directory();
     let line = |gate: &Path| format!("meshkeep store export --data-dir {} | {{ read go <{}; wc -l; }}", data.display(), gate.display());
     let terminal = Terminal::open(80, &line(&gate));
-    terminal.shows(&format!("{CLEAR_LINE}printed ")).await;
+    terminal.wait_for_text(&format!("{CLEAR_LINE}printed ")).await;
     fs::write(&gate, "go\n").unwrap();
-    let (code, screen) = terminal.ends().await;
+    let (code, screen) = terminal.wait_for_end().await;
     assert_eq!(code, Some(0), "{screen:?}");
     let reported = format!(" of {} entries, ", scene.truth().expected().objects.len());
     assert!(screen.contains(&reported), "{reported}: {screen:?}");

@@ -56,7 +56,7 @@ impl EscapeSetup {
 
     /// Runs a command that shows a hostile text, and checks that no control character reaches its
     /// output.
-    async fn shows(&self, arguments: &[&str]) -> Output {
+    async fn run_checked(&self, arguments: &[&str]) -> Output {
         let (output, text) = self.run(arguments).await;
         assert!(text.contains(SHOWN), "{arguments:?} does not show the text: {text}");
         output
@@ -64,7 +64,7 @@ impl EscapeSetup {
 
     /// Returns the JSON that a command prints.
     async fn json(&self, arguments: &[&str]) -> Value {
-        let output = self.shows(arguments).await;
+        let output = self.run_checked(arguments).await;
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {output:?}"))
     }
 }
@@ -83,7 +83,7 @@ async fn keys_and_values_of_an_etcd_are_escaped_by_kvstore() {
     let setup = EscapeSetup::new(&etcd.client_file_yaml());
     let file = setup.file();
     for arguments in [&["get", key.as_str()][..], &["get", "--recursive", "n/"], &["list", "n/"], &["list", "--keys-only", "n/"]] {
-        setup.shows(&[&["kvstore"], arguments, &["--etcd", &file]].concat()).await;
+        setup.run_checked(&[&["kvstore"], arguments, &["--etcd", &file]].concat()).await;
     }
     let found = setup.json(&["kvstore", "get", &key, "-o", "json", "--etcd", &file]).await;
     assert_eq!((found["key"].as_str(), found["value"].as_str()), (Some(&*key), Some(HOSTILE_TEXT)));
@@ -92,7 +92,7 @@ async fn keys_and_values_of_an_etcd_are_escaped_by_kvstore() {
     let keys = setup.json(&["kvstore", "list", "n/", "--keys-only", "-o", "json", "--etcd", &file]).await;
     assert_eq!(keys[0].as_str(), Some(&*key));
     // also in errors, and in the output of a watch
-    setup.shows(&["kvstore", "get", &format!("other/{HOSTILE_TEXT}"), "--etcd", &file]).await;
+    setup.run_checked(&["kvstore", "get", &format!("other/{HOSTILE_TEXT}"), "--etcd", &file]).await;
     let mut watch = setup.command(&["kvstore", "watch", "n/", "--etcd", &file]).stdout(Stdio::piped()).spawn().unwrap();
     let line = BufReader::new(watch.stdout.take().unwrap()).lines().next().unwrap().unwrap();
     watch.kill().unwrap();
@@ -111,11 +111,11 @@ async fn labels_of_an_etcd_are_escaped_by_identity() {
     etcd.put(format!("cilium/state/identities/v1/id/{HOSTILE_TEXT}"), "k8s:a=b;").await;
     let setup = EscapeSetup::new(&etcd.client_file_yaml());
     let file = setup.file();
-    setup.shows(&["identity", "list", "--etcd", &file]).await;
-    setup.shows(&["identity", "get", "70000", "--etcd", &file]).await;
+    setup.run_checked(&["identity", "list", "--etcd", &file]).await;
+    setup.run_checked(&["identity", "get", "70000", "--etcd", &file]).await;
     let found = setup.json(&["identity", "list", "-o", "json", "--etcd", &file]).await;
     assert_eq!(found[0]["labels"]["k8s:app"].as_str(), Some(&*value), "{found}");
-    setup.shows(&["identity", "release", &format!("k8s:b={value}"), "--etcd", &file]).await;
+    setup.run_checked(&["identity", "release", &format!("k8s:b={value}"), "--etcd", &file]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -127,7 +127,7 @@ async fn texts_of_a_remote_are_escaped_by_doctor() {
     let setup = EscapeSetup::new(&etcd.client_file_yaml());
     let (directory, data) = (setup.path("clustermesh").display().to_string(), setup.path("data").display().to_string());
     let arguments = ["doctor", "--clustermesh-config", &directory, "--data-dir", &data, "--timeout", "2s"];
-    setup.shows(&arguments).await;
+    setup.run_checked(&arguments).await;
     setup.json(&[&arguments[..], &["-o", "json"]].concat()).await;
 }
 
@@ -178,5 +178,5 @@ async fn texts_of_an_etcd_are_escaped_in_the_log_of_announce() {
         ),
     )
     .unwrap();
-    setup.shows(&["announce", "--dry-run", &machines.display().to_string()]).await;
+    setup.run_checked(&["announce", "--dry-run", &machines.display().to_string()]).await;
 }

@@ -10,7 +10,7 @@ use crate::harness::etcd::Etcd;
 use crate::harness::eventually;
 use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, SMALL, publish, put_leased, rewrite};
 use crate::harness::meshkeep::{Home, Meshkeep};
-use crate::harness::scene::settles;
+use crate::harness::scene::wait_until_served;
 use crate::harness::slices::encode_large_slice;
 use crate::harness::truth::Truth;
 
@@ -22,7 +22,7 @@ async fn finding(meshkeep: &Meshkeep) -> Option<Value> {
 }
 
 /// Waits until the cluster is disconnected because of the limit that this flag sets.
-async fn is_disconnected(meshkeep: &Meshkeep, flag: &str) {
+async fn wait_until_disconnected(meshkeep: &Meshkeep, flag: &str) {
     let backs_off = || async {
         let cluster = meshkeep.cluster("c02").await;
         (cluster["phase"] == "backingOff" && cluster["lastError"].as_str()?.contains(flag)).then_some(())
@@ -32,8 +32,8 @@ async fn is_disconnected(meshkeep: &Meshkeep, flag: &str) {
     assert!(finding["id"] == "clusterTooLarge/c02" && finding["detail"].as_str().unwrap().contains(flag), "{finding}");
 }
 
-async fn is_read_again(meshkeep: &Meshkeep) {
-    meshkeep.reaches("c02", "live").await;
+async fn wait_until_read_again(meshkeep: &Meshkeep) {
+    meshkeep.wait_for_phase("c02", "live").await;
     assert_eq!(finding(meshkeep).await, None);
 }
 
@@ -52,29 +52,29 @@ async fn a_cluster_with_too_many_keys_is_not_read_until_it_has_fewer() {
     home.write_cluster("c01", &honest_etcd.client_file_yaml());
     home.write_cluster("c02", &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::from_clusters([&honest, &before]).expected(), "the first loading").await;
+    wait_until_served(&meshkeep, &Truth::from_clusters([&honest, &before]).expected(), "the first loading").await;
     // the cluster exceeds the limit while it is watched
     rewrite(&etcd, Form::State, &before, &grown).await;
-    is_disconnected(&meshkeep, "--cluster-max-keys").await;
+    wait_until_disconnected(&meshkeep, "--cluster-max-keys").await;
     let honest_before = {
         let before = honest.clone();
         honest.add_endpoints(3);
         before
     };
     rewrite(&honest_etcd, Form::State, &honest_before, &honest).await;
-    settles(&meshkeep, &Truth::from_clusters([&honest, &before]).expected(), "a change of the other cluster").await;
+    wait_until_served(&meshkeep, &Truth::from_clusters([&honest, &before]).expected(), "a change of the other cluster").await;
     rewrite(&etcd, Form::State, &grown, &before).await;
-    is_read_again(&meshkeep).await;
-    settles(&meshkeep, &Truth::from_clusters([&honest, &before]).expected(), "its return").await;
+    wait_until_read_again(&meshkeep).await;
+    wait_until_served(&meshkeep, &Truth::from_clusters([&honest, &before]).expected(), "its return").await;
     // the cluster exceeds the limit while it is listed by a process without stored data
     rewrite(&etcd, Form::State, &before, &grown).await;
     meshkeep.stop().await;
     std::fs::remove_dir_all(home.data_directory()).unwrap();
     let meshkeep = home.start().await;
-    is_disconnected(&meshkeep, "--cluster-max-keys").await;
+    wait_until_disconnected(&meshkeep, "--cluster-max-keys").await;
     rewrite(&etcd, Form::State, &grown, &before).await;
-    is_read_again(&meshkeep).await;
-    settles(&meshkeep, &Truth::from_clusters([&honest, &before]).expected(), "its first loading by another process").await;
+    wait_until_read_again(&meshkeep).await;
+    wait_until_served(&meshkeep, &Truth::from_clusters([&honest, &before]).expected(), "its first loading by another process").await;
 }
 
 /// The limit counts the bytes of existing keys, not of all puts: a thousand puts of one key count
@@ -87,7 +87,7 @@ async fn existing_bytes_count_towards_the_limit_and_puts_do_not() {
     let mut home = Home::new().with_flags(&["--cluster-max-bytes=256KiB", "--too-large-wait=500ms", "--backoff-min=50ms"]);
     home.write_cluster("c02", &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::from_clusters([&before]).expected(), "the first loading").await;
+    wait_until_served(&meshkeep, &Truth::from_clusters([&before]).expected(), "the first loading").await;
     let service = |number: usize, bytes: usize| {
         let key = format!("cilium/state/services/v1/c02/shop/big-{number}");
         let value = format!(
@@ -112,9 +112,9 @@ async fn existing_bytes_count_towards_the_limit_and_puts_do_not() {
     is_served(0, 20_099).await;
     assert_eq!((meshkeep.phase("c02").await, finding(&meshkeep).await), ("live".into(), None));
     put_leased(&etcd, (1..11).map(|number| service(number, 30_000))).await;
-    is_disconnected(&meshkeep, "--cluster-max-bytes").await;
+    wait_until_disconnected(&meshkeep, "--cluster-max-bytes").await;
     put_leased(&etcd, (1..11).map(|number| service(number, 3_000))).await;
-    is_read_again(&meshkeep).await;
+    wait_until_read_again(&meshkeep).await;
     is_served(10, 3_000).await;
 }
 
@@ -128,7 +128,7 @@ async fn the_pod_cidrs_of_nodes_count_as_keys() {
     let mut home = Home::new().with_flags(&["--cluster-max-keys=600", "--too-large-wait=500ms", "--backoff-min=50ms"]);
     home.write_cluster("c02", &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::from_clusters([&before]).expected(), "the first loading").await;
+    wait_until_served(&meshkeep, &Truth::from_clusters([&before]).expected(), "the first loading").await;
     let node = |name: &str, third: u32, nets: u32| {
         let nets: Vec<String> = (0..nets).map(|number| format!(r#""10.99.{}.{}/32""#, third + number / 200, number % 200)).collect();
         let nets = nets.join(",");
@@ -147,16 +147,16 @@ async fn the_pod_cidrs_of_nodes_count_as_keys() {
     eventually("the second to be served", || async { (count().await == 403).then_some(()) }).await;
     assert_eq!(finding(&meshkeep).await, None);
     put_leased(&etcd, [node("two", 4, 400)]).await;
-    is_disconnected(&meshkeep, "--cluster-max-keys").await;
+    wait_until_disconnected(&meshkeep, "--cluster-max-keys").await;
     assert_eq!(count().await, 403);
     put_leased(&etcd, [node("two", 4, 3)]).await;
-    is_read_again(&meshkeep).await;
+    wait_until_read_again(&meshkeep).await;
     put_leased(&etcd, [node("two", 4, 400)]).await;
-    is_disconnected(&meshkeep, "--cluster-max-keys").await;
+    wait_until_disconnected(&meshkeep, "--cluster-max-keys").await;
     meshkeep.stop().await;
     std::fs::remove_dir_all(home.data_directory()).unwrap();
     let meshkeep = home.start().await;
-    is_disconnected(&meshkeep, "--cluster-max-keys").await;
+    wait_until_disconnected(&meshkeep, "--cluster-max-keys").await;
 }
 
 /// A service that is too large to decode stays in lists, which mark it as too large. Its four keys
@@ -172,7 +172,7 @@ async fn a_service_too_large_to_decode_removes_nothing_from_a_list() {
     home.write_cluster("c01", &honest_etcd.client_file_yaml());
     home.write_cluster("c02", &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::from_clusters([&honest, &hostile]).expected(), "the first loading").await;
+    wait_until_served(&meshkeep, &Truth::from_clusters([&honest, &hostile]).expected(), "the first loading").await;
     let names = |list: &Value| -> Vec<String> {
         let name = |item: &Value| format!("{}/{}", item["namespace"].as_str().unwrap(), item["name"].as_str().unwrap());
         list["items"].as_array().unwrap().iter().map(name).collect()

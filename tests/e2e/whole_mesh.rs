@@ -5,18 +5,18 @@ use std::path::Path;
 
 use crate::harness::etcd::etcd_binaries;
 use crate::harness::mesh::{FULL, SMALL, publish, put_canaries, put_config, put_entries, put_heartbeat};
-use crate::harness::scene::{Scene, serves};
+use crate::harness::scene::{Scene, assert_served};
 
 async fn change_and_delete_one_percent(scene: &mut Scene) {
     let mut random = scene.random.clone();
     for remote in &mut scene.remotes {
         remote.change(|cluster| cluster.change_one_percent(&mut random)).await;
     }
-    scene.settles("changing 1 %").await;
+    scene.wait_until_settled("changing 1 %").await;
     for remote in &mut scene.remotes {
         remote.change(|cluster| cluster.delete_one_percent(&mut random)).await;
     }
-    scene.settles("deleting 1 %").await;
+    scene.wait_until_settled("deleting 1 %").await;
     scene.random = random;
 }
 
@@ -39,8 +39,8 @@ async fn compact_while_cut_off(scene: &mut Scene) {
         remote.proxy.restore().await;
     }
     scene.random = random;
-    scene.settles("a compaction while cut off").await;
-    scene.only_real_changes_were_announced(seen, &before, "a compaction while cut off");
+    scene.wait_until_settled("a compaction while cut off").await;
+    scene.assert_only_real_changes_announced(seen, &before, "a compaction while cut off");
 }
 
 async fn restart_etcd(scene: &mut Scene) {
@@ -49,14 +49,14 @@ async fn restart_etcd(scene: &mut Scene) {
     for remote in &mut scene.remotes {
         remote.etcd.restart().await;
     }
-    scene.settles("a restart of etcd").await;
-    scene.only_real_changes_were_announced(seen, &before, "a restart of etcd");
+    scene.wait_until_settled("a restart of etcd").await;
+    scene.assert_only_real_changes_announced(seen, &before, "a restart of etcd");
     let mut random = scene.random.clone();
     for remote in &mut scene.remotes {
         remote.change(|cluster| cluster.change_one_percent(&mut random)).await;
     }
     scene.random = random;
-    scene.settles("changing 1 % after a restart of etcd").await;
+    scene.wait_until_settled("changing 1 % after a restart of etcd").await;
 }
 
 /// Wipes the etcd, starts it with the same flags (so with the same etcd cluster id) and fills it
@@ -77,8 +77,8 @@ async fn wipe_and_recreate_etcd(scene: &mut Scene) {
         publish(&remote.etcd, remote.form, &remote.clusters, &stamp).await;
     }
     scene.random = random;
-    scene.settles("wiping and recreating etcd").await;
-    scene.only_real_changes_were_announced(seen, &before, "wiping and recreating etcd");
+    scene.wait_until_settled("wiping and recreating etcd").await;
+    scene.assert_only_real_changes_announced(seen, &before, "wiping and recreating etcd");
 }
 
 /// Wipes the etcd and fills it in the same order with one early key changed. Ids, revisions and the
@@ -97,8 +97,8 @@ async fn reload_in_the_same_order_with_one_early_key_changed(scene: &mut Scene) 
         publish(&remote.etcd, remote.form, &remote.clusters, &stamp).await;
         remote.proxy.restore().await;
     }
-    scene.settles("a reload in the same order with one early key changed").await;
-    scene.only_real_changes_were_announced(seen, &before, "a reload in the same order with one early key changed");
+    scene.wait_until_settled("a reload in the same order with one early key changed").await;
+    scene.assert_only_real_changes_announced(seen, &before, "a reload in the same order with one early key changed");
 }
 
 /// Wipes the etcd and fills it in the same order with one early key changed, while the sidecar is
@@ -114,7 +114,7 @@ async fn reload_in_the_same_order_while_killed(scene: &mut Scene) {
         publish(&remote.etcd, remote.form, &remote.clusters, &stamp).await;
     }
     scene.start_meshkeep().await;
-    scene.settles("a reload in the same order while no sidecar ran").await;
+    scene.wait_until_settled("a reload in the same order while no sidecar ran").await;
 }
 
 /// Wipes the etcd and fills it after a while: nothing may be removed before the canaries exist
@@ -127,9 +127,9 @@ async fn recreate_etcd_empty_for_a_while(scene: &mut Scene) {
         remote.etcd.restart().await;
     }
     for name in scene.names() {
-        scene.meshkeep().reaches(&name, "readingConfig").await;
+        scene.meshkeep().wait_for_phase(&name, "readingConfig").await;
     }
-    serves(scene.meshkeep(), &before, "while etcd is empty").await;
+    assert_served(scene.meshkeep(), &before, "while etcd is empty").await;
     for remote in &scene.remotes {
         put_heartbeat(&remote.etcd).await;
         for cluster in &remote.clusters {
@@ -137,9 +137,9 @@ async fn recreate_etcd_empty_for_a_while(scene: &mut Scene) {
         }
     }
     for name in scene.names() {
-        scene.meshkeep().reaches(&name, "waitingForCanary").await;
+        scene.meshkeep().wait_for_phase(&name, "waitingForCanary").await;
     }
-    serves(scene.meshkeep(), &before, "while etcd has configs but no canaries").await;
+    assert_served(scene.meshkeep(), &before, "while etcd has configs but no canaries").await;
     let stamp = scene.next_stamp();
     let mut random = scene.random.clone();
     for remote in &mut scene.remotes {
@@ -149,15 +149,15 @@ async fn recreate_etcd_empty_for_a_while(scene: &mut Scene) {
             put_entries(&remote.etcd, remote.form, cluster).await;
         }
     }
-    serves(scene.meshkeep(), &before, "while etcd has entries but no canaries").await;
+    assert_served(scene.meshkeep(), &before, "while etcd has entries but no canaries").await;
     for remote in &scene.remotes {
         for cluster in &remote.clusters {
             put_canaries(&remote.etcd, remote.form, cluster, &stamp).await;
         }
     }
     scene.random = random;
-    scene.settles("etcd being empty for a while").await;
-    scene.only_real_changes_were_announced(seen, &before, "etcd being empty for a while");
+    scene.wait_until_settled("etcd being empty for a while").await;
+    scene.assert_only_real_changes_announced(seen, &before, "etcd being empty for a while");
 }
 
 /// Kills the sidecar and starts it while no remote is reachable. The remotes come back with changes
@@ -169,9 +169,9 @@ async fn kill_and_start_with_all_remotes_down(scene: &mut Scene) {
     }
     scene.kill_meshkeep();
     scene.start_meshkeep().await;
-    serves(scene.meshkeep(), &before, "right after the start with all remotes down").await;
-    scene.follower().synced_after(0).await;
-    scene.follower_agrees(&before, "the start with all remotes down").await;
+    assert_served(scene.meshkeep(), &before, "right after the start with all remotes down").await;
+    scene.follower().wait_for_synced_after(0).await;
+    scene.wait_until_follower_agrees(&before, "the start with all remotes down").await;
     assert_eq!(scene.meshkeep().send_get("/readyz").await.0, 200);
     assert_eq!(origins(scene).await, ["restored"]);
     let mut random = scene.random.clone();
@@ -186,7 +186,7 @@ async fn kill_and_start_with_all_remotes_down(scene: &mut Scene) {
         remote.proxy.restore().await;
     }
     scene.random = random;
-    scene.settles("the return of the remotes").await;
+    scene.wait_until_settled("the return of the remotes").await;
     assert_eq!(origins(scene).await, ["live"]);
 }
 
@@ -203,7 +203,7 @@ async fn origins(scene: &Scene) -> Vec<String> {
 #[tokio::test]
 async fn a_mesh_is_mirrored_through_every_event() {
     let mut scene = Scene::start(&etcd_binaries()[0], 5, 5, FULL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     let counts = scene.meshkeep().get("/v1/status").await["counts"].clone();
     assert_eq!((counts["nodes"].as_u64(), counts["identities"].as_u64()), (Some(200), Some(1000)), "{counts}");
     // in addition to the mirrored entries: five per node (one of them its pod CIDR), one more for
@@ -223,7 +223,7 @@ async fn a_mesh_is_mirrored_through_every_event() {
 
 async fn small_scene(binary: &Path) -> Scene {
     let scene = Scene::start(binary, 1, 2, SMALL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     scene
 }
 

@@ -9,7 +9,7 @@ use super::watches::next_response;
 use super::{MirroredCluster, client, etcd_api_url, list};
 use crate::harness::eventually;
 use crate::harness::meshkeep::{Home, http};
-use crate::harness::scene::settles;
+use crate::harness::scene::wait_until_served;
 use crate::harness::truth::Truth;
 
 /// Value, create revision, mod revision and version by key.
@@ -136,7 +136,7 @@ async fn all_pages_of_a_list_have_the_revision_of_the_first() {
                 cluster.change(&keys[1]);
             })
             .await;
-        settles(&meshkeep, &Truth::from_clusters(&remote.clusters).expected(), "a change").await;
+        wait_until_served(&meshkeep, &Truth::from_clusters(&remote.clusters).expected(), "a change").await;
         let start = [received.last().unwrap().key(), &[0]].concat();
         let next = api.get(start, Some(page(revision))).await.unwrap();
         assert!(next.header().unwrap().revision() > revision);
@@ -200,7 +200,7 @@ async fn meshkeep_mirrors_the_etcd_api_of_another_meshkeep() {
     let mut second_home = Home::new();
     second_home.write_cluster("c01", &format!("endpoints:\n- {}\n", first.url()));
     let second = second_home.start().await;
-    second.reaches("c01", "live").await;
+    second.wait_for_phase("c01", "live").await;
     for round in 0..3 {
         let keys = first.remote.clusters[0].keys_of("ip/v1");
         first
@@ -211,8 +211,9 @@ async fn meshkeep_mirrors_the_etcd_api_of_another_meshkeep() {
                 cluster.add_endpoints(3);
             })
             .await;
-        first.settles("a change").await;
-        settles(&second, &Truth::from_clusters(&first.remote.clusters).expected(), &format!("change {round} through another")).await;
+        first.wait_until_served("a change").await;
+        wait_until_served(&second, &Truth::from_clusters(&first.remote.clusters).expected(), &format!("change {round} through another"))
+            .await;
     }
 }
 

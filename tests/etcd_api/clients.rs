@@ -123,7 +123,7 @@ async fn etcdctl_watches_earlier_and_later_changes() {
     let start_watches = || etcdctls().into_iter().map(|tool| Client::start(|_| etcdctl(&tool, &url, &arguments)));
     let mut watches: Vec<Client> = start_watches().collect();
     mirrored.remote.change(change).await;
-    mirrored.settles("a change").await;
+    mirrored.wait_until_served("a change").await;
     watches.extend(start_watches());
     let now = encoded_entries(&mirrored.remote.clusters[0], "cilium/cache/ip/");
     for watch in &watches {
@@ -166,7 +166,7 @@ async fn clients_of_other_languages_stay_in_sync_over_kills() {
     agree(&mirrored, "a list").await;
     for _ in 0..3 {
         mirrored.remote.change(change).await;
-        mirrored.settles("a change").await;
+        mirrored.wait_until_served("a change").await;
     }
     agree(&mirrored, "changes, live").await;
     for follower in &followers[..2] {
@@ -176,7 +176,7 @@ async fn clients_of_other_languages_stay_in_sync_over_kills() {
     let mut mirrored = mirrored.restart_after_kill(change).await;
     agree(&mirrored, "changes while meshkeep was down").await;
     mirrored.remote.change(change).await;
-    mirrored.settles("a change").await;
+    mirrored.wait_until_served("a change").await;
     agree(&mirrored, "changes after a kill").await;
     for follower in &followers {
         assert_eq!(follower.latest().await.unwrap()["lists"], 1, "no client had to list again");

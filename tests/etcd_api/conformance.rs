@@ -195,7 +195,7 @@ async fn change(mirrored: &mut MirroredCluster, random: &mut StdRng) {
             cluster.add_endpoints(1);
         })
         .await;
-    mirrored.settles("a change").await;
+    mirrored.wait_until_served("a change").await;
 }
 
 /// Returns comparisons of a key with the values that a missing key has, for every target and

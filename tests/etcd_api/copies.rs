@@ -14,7 +14,7 @@ use super::watches::next_response;
 use super::{FLAG, MirroredCluster, client, etcd_api_url, list, values};
 use crate::harness::mesh::MeshCluster;
 use crate::harness::meshkeep::{Home, Meshkeep};
-use crate::harness::scene::{Remote, settles};
+use crate::harness::scene::{Remote, wait_until_served};
 use crate::harness::truth::Truth;
 
 const PREFIX: &str = "cilium/cache/";
@@ -103,7 +103,7 @@ fn home_with_copy(remote: &Remote, data: &Path) -> Home {
 
 async fn start_settled(home: &mut Home, remote: &Remote, after: &str) -> (Meshkeep, Client) {
     let meshkeep = home.start().await;
-    settles(&meshkeep, &Truth::from_clusters(&remote.clusters).expected(), after).await;
+    wait_until_served(&meshkeep, &Truth::from_clusters(&remote.clusters).expected(), after).await;
     let api = client(&etcd_api_url(home)).await;
     (meshkeep, api)
 }
@@ -128,7 +128,7 @@ async fn a_restored_backup_resumes_only_revisions_that_it_knows() {
         for _ in 0..5 {
             churn(&mut remote).await;
         }
-        settles(&meshkeep, &Truth::from_clusters(&remote.clusters).expected(), "changes that the backup lacks").await;
+        wait_until_served(&meshkeep, &Truth::from_clusters(&remote.clusters).expected(), "changes that the backup lacks").await;
         reflector.follow(&mut api).await;
         reflector.assert_equal_to_list(&mut api).await;
         meshkeep.kill();
@@ -143,7 +143,7 @@ async fn a_restored_backup_resumes_only_revisions_that_it_knows() {
         for _ in 0..8 {
             churn(&mut remote).await;
         }
-        settles(&meshkeep, &Truth::from_clusters(&remote.clusters).expected(), "changes after the restore").await;
+        wait_until_served(&meshkeep, &Truth::from_clusters(&remote.clusters).expected(), "changes after the restore").await;
         assert_eq!(cluster_id(&mut api).await, original_cluster_id);
         reflector.follow(&mut api).await;
         reflector.assert_equal_to_list(&mut api).await;
@@ -166,7 +166,7 @@ async fn a_client_may_switch_between_running_copies() {
     for _ in 0..4 {
         for (meshkeep, api) in [&mut second, &mut first] {
             churn(&mut remote).await;
-            settles(meshkeep, &Truth::from_clusters(&remote.clusters).expected(), "changes with a copy").await;
+            wait_until_served(meshkeep, &Truth::from_clusters(&remote.clusters).expected(), "changes with a copy").await;
             reflector.follow(api).await;
             reflector.assert_equal_to_list(api).await;
         }
@@ -185,7 +185,7 @@ async fn a_snapshot_of_a_running_store_knows_all_earlier_revisions() {
     let mut copy = home_with_copy(&remote, &home.data_directory());
     kill_process(pid, Signal::CONT).unwrap();
     churn(&mut remote).await;
-    settles(&meshkeep, &Truth::from_clusters(&remote.clusters).expected(), "changes after the snapshot").await;
+    wait_until_served(&meshkeep, &Truth::from_clusters(&remote.clusters).expected(), "changes after the snapshot").await;
     after.follow(&mut api).await;
     drop(meshkeep);
     let (_copied, mut api) = start_settled(&mut copy, &remote, "a snapshot").await;

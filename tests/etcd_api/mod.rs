@@ -15,7 +15,7 @@ use etcd_client::{Client, ConnectOptions, GetOptions, GetResponse};
 use crate::harness::etcd::etcd_binaries;
 use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster};
 use crate::harness::meshkeep::{Home, Meshkeep};
-use crate::harness::scene::{Remote, settles};
+use crate::harness::scene::{Remote, wait_until_served};
 use crate::harness::truth::Truth;
 
 /// Flag that enables the etcd API, on a free port.
@@ -40,16 +40,16 @@ impl MirroredCluster {
         let mut home = Home::new().with_flags(flags);
         home.write_cluster("c01", &remote.client_file());
         let meshkeep = home.start().await;
-        meshkeep.reaches("c01", "live").await;
+        meshkeep.wait_for_phase("c01", "live").await;
         let api = client(&etcd_api_url(&home)).await;
         let mirrored = Self { remote, home, meshkeep, api };
-        mirrored.settles("the first loading").await;
+        mirrored.wait_until_served("the first loading").await;
         mirrored
     }
 
     /// Waits until the sidecar serves everything in the cluster.
-    async fn settles(&self, after: &str) {
-        settles(&self.meshkeep, &Truth::from_clusters(&self.remote.clusters).expected(), after).await;
+    async fn wait_until_served(&self, after: &str) {
+        wait_until_served(&self.meshkeep, &Truth::from_clusters(&self.remote.clusters).expected(), after).await;
     }
 
     /// Kills the sidecar, changes the cluster while it is down, starts it again, and waits until it
@@ -59,7 +59,7 @@ impl MirroredCluster {
         self.remote.change(meanwhile).await;
         self.meshkeep = self.home.start().await;
         self.api = client(&etcd_api_url(&self.home)).await;
-        self.settles("a kill").await;
+        self.wait_until_served("a kill").await;
         self
     }
 

@@ -31,7 +31,7 @@ async fn a_web_page_cannot_read_the_etcd_api() {
     let mut home = Home::new().with_flags(&[FLAG]);
     home.write_cluster("c01", &remote.client_file());
     let meshkeep = home.start().await;
-    meshkeep.reaches("c01", "live").await;
+    meshkeep.wait_for_phase("c01", "live").await;
     let (url, browser) = (etcd_api_url(&home), http());
     for path in ["version", "health", "metrics"] {
         let ask = |host: &str| browser.get(format!("{url}/{path}")).header("host", host).send();

@@ -8,7 +8,7 @@ use etcd_client::{Client, EventType, WatchFilterType, WatchOptions, WatchRespons
 use super::{FLAG, MirroredCluster, client, etcd_api_url, list, values};
 use crate::harness::PATIENCE;
 use crate::harness::mesh::MeshCluster;
-use crate::harness::scene::settles;
+use crate::harness::scene::wait_until_served;
 use crate::harness::truth::Truth;
 
 pub(super) async fn next_response(watch: &mut WatchStream) -> WatchResponse {
@@ -91,7 +91,7 @@ async fn a_watch_from_before_a_restart_ends_with_the_true_state() {
         };
         mirrored.remote.change(change).await;
     }
-    mirrored.settles("some changes").await;
+    mirrored.wait_until_served("some changes").await;
     let mut mirrored = mirrored.restart_after_kill(|_| {}).await;
     let api = &mut mirrored.api;
     let mut watch = start_watch(api, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(first + 1)).await;
@@ -122,7 +122,7 @@ async fn a_watch_from_below_the_kept_deletes_or_ahead_is_compacted() {
     let mut live = start_watch(&mut api, "cilium/cache/", WatchOptions::new().with_prefix().with_start_revision(first + 1)).await;
     remote.change(|cluster| keys[..3].iter().for_each(|key| cluster.delete(key))).await;
     let expected = Truth::from_clusters(&remote.clusters).expected();
-    settles(&meshkeep, &expected, "some deletes").await;
+    wait_until_served(&meshkeep, &expected, "some deletes").await;
     let (mut count, mut deleted) = (0, 0);
     while count < 3 {
         let reported = next_response(&mut live).await;
@@ -131,7 +131,7 @@ async fn a_watch_from_below_the_kept_deletes_or_ahead_is_compacted() {
     }
     meshkeep.stop().await;
     let meshkeep = home.start().await;
-    settles(&meshkeep, &expected, "a start").await;
+    wait_until_served(&meshkeep, &expected, "a start").await;
     let mut api = client(&etcd_api_url(&home)).await;
     let mut compacted = 0;
     // a watch from a delete without a tombstone, or from an earlier revision, is compacted or
@@ -172,7 +172,7 @@ async fn a_watch_that_is_reported_in_parts_has_no_revision_ahead() {
     let mut mirrored = MirroredCluster::start().await;
     let first = list(&mut mirrored.api, "cilium/cache/ip/").await.header().unwrap().revision();
     mirrored.remote.change(|cluster| cluster.add_endpoints(ADDED)).await;
-    mirrored.settles("many new entries").await;
+    mirrored.wait_until_served("many new entries").await;
     // the first round reads the changes from memory, the second one from the store
     for _ in 0..2 {
         let options = WatchOptions::new().with_prefix().with_start_revision(first + 1);

@@ -296,7 +296,7 @@ impl Meshkeep {
     }
 
     /// Waits until a cluster is in a phase.
-    pub(crate) async fn reaches(&self, name: &str, phase: &str) {
+    pub(crate) async fn wait_for_phase(&self, name: &str, phase: &str) {
         let what = format!("cluster {name} in phase {phase}");
         eventually(&what, || async { (self.phase(name).await == phase).then_some(()) }).await;
     }

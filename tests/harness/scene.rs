@@ -141,21 +141,21 @@ impl Scene {
 
     /// Waits until every cluster is live, and until the served state and the follower's state are
     /// both equal to the truth.
-    pub(crate) async fn settles(&self, after: &str) {
+    pub(crate) async fn wait_until_settled(&self, after: &str) {
         let truth = self.truth().expected();
-        settles(self.meshkeep(), &truth, after).await;
+        wait_until_served(self.meshkeep(), &truth, after).await;
         for name in self.names() {
-            self.meshkeep().reaches(&name, "live").await;
+            self.meshkeep().wait_for_phase(&name, "live").await;
         }
         // once all clusters are live, nothing may be removed any more
-        serves(self.meshkeep(), &truth, after).await;
-        self.follower_agrees(&truth, after).await;
+        assert_served(self.meshkeep(), &truth, after).await;
+        self.wait_until_follower_agrees(&truth, after).await;
     }
 
     /// Checks that the follower's events since an index are exactly the difference to an earlier
     /// truth, one event per key (docs/develop/invariants.md, 5). Only valid after the scene has
     /// settled.
-    pub(crate) fn only_real_changes_were_announced(&self, seen: usize, before: &Served, during: &str) {
+    pub(crate) fn assert_only_real_changes_announced(&self, seen: usize, before: &Served, during: &str) {
         let after = self.truth().expected();
         let keys: BTreeSet<&String> = before.objects.keys().chain(after.objects.keys()).collect();
         let changed = keys.into_iter().filter(|key| before.objects.get(*key) != after.objects.get(*key));
@@ -169,7 +169,7 @@ impl Scene {
     }
 
     /// Waits until the follower's state is exactly the truth.
-    pub(crate) async fn follower_agrees(&self, truth: &Served, after: &str) {
+    pub(crate) async fn wait_until_follower_agrees(&self, truth: &Served, after: &str) {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let different = object_difference("object of the stream", &truth.objects, &self.follower().state().objects);
@@ -181,7 +181,7 @@ impl Scene {
 }
 
 /// Waits until the served state is the truth.
-pub(crate) async fn settles(meshkeep: &Meshkeep, truth: &Served, after: &str) {
+pub(crate) async fn wait_until_served(meshkeep: &Meshkeep, truth: &Served, after: &str) {
     let deadline = Instant::now() + SETTLE_TIME_MAX;
     loop {
         let Some(different) = difference(truth, &served(meshkeep).await) else { return };
@@ -191,7 +191,7 @@ pub(crate) async fn settles(meshkeep: &Meshkeep, truth: &Served, after: &str) {
 }
 
 /// Checks that the served state is the truth now.
-pub(crate) async fn serves(meshkeep: &Meshkeep, truth: &Served, when: &str) {
+pub(crate) async fn assert_served(meshkeep: &Meshkeep, truth: &Served, when: &str) {
     if let Some(different) = difference(truth, &served(meshkeep).await) {
         panic!("{when}: something else is served:\n{different}");
     }

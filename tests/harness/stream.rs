@@ -79,7 +79,7 @@ impl Follower {
     }
 
     /// Waits for the next `synced` event, counting from an index into the events.
-    pub(crate) async fn synced_after(&self, index: usize) {
+    pub(crate) async fn wait_for_synced_after(&self, index: usize) {
         self.wait("a synced event", |followed| followed.events[index..].iter().any(|event| event.name == "synced").then_some(())).await;
     }
 }

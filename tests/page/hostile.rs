@@ -27,7 +27,7 @@ async fn mesh(entries: Vec<(String, Vec<u8>)>) -> (Etcd, Home, Meshkeep) {
     let mut home = Home::new();
     home.write_cluster("c01", &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    meshkeep.reaches("c01", "live").await;
+    meshkeep.wait_for_phase("c01", "live").await;
     (etcd, home, meshkeep)
 }
 

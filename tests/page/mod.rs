@@ -34,7 +34,7 @@ const CHANGES_PER_SECOND: usize = 325;
 
 async fn scene() -> Scene {
     let scene = Scene::start(&etcd_binaries()[0], 2, 0, EVERY_KIND).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     scene
 }
 

@@ -89,7 +89,7 @@ impl Snapshot {
     }
 
     /// Waits until nothing changes any more, and returns all lists at one position.
-    pub(super) async fn when_quiet(url: &str) -> Self {
+    pub(super) async fn read_when_quiet(url: &str) -> Self {
         let deadline = Instant::now() + CATCHING_UP;
         loop {
             if let Some(snapshot) = Self::read_if_quiet(url).await {

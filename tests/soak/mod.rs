@@ -29,7 +29,7 @@ use self::compare::{CatchUpMethod, Snapshot};
 use self::spec::{Encoding, checkers};
 use self::state::Tally;
 use crate::harness::etcd::etcd_binaries;
-use crate::harness::scene::settles;
+use crate::harness::scene::wait_until_served;
 
 /// True if a resume after a `kill -9` with an intact directory must work without a `reset`
 /// (docs/develop/invariants.md, 6).
@@ -136,12 +136,12 @@ impl Soak {
     /// lists.
     async fn compare(&mut self, after: &str, reaching: CatchUpMethod) {
         self.calm.send_replace(true);
-        settles(self.sidecar.meshkeep(), &self.sources.truth().expected(), after).await;
+        wait_until_served(self.sidecar.meshkeep(), &self.sources.truth().expected(), after).await;
         let names: Vec<String> = self.sources.client_files().into_iter().map(|(name, _)| name).collect();
         for name in names {
-            self.sidecar.meshkeep().reaches(&name, "live").await;
+            self.sidecar.meshkeep().wait_for_phase(&name, "live").await;
         }
-        let snapshot = Snapshot::when_quiet(self.sidecar.meshkeep().url()).await;
+        let snapshot = Snapshot::read_when_quiet(self.sidecar.meshkeep().url()).await;
         let compared: Vec<Result<u64, String>> =
             futures_util::future::join_all(self.watched.iter().map(|watched| snapshot.compare(watched, reaching))).await;
         self.expect_no_violation(after);

@@ -58,7 +58,7 @@ async fn streams_follow_the_rules_that_clients_depend_on() {
     // wait for `synced`, because a change during the snapshot would be sent before it
     let (stream_start, lines_start) = (text_up_to(&mut stream, "\"synced\"").await, text_up_to(&mut lines, "\"synced\"").await);
     scene.remotes[0].change(|cluster| drop(super::insert_big_service(cluster))).await;
-    scene.settles("a big service").await;
+    scene.wait_until_settled("a big service").await;
     // a shutdown sends a last bookmark at once; otherwise the next one might take 15 s
     let ended = scene.meshkeep.take().unwrap().stop().await;
     assert!(ended.status.success(), "{}", ended.log);
@@ -107,7 +107,7 @@ async fn an_empty_last_event_id_starts_with_a_snapshot() {
     let scene = start_settled(SMALL).await;
     let url = format!("{}/v1/events?snapshot=true", scene.meshkeep().url());
     let follower = Follower::from_response(http().get(&url).header("last-event-id", "").send().await.unwrap());
-    follower.synced_after(0).await;
+    follower.wait_for_synced_after(0).await;
     let followed = follower.state();
     assert_eq!((followed.events[0].name.as_str(), followed.events[0].data["reason"].as_str()), ("reset", Some("initial")));
 }
@@ -122,7 +122,7 @@ async fn events_pass_nginx_without_delay() {
     assert!(started.elapsed() < PROXY_DELAY_MAX, "the head must arrive at once: {:?}", started.elapsed());
     assert_eq!(header(&response, "content-encoding"), None, "not compressed by nginx either");
     let through = Follower::from_response(response);
-    through.synced_after(0).await;
+    through.wait_for_synced_after(0).await;
     for service in scene.remotes[0].clusters[0].keys_of("services/v1").into_iter().take(3) {
         let (seen, seen_through) = (scene.event_count(), through.state().events.len());
         scene.remotes[0].change(|cluster| cluster.delete(&service)).await;

@@ -113,7 +113,7 @@ fn sorted<'a>(items: impl IntoIterator<Item = &'a Value>) -> Vec<String> {
 
 /// Waits until each follower has the entries of the list.
 async fn wait_until_all_agree(examples: &[Example], scene: &Scene, after: &str) {
-    scene.settles(after).await;
+    scene.wait_until_settled(after).await;
     let truth = truth(scene.meshkeep()).await;
     for example in examples {
         let what = format!("after {after} it must have {truth:#?}");

@@ -43,7 +43,7 @@ const COMPARE_INTERVAL: Duration = Duration::from_millis(100);
 
 async fn start_settled(shape: Shape) -> Scene {
     let scene = Scene::start(&etcd_binaries()[0], 1, 0, shape).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     scene
 }
 
@@ -150,7 +150,7 @@ async fn check_client(command: impl FnOnce(&str, &std::path::Path) -> Command) -
     let mut proxy = limited_proxy(port_of(scene.meshkeep().url()), PART_OF_SNAPSHOT_BYTES).await;
     let client = Client::start(|directory| command(&url(&proxy), directory));
     interrupt_twice(&mut scene, &client, &mut proxy).await;
-    scene.settles("all interruptions").await;
+    scene.wait_until_settled("all interruptions").await;
     client
 }
 
@@ -253,7 +253,7 @@ async fn curl_follows_through_nginx_when_its_upstream_is_cut() {
     let nginx = Nginx::in_front_of(proxy.port()).await;
     let client = Client::start(|_| follow_sse(&format!("http://127.0.0.1:{}", nginx.port()), &[]));
     interrupt_twice(&mut scene, &client, &mut proxy).await;
-    scene.settles("all interruptions").await;
+    scene.wait_until_settled("all interruptions").await;
 }
 
 #[tokio::test]
@@ -267,7 +267,7 @@ async fn chromiums_eventsource_behind_nginx_survives_a_restart() {
     chromium.run("window.start()").await;
     let state = interrupt_twice(&mut scene, &chromium, &mut client_proxy).await;
     assert_eq!(state["closed"], 0, "it reconnected by itself each time");
-    scene.settles("all interruptions").await;
+    scene.wait_until_settled("all interruptions").await;
 
     // nginx answers while the sidecar is down, and that ends an EventSource: the page has to open
     // another one

@@ -44,7 +44,7 @@ impl Nginx {
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
             let child = command.spawn().unwrap_or_else(|e| panic!("nginx (see scripts/stream-clients-setup): {e}"));
             let mut nginx = Self { child, directory, port };
-            if nginx.listens().await {
+            if nginx.wait_until_listening().await {
                 return nginx;
             }
             eprintln!("nginx did not start: {}", nginx.errors());
@@ -62,7 +62,7 @@ impl Nginx {
     }
 
     /// Waits until nginx accepts connections. Returns false if it ended instead.
-    async fn listens(&mut self) -> bool {
+    async fn wait_until_listening(&mut self) -> bool {
         let deadline = Instant::now() + PATIENCE;
         while self.child.try_wait().unwrap().is_none() {
             if TcpStream::connect(("127.0.0.1", self.port)).await.is_ok() {

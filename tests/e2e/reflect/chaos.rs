@@ -14,7 +14,7 @@ use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 
-use super::contents::{becomes, contents, expected};
+use super::contents::{contents, expected, wait_for_contents};
 use super::events::{CHAOS_EVENTS, ChaosEvent};
 use super::history::{AllowedDeviations, Mark, SourceContents, events_since};
 use crate::harness::etcd::{Etcd, EtcdMembers, etcd_binaries};
@@ -92,7 +92,7 @@ impl ChaosMesh {
             mesh.writers.push(writer);
         }
         mesh.record_contents();
-        mesh.becomes("the start").await;
+        mesh.wait_for_contents("the start").await;
         mesh
     }
 
@@ -151,8 +151,8 @@ impl ChaosMesh {
         all
     }
 
-    pub(super) async fn becomes(&self, after: &str) {
-        becomes(&self.client().await, &self.expected(), after).await;
+    pub(super) async fn wait_for_contents(&self, after: &str) {
+        wait_for_contents(&self.client().await, &self.expected(), after).await;
     }
 
     pub(super) async fn contents(&self) -> BTreeMap<String, String> {
@@ -160,7 +160,7 @@ impl ChaosMesh {
     }
 
     /// Sets the target up again after a wipe: users and history were lost with the data.
-    pub(super) async fn target_was_wiped(&mut self) {
+    pub(super) async fn set_up_wiped_target(&mut self) {
         self.target.restart().await;
         self.target.enable_auth(USER.0, USER.1).await;
         self.foreign.clear();
@@ -188,7 +188,7 @@ impl ChaosMesh {
     }
 
     /// Waits until exactly one writer reports itself as leader, and returns its index.
-    pub(super) async fn leader(&self) -> usize {
+    pub(super) async fn wait_for_leader(&self) -> usize {
         let find = async || {
             let mut leaders = Vec::new();
             for (number, writer) in self.writers.iter().enumerate() {
@@ -204,8 +204,8 @@ impl ChaosMesh {
     }
 
     /// Waits until one writer leads and none reports a problem.
-    async fn everything_recovers(&self, after: &str) {
-        self.leader().await;
+    async fn wait_until_recovered(&self, after: &str) {
+        self.wait_for_leader().await;
         for meshkeep in self.writers.iter().filter_map(|writer| writer.meshkeep.as_ref()) {
             eventually(&format!("no problem after {after}"), async || (problems(meshkeep).await == 0).then_some(())).await;
         }
@@ -216,9 +216,9 @@ impl ChaosMesh {
         self.start_history().await;
         let allowed = act.run(self).await;
         self.record_contents();
-        self.becomes(&name).await;
+        self.wait_for_contents(&name).await;
         self.check(&before, &allowed, &name).await;
-        self.everything_recovers(&name).await;
+        self.wait_until_recovered(&name).await;
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) fn expected<'a>(clusters: impl IntoIterator<Item = &'a MeshCluster>) 
 }
 
 /// Waits until the target has exactly the expected contents, with each key attached to a lease.
-pub(super) async fn becomes(target: &Client, expected: &BTreeMap<String, String>, after: &str) {
+pub(super) async fn wait_for_contents(target: &Client, expected: &BTreeMap<String, String>, after: &str) {
     let deadline = Instant::now() + SETTLE_TIME_MAX;
     loop {
         let actual = contents(target).await;

@@ -73,7 +73,7 @@ impl ChaosEvent {
             Self::TargetWiped => {
                 mesh.target.wipe();
                 mesh.change(true).await;
-                mesh.target_was_wiped().await;
+                mesh.set_up_wiped_target().await;
                 may_repeat
             }
             Self::TargetCompacted => compacted(mesh).await,
@@ -82,22 +82,22 @@ impl ChaosEvent {
             Self::LeaseRevoked => lease_revoked(mesh).await,
             Self::LeaderDisconnected => leader_disconnected(mesh).await,
             Self::MemberLost => {
-                let leader = mesh.target.leader().await;
+                let leader = mesh.target.wait_for_leader().await;
                 mesh.target.members[leader].kill();
                 mesh.change(true).await;
                 mesh.target.wait_for_quorum().await;
                 mesh.record_contents();
-                mesh.becomes("the loss of a member").await;
+                mesh.wait_for_contents("the loss of a member").await;
                 mesh.target.members[leader].restart().await;
                 mesh.change(true).await;
                 may_repeat
             }
             Self::LeaderKilled => {
-                let leader = mesh.leader().await;
+                let leader = mesh.wait_for_leader().await;
                 mesh.writers[leader].kill();
                 mesh.change(true).await;
                 mesh.record_contents();
-                mesh.becomes("the death of the leader").await;
+                mesh.wait_for_contents("the death of the leader").await;
                 mesh.writers[leader].start().await;
                 may_repeat
             }
@@ -112,10 +112,10 @@ impl ChaosEvent {
 /// Compacts the history while the leader is briefly disconnected, so that its watch cannot
 /// continue.
 async fn compacted(mesh: &mut ChaosMesh) -> AllowedDeviations {
-    let (before, leader) = (mesh.keys(), mesh.leader().await);
+    let (before, leader) = (mesh.keys(), mesh.wait_for_leader().await);
     mesh.change(true).await;
     mesh.record_contents();
-    mesh.becomes("a change").await;
+    mesh.wait_for_contents("a change").await;
     let may_repeat = AllowedDeviations { may_be_rewritten: true, ..AllowedDeviations::default() };
     mesh.check(&before, &may_repeat, "the time before a compaction").await;
     mesh.writers[leader].cut().await;
@@ -136,7 +136,7 @@ async fn compacted(mesh: &mut ChaosMesh) -> AllowedDeviations {
 
 /// Raises the alarm NOSPACE in the target, and clears it later.
 async fn full(mesh: &mut ChaosMesh) -> AllowedDeviations {
-    let leader = mesh.leader().await;
+    let leader = mesh.wait_for_leader().await;
     let complaints_before = complaints(mesh, leader);
     let member = mesh.client().await.status().await.unwrap().header().unwrap().member_id();
     let mut options = AlarmOptions::new();
@@ -151,13 +151,13 @@ async fn full(mesh: &mut ChaosMesh) -> AllowedDeviations {
     eventually("a full target to be reported", async || (problems(writer).await == 1).then_some(())).await;
     assert_eq!(mesh.contents().await, before, "nothing is removed from a full target");
     alarm(AlarmAction::Deactivate, mesh.client().await).await;
-    reported_once(mesh, leader, complaints_before).await;
+    assert_reported_once(mesh, leader, complaints_before).await;
     AllowedDeviations { may_be_rewritten: true, ..AllowedDeviations::default() }
 }
 
 /// Revokes the permission to write, and grants it again.
 async fn forbidden(mesh: &mut ChaosMesh) -> AllowedDeviations {
-    let leader = mesh.leader().await;
+    let leader = mesh.wait_for_leader().await;
     let complaints_before = complaints(mesh, leader);
     let mut client = mesh.client().await;
     let prefix = RoleRevokePermissionOptions::new().with_prefix();
@@ -169,7 +169,7 @@ async fn forbidden(mesh: &mut ChaosMesh) -> AllowedDeviations {
     eventually("a target without rights to be reported", async || (problems(writer).await == 1).then_some(())).await;
     assert_eq!(mesh.contents().await, before);
     client.role_grant_permission("mesh", Permission::read_write("cilium/").with_prefix()).await.unwrap();
-    reported_once(mesh, leader, complaints_before).await;
+    assert_reported_once(mesh, leader, complaints_before).await;
     AllowedDeviations { may_be_rewritten: true, ..AllowedDeviations::default() }
 }
 
@@ -179,9 +179,9 @@ fn complaints(mesh: &ChaosMesh, leader: usize) -> [usize; 3] {
 }
 
 /// Waits until everything works again, and checks that each message was logged at most once.
-async fn reported_once(mesh: &mut ChaosMesh, leader: usize, before: [usize; 3]) {
+async fn assert_reported_once(mesh: &mut ChaosMesh, leader: usize, before: [usize; 3]) {
     mesh.record_contents();
-    mesh.becomes("the end of the failure").await;
+    mesh.wait_for_contents("the end of the failure").await;
     for (now, before) in complaints(mesh, leader).into_iter().zip(before) {
         assert!(now <= before + 1, "{}", mesh.writers[leader].running().log());
     }
@@ -202,11 +202,11 @@ async fn lease_revoked(mesh: &mut ChaosMesh) -> AllowedDeviations {
 /// Disconnects the leader from the target for longer than its lock lives, so that the other process
 /// becomes the leader.
 async fn leader_disconnected(mesh: &mut ChaosMesh) -> AllowedDeviations {
-    let leader = mesh.leader().await;
+    let leader = mesh.wait_for_leader().await;
     mesh.writers[leader].cut().await;
     mesh.change(true).await;
     mesh.record_contents();
-    mesh.becomes("the disconnection of the leader").await;
+    mesh.wait_for_contents("the disconnection of the leader").await;
     mesh.writers[leader].restore().await;
     mesh.change(true).await;
     AllowedDeviations { may_be_rewritten: true, ..AllowedDeviations::default() }
@@ -218,7 +218,7 @@ async fn source_lost(mesh: &mut ChaosMesh) -> AllowedDeviations {
     mesh.sources[0].etcd.restart().await;
     mesh.change(true).await;
     mesh.record_contents();
-    mesh.becomes("the restart of a source").await;
+    mesh.wait_for_contents("the restart of a source").await;
     mesh.sources[1].etcd.kill();
     let before = mesh.contents().await;
     let stamp = mesh.next_stamp();
@@ -232,7 +232,7 @@ async fn source_lost(mesh: &mut ChaosMesh) -> AllowedDeviations {
     mesh.record_contents();
     let source = &mesh.sources[0];
     publish(&source.etcd, source.form, &source.clusters, &stamp).await;
-    mesh.becomes("the loss of two sources").await;
+    mesh.wait_for_contents("the loss of two sources").await;
     mesh.sources[1].etcd.restart().await;
     mesh.change(true).await;
     AllowedDeviations { may_be_rewritten: true, ..AllowedDeviations::default() }
@@ -286,13 +286,13 @@ async fn sources_unreachable(mesh: &mut ChaosMesh) -> AllowedDeviations {
     mesh.writers.iter_mut().for_each(super::chaos::Writer::kill);
     if wipes_target {
         mesh.target.wipe();
-        mesh.target_was_wiped().await;
+        mesh.set_up_wiped_target().await;
     }
     for writer in &mut mesh.writers {
         writer.start().await;
     }
-    mesh.leader().await;
-    mesh.becomes("a start without any source").await;
+    mesh.wait_for_leader().await;
+    mesh.wait_for_contents("a start without any source").await;
     // nothing changes, so no existing key may be written again
     let (keys, allowed) = (mesh.keys(), AllowedDeviations { may_be_rewritten: wipes_target, ..AllowedDeviations::default() });
     mesh.check(&keys, &allowed, "a start without any source").await;

@@ -52,7 +52,7 @@ impl EtcdMembers {
 
     /// Waits until there is a leader and a write succeeds.
     pub(crate) async fn wait_for_quorum(&self) {
-        self.leader().await;
+        self.wait_for_leader().await;
         eventually("a write that succeeds", async || self.client().await.put("members-agree", "", None).await.ok()).await;
     }
 
@@ -72,8 +72,8 @@ impl EtcdMembers {
         others.iter_mut().for_each(|other| other.user.clone_from(&first.user));
     }
 
-    /// Returns the index of the member that is the leader according to its own status.
-    pub(crate) async fn leader(&self) -> usize {
+    /// Waits until a member reports itself as leader, and returns its index.
+    pub(crate) async fn wait_for_leader(&self) -> usize {
         eventually("a member that leads", async || {
             for (number, member) in self.members.iter().enumerate().filter(|(_, member)| member.child.is_some()) {
                 let status = member.client().await.status().await.ok()?;
