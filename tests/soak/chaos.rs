@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use super::checker::Target;
 use super::churn::Sources;
-use super::state::{Lost, Position};
+use super::state::{LostEpochs, Position};
 use crate::harness::eventually;
 use crate::harness::meshkeep::{Home, Meshkeep, http};
 
@@ -98,14 +98,15 @@ pub(super) struct Sidecar {
     copy: Option<DirectoryCopy>,
     /// Epochs of which the current directory lacks the later sequences, each with the last sequence
     /// that it has.
-    lost: Lost,
+    lost_epochs: LostEpochs,
     pub(super) starts: u32,
 }
 
 impl Sidecar {
     /// Starts a sidecar that mirrors the sources.
     pub(super) async fn start(sources: &Sources, target: watch::Sender<Target>, away: watch::Sender<u32>) -> Self {
-        let mut sidecar = Self { home: new_home(sources), meshkeep: None, target, away, copy: None, lost: Lost::new(), starts: 0 };
+        let mut sidecar =
+            Self { home: new_home(sources), meshkeep: None, target, away, copy: None, lost_epochs: LostEpochs::new(), starts: 0 };
         sidecar.start_meshkeep().await;
         sidecar
     }
@@ -134,11 +135,11 @@ impl Sidecar {
     /// Directs the checkers to the sidecar if it runs, or to no server if `away` is true.
     fn direct_checkers(&self, away: bool) {
         let url = self.meshkeep.as_ref().filter(|_| !away).map(|meshkeep| meshkeep.url().to_owned());
-        self.redirect(url, false, self.lost.clone());
+        self.redirect(url, false, self.lost_epochs.clone());
     }
 
-    fn redirect(&self, url: Option<String>, is_clone: bool, lost: Lost) {
-        self.target.send_modify(|target| *target = Target { number: target.number + 1, url, is_clone, lost });
+    fn redirect(&self, url: Option<String>, is_clone: bool, lost_epochs: LostEpochs) {
+        self.target.send_modify(|target| *target = Target { number: target.number + 1, url, is_clone, lost_epochs });
     }
 
     fn kill(&mut self) {
@@ -191,9 +192,9 @@ impl Sidecar {
         let data = self.home.data_directory();
         std::fs::remove_dir_all(&data).unwrap();
         copy_directory(directory.path(), &data);
-        let lowest = self.lost.get(&epoch).map_or(sequence_max, |earlier| sequence_max.min(*earlier));
-        self.lost.insert(epoch, lowest);
-        self.lost.extend(later_epochs.into_iter().map(|epoch| (epoch, 0)));
+        let lowest = self.lost_epochs.get(&epoch).map_or(sequence_max, |earlier| sequence_max.min(*earlier));
+        self.lost_epochs.insert(epoch, lowest);
+        self.lost_epochs.extend(later_epochs.into_iter().map(|epoch| (epoch, 0)));
         self.start_meshkeep().await;
     }
 
@@ -208,14 +209,14 @@ impl Sidecar {
         sources.churn(burst / 4).await;
         let twin = twin_home.start().await;
         let twin_epoch = head(twin.url()).await.epoch;
-        let mut lost = self.lost.clone();
-        lost.entry(copy.epoch).or_insert(copy.sequence_max);
-        self.redirect(Some(twin.url().to_owned()), true, lost);
+        let mut lost_epochs = self.lost_epochs.clone();
+        lost_epochs.entry(copy.epoch).or_insert(copy.sequence_max);
+        self.redirect(Some(twin.url().to_owned()), true, lost_epochs);
         wait_for_readers(twin.url()).await;
         sources.churn(burst / 2).await;
         // the first one never learns of the twin's epoch
-        self.lost.insert(twin_epoch, 0);
-        self.redirect(None, false, Lost::new());
+        self.lost_epochs.insert(twin_epoch, 0);
+        self.redirect(None, false, LostEpochs::new());
         twin.kill();
         self.direct_checkers(false);
         sources.churn(burst / 4).await;

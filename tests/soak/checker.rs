@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::compare::read_list;
 use super::decode::{ChangesAnswer, Lines, SseBlock};
 use super::spec::{CheckerSpec, ConnectionPattern, Encoding};
-use super::state::{Lost, Position, ReceivedObject, State};
+use super::state::{LostEpochs, Position, ReceivedObject, State};
 use crate::harness::meshkeep::http;
 
 /// Time until a checker connects again, in milliseconds: shorter than the delay of ordinary
@@ -42,7 +42,7 @@ pub(super) struct Target {
     pub(super) url: Option<String>,
     /// True for a second server with a copy of the first one's directory.
     pub(super) is_clone: bool,
-    pub(super) lost: Lost,
+    pub(super) lost_epochs: LostEpochs,
 }
 
 /// State that the driver (the soak test, which runs the actions) and a checker share.
@@ -55,7 +55,7 @@ pub(super) struct CheckerShared {
 
 /// The driver's access to a checker.
 #[derive(Debug, Clone)]
-pub(super) struct Watched {
+pub(super) struct CheckerHandle {
     pub(super) spec: CheckerSpec,
     pub(super) shared: Arc<CheckerShared>,
 }
@@ -91,7 +91,7 @@ impl CheckerShared {
     }
 }
 
-impl Watched {
+impl CheckerHandle {
     pub(super) fn start(spec: CheckerSpec, signals: Signals, seed: u64, tasks: &mut JoinSet<()>) -> Self {
         let shared = Arc::new(CheckerShared { state: Mutex::new(State::new(spec)), nudge: Notify::new() });
         let checker = Checker { spec, shared: Arc::clone(&shared), signals, random: StdRng::seed_from_u64(seed) };
@@ -159,7 +159,7 @@ impl Checker {
             self.load_lists(url).await?;
         }
         let mut response = self.open(url).await?;
-        self.shared.state().begin(&target.lost);
+        self.shared.state().begin(&target.lost_epochs);
         let (mut target_changes, mut away) = self.disconnect_signals();
         let (mut lines, mut block, mut read_budget) = (Lines::default(), SseBlock::default(), self.read_budget());
         loop {
@@ -253,7 +253,7 @@ impl Checker {
         {
             let mut state = self.shared.state();
             if !is_unfinished(&state) {
-                state.begin(&target.lost);
+                state.begin(&target.lost_epochs);
             }
         }
         let (mut target_changes, mut away) = self.disconnect_signals();

@@ -8,7 +8,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::time::sleep;
 
-use super::checker::Watched;
+use super::checker::CheckerHandle;
 use super::decode::Page;
 use super::spec::{KINDS, Kind};
 use super::state::{Phase, Position, State};
@@ -101,27 +101,27 @@ impl Snapshot {
     }
 
     /// Returns the objects of a kind that a checker should have.
-    fn expected(&self, watched: &Watched, kind: Kind) -> Vec<&str> {
+    fn expected(&self, checker: &CheckerHandle, kind: Kind) -> Vec<&str> {
         let all = self.objects[&kind].iter().map(String::as_str);
-        if !watched.spec.kinds.contains(&kind) {
+        if !checker.spec.kinds.contains(&kind) {
             return Vec::new();
         }
-        if !watched.spec.is_filtered() {
+        if !checker.spec.is_filtered() {
             return all.collect();
         }
-        let passes = |item: &&str| (watched.spec.passes)(&serde_json::from_str(item).expect("must be JSON: it was parsed before"));
+        let passes = |item: &&str| (checker.spec.passes)(&serde_json::from_str(item).expect("must be JSON: it was parsed before"));
         all.filter(passes).collect()
     }
 
     /// Checks that the server's filtered lists contain what the filter means.
-    async fn check_filtered_lists(&self, watched: &Watched) -> Result<(), String> {
-        for kind in watched.spec.kinds {
-            let path = format!("{}?limit=10000{}", kind.path(), watched.spec.list_filter());
+    async fn check_filtered_lists(&self, checker: &CheckerHandle) -> Result<(), String> {
+        for kind in checker.spec.kinds {
+            let path = format!("{}?limit=10000{}", kind.path(), checker.spec.list_filter());
             let list = read_list(&self.url, &path).await.ok_or_else(|| format!("{path} is not answered"))?;
             let items: Vec<Box<str>> = list.items.iter().map(|item| kind.comparable_part(item.get())).collect();
             let items = items.iter().map(|item| &**item).collect();
             if list.position == self.position_text
-                && let Some(difference) = difference(self.expected(watched, *kind), items)
+                && let Some(difference) = difference(self.expected(checker, *kind), items)
             {
                 return Err(format!("{path} compared with the filter of this test: {difference}"));
             }
@@ -132,23 +132,23 @@ impl Snapshot {
     /// Waits until a checker has the right state at the position of the lists or a later one. Later
     /// positions exist because findings have sequences, too, but change no list. Returns the number
     /// of compared kinds.
-    pub(super) async fn compare(&self, watched: &Watched, reaching: CatchUpMethod) -> Result<u64, String> {
-        if watched.spec.is_filtered() {
-            self.check_filtered_lists(watched).await?;
+    pub(super) async fn compare(&self, checker: &CheckerHandle, reaching: CatchUpMethod) -> Result<u64, String> {
+        if checker.spec.is_filtered() {
+            self.check_filtered_lists(checker).await?;
         }
-        let expected: HashMap<Kind, Vec<&str>> = KINDS.map(|kind| (kind, self.expected(watched, kind))).into();
+        let expected: HashMap<Kind, Vec<&str>> = KINDS.map(|kind| (kind, self.expected(checker, kind))).into();
         let mut deadline = Instant::now() + CATCHING_UP;
         let mut nudged = false;
         loop {
             let (has_reached, is_synced, progress, difference) = {
-                let state = watched.shared.state();
+                let state = checker.shared.state();
                 let is_synced = state.phase == Phase::Synced;
                 let has_reached = is_synced && state.position.as_ref().is_some_and(|position| position.reaches(&self.position));
                 // while the checker is behind, comparing costs more than waiting
                 let difference = is_synced.then(|| differences(&expected, &state)).flatten();
                 (has_reached, is_synced, format!("{:?} at {:?}", state.phase, state.position), difference)
             };
-            let name = watched.spec.name;
+            let name = checker.spec.name;
             match difference {
                 Some(difference) if has_reached => return Err(format!("checker {name} at the position of the lists: {difference}")),
                 None if has_reached => return Ok(KINDS.len() as u64),
@@ -157,7 +157,7 @@ impl Snapshot {
                 None if is_synced && !nudged => {
                     nudged = true;
                     match reaching {
-                        CatchUpMethod::Resume => watched.shared.nudge.notify_one(),
+                        CatchUpMethod::Resume => checker.shared.nudge.notify_one(),
                         CatchUpMethod::Bookmark => deadline = Instant::now() + BOOKMARK_WAIT,
                     }
                 }
@@ -174,7 +174,7 @@ impl Snapshot {
 
 fn differences(expected: &HashMap<Kind, Vec<&str>>, state: &State) -> Option<String> {
     KINDS.into_iter().find_map(|kind| {
-        let received = state.held.values().filter(|object| object.kind == kind).map(|object| &*object.text).collect();
+        let received = state.objects.values().filter(|object| object.kind == kind).map(|object| &*object.text).collect();
         difference(expected[&kind].clone(), received).map(|text| format!("{}: {text}", kind.name()))
     })
 }

@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use self::chaos::{ACTIONS, Action, Sidecar, act};
-use self::checker::{Signals, Target, Watched};
+use self::checker::{CheckerHandle, Signals, Target};
 use self::churn::Sources;
 use self::compare::{CatchUpMethod, Snapshot};
 use self::spec::{Encoding, checkers};
@@ -53,7 +53,7 @@ struct Soak {
     random: StdRng,
     sources: Sources,
     sidecar: Sidecar,
-    watched: Vec<Watched>,
+    checkers: Vec<CheckerHandle>,
     calm: watch::Sender<bool>,
     /// Tasks of the checkers. They are aborted when the run is dropped.
     _tasks: JoinSet<()>,
@@ -100,16 +100,16 @@ impl Soak {
         let signals = Signals { target: target_receiver, calm: calm_receiver, away: away_receiver };
         let document = sidecar.meshkeep().get("/openapi.json").await;
         let mut tasks = JoinSet::new();
-        let mut watched = Vec::new();
+        let mut handles = Vec::new();
         for mut spec in checkers() {
             spec.form = supported(spec.form, &document);
-            watched.push(Watched::start(spec, signals.clone(), random.random(), &mut tasks));
+            handles.push(CheckerHandle::start(spec, signals.clone(), random.random(), &mut tasks));
         }
         Self {
             random,
             sources,
             sidecar,
-            watched,
+            checkers: handles,
             calm,
             _tasks: tasks,
             actions: BTreeMap::new(),
@@ -143,7 +143,7 @@ impl Soak {
         }
         let snapshot = Snapshot::read_when_quiet(self.sidecar.meshkeep().url()).await;
         let compared: Vec<Result<u64, String>> =
-            futures_util::future::join_all(self.watched.iter().map(|watched| snapshot.compare(watched, reaching))).await;
+            futures_util::future::join_all(self.checkers.iter().map(|checker| snapshot.compare(checker, reaching))).await;
         self.expect_no_violation(after);
         for result in compared {
             self.comparisons += result.unwrap_or_else(|difference| panic!("after {after}: {difference}"));
@@ -152,7 +152,7 @@ impl Soak {
     }
 
     fn expect_no_violation(&self, after: &str) {
-        let violations: Vec<String> = self.watched.iter().flat_map(|watched| watched.shared.state().violations.clone()).collect();
+        let violations: Vec<String> = self.checkers.iter().flat_map(|checker| checker.shared.state().violations.clone()).collect();
         assert!(violations.is_empty(), "after {after} the stream broke its rules:\n{}", violations.join("\n"));
     }
 
@@ -165,20 +165,21 @@ impl Soak {
         assert!(resets("foreignEpoch") + resets("rolledBack") > 0 && resets("expired") > 0, "{:?}", tally.resets);
         assert!(tally.resumes > 0 && (!RESUMES_AFTER_KILL || tally.resumes_over_restarts > 0), "{tally:?}");
         assert!(
-            self.watched.len() >= 20 && self.watched.iter().filter(|watched| watched.spec.is_filtered()).count() * 2 >= self.watched.len()
+            self.checkers.len() >= 20
+                && self.checkers.iter().filter(|checker| checker.spec.is_filtered()).count() * 2 >= self.checkers.len()
         );
     }
 
     fn tally(&self) -> Tally {
         let mut sum = Tally::default();
-        self.watched.iter().for_each(|watched| sum.add(&watched.shared.state().tally));
+        self.checkers.iter().for_each(|checker| sum.add(&checker.shared.state().tally));
         sum
     }
 
     fn report(&self, seed: u64) -> String {
         let Tally { live, replayed, snapshot, patches, connections, resumes, resumes_over_restarts, resets, idle, bookmarks } =
             self.tally();
-        let forms = |form| self.watched.iter().filter(|watched| watched.spec.form == form).count();
+        let forms = |form| self.checkers.iter().filter(|checker| checker.spec.form == form).count();
         format!(
             "soak: seed {seed}, {} s, {} checkers ({} SSE, {} NDJSON, {} patch, {} long poll; {} filtered)\n\
              written {}; delivered {} changes ({live} live, {replayed} in replays, {patches} of them patches; {idle} idle) and {snapshot} in snapshots\n\
@@ -186,12 +187,12 @@ impl Soak {
              {} starts of meshkeep, actions {:?}\n\
              {} comparisons of one kind at {} quiet moments; nothing missing, left over or out of order",
             self.started.elapsed().as_secs(),
-            self.watched.len(),
+            self.checkers.len(),
             forms(Encoding::Sse),
             forms(Encoding::NdJson),
             forms(Encoding::Patch),
             forms(Encoding::Changes),
-            self.watched.iter().filter(|watched| watched.spec.is_filtered()).count(),
+            self.checkers.iter().filter(|checker| checker.spec.is_filtered()).count(),
             self.sources.written,
             live + replayed,
             self.sidecar.starts,

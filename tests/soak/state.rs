@@ -20,7 +20,7 @@ const EPOCH_DIGITS: usize = 16;
 
 /// Epochs of which a server lost the later sequences or never had them, each with the last sequence
 /// that the server has.
-pub(super) type Lost = BTreeMap<String, u64>;
+pub(super) type LostEpochs = BTreeMap<String, u64>;
 
 /// A parsed position.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +75,8 @@ pub(super) struct Tally {
 #[derive(Debug)]
 pub(super) struct State {
     spec: CheckerSpec,
-    pub(super) held: HashMap<String, ReceivedObject>,
+    /// Received objects by key.
+    pub(super) objects: HashMap<String, ReceivedObject>,
     /// Current position; `None` inside a snapshot.
     pub(super) position: Option<Position>,
     /// Position that the next connection resumes after.
@@ -86,7 +87,7 @@ pub(super) struct State {
     /// Highest sequence seen of each epoch.
     highest: HashMap<String, u64>,
     /// Epochs of which the server of this connection lacks the later sequences.
-    lost: Lost,
+    lost_epochs: LostEpochs,
     /// Number of upserts and deletes since the last `reset`.
     since_reset: u64,
     /// True from a `reset` until its snapshot is complete: the state is partial.
@@ -135,30 +136,30 @@ impl State {
     pub(super) fn new(spec: CheckerSpec) -> Self {
         Self {
             spec,
-            held: HashMap::new(),
+            objects: HashMap::new(),
             position: None,
             resume_after: None,
             phase: Phase::Opened,
             tally: Tally::default(),
             violations: Vec::new(),
             highest: HashMap::new(),
-            lost: Lost::new(),
+            lost_epochs: LostEpochs::new(),
             since_reset: 0,
             partial: false,
         }
     }
 
     /// Starts a connection or, for the long poll, a request that is not inside a snapshot.
-    pub(super) fn begin(&mut self, lost: &Lost) {
+    pub(super) fn begin(&mut self, lost_epochs: &LostEpochs) {
         self.tally.connections += 1;
         self.phase = Phase::Opened;
-        self.lost.clone_from(lost);
+        self.lost_epochs.clone_from(lost_epochs);
     }
 
     /// Loads the objects of lists instead of a snapshot.
     pub(super) fn load(&mut self, objects: Vec<(String, ReceivedObject)>, position: &str) {
-        self.held = objects.into_iter().collect();
-        self.tally.snapshot += self.held.len() as u64;
+        self.objects = objects.into_iter().collect();
+        self.tally.snapshot += self.objects.len() as u64;
         self.phase = Phase::Opened;
         self.partial = false;
         self.move_to(position, 0);
@@ -215,7 +216,7 @@ impl State {
             }
             "delete" => {
                 self.count_change(event);
-                let known = event.key.as_ref().is_some_and(|key| self.held.remove(key.as_ref()).is_some());
+                let known = event.key.as_ref().is_some_and(|key| self.objects.remove(key.as_ref()).is_some());
                 self.tally.idle += u64::from(!known && self.phase == Phase::Synced);
             }
             "patch" => {
@@ -253,8 +254,11 @@ impl State {
         if self.partial {
             self.record_violation("the server accepted a position that was answered with a reset before");
         }
-        if self.lost.get(&sent.epoch).is_some_and(|bound| sent.seen > *bound) {
-            self.record_violation(&format!("the server accepted the position {sent:?}, which its store does not have: {:?}", self.lost));
+        if self.lost_epochs.get(&sent.epoch).is_some_and(|bound| sent.seen > *bound) {
+            self.record_violation(&format!(
+                "the server accepted the position {sent:?}, which its store does not have: {:?}",
+                self.lost_epochs
+            ));
         }
         self.tally.resumes += 1;
     }
@@ -269,7 +273,7 @@ impl State {
             (Phase::Snapshot | Phase::Replay | Phase::Synced, _) => &["expired"],
         };
         let sent = self.resume_after.as_deref().and_then(Position::parse);
-        let is_lost_epoch = sent.is_none_or(|sent| self.lost.contains_key(&sent.epoch));
+        let is_lost_epoch = sent.is_none_or(|sent| self.lost_epochs.contains_key(&sent.epoch));
         if !allowed.contains(&reason) || (RESUMES_AFTER_KILL && !is_lost_epoch && ["foreignEpoch", "rolledBack"].contains(&reason)) {
             self.record_violation(&format!("reset with the reason {reason:?} after {:?}", self.resume_after));
         }
@@ -281,7 +285,7 @@ impl State {
 
     /// Drops the state. A snapshot must follow.
     pub(super) fn forget(&mut self) {
-        self.held.clear();
+        self.objects.clear();
         self.position = None;
         self.phase = Phase::Snapshot;
         self.since_reset = 0;
@@ -363,9 +367,9 @@ impl State {
             }
         }
         let text = kind.comparable_part(object.get());
-        let idle = self.phase == Phase::Synced && self.held.get(key.as_ref()).is_some_and(|before| before.text == text);
+        let idle = self.phase == Phase::Synced && self.objects.get(key.as_ref()).is_some_and(|before| before.text == text);
         self.tally.idle += u64::from(idle);
-        self.held.insert(key.to_string(), ReceivedObject { kind, text });
+        self.objects.insert(key.to_string(), ReceivedObject { kind, text });
     }
 
     fn patch(&mut self, event: &Event<'_>) {
@@ -373,7 +377,7 @@ impl State {
         if self.spec.form != Encoding::Patch || self.phase != Phase::Synced {
             self.record_violation(&format!("a patch that was not requested, or not live: {event:?}"));
         }
-        let object = event.key.as_ref().and_then(|key| self.held.get_mut(key.as_ref()));
+        let object = event.key.as_ref().and_then(|key| self.objects.get_mut(key.as_ref()));
         let (Some(object), Some(backends)) = (object, event.backends) else {
             self.record_violation(&format!("a patch of an object that was not sent, or without backends: {event:?}"));
             return;
