@@ -112,7 +112,10 @@ async fn an_emptied_file_withdraws_nothing_before_sighup() {
     run.wait_for_withdrawal().await;
     run.wait_for_metrics(&["meshkeep_announce_held_files{cluster=\"vms\"} 0".into()]).await;
     run.announcer.terminate();
-    assert_eq!((run.announcer.end().await, run.setup.count_log_lines("log", "stopped announcing cluster vms: its keys stay")), (0, 1));
+    assert_eq!(
+        (run.announcer.wait_for_end().await, run.setup.count_log_lines("log", "stopped announcing cluster vms: its keys stay")),
+        (0, 1)
+    );
     assert_eq!(run.setup.count_log_lines("log", "some changes of the files were not applied"), 0);
 }
 
@@ -137,7 +140,7 @@ async fn the_summary_lists_held_changes_and_100_percent_holds_none() {
     fs::write(run.file(), rack_yaml(WORKLOADS / 2)).unwrap();
     run.setup.wait_for_log("log", "exceeds --max-withdrawal 40%").await;
     run.announcer.terminate();
-    assert_eq!(run.announcer.end().await, 0);
+    assert_eq!(run.announcer.wait_for_end().await, 0);
     let summary = "rack.yaml: would withdraw 10 of 20 workloads\" file_errors=0";
     assert_eq!((run.setup.count_log_lines("log", summary), run.addresses().await.len()), (1, 20));
     let run = AnnounceRun::start(&["--max-withdrawal=100%"]).await;
