@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 fn read(name: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
@@ -54,14 +55,32 @@ fn each_alert_has_a_section_and_each_section_an_alert() {
     let (rules, page) = (read("deploy/prometheus/alerts.yaml"), read("docs/operate/alerts.md"));
     let values_of = |begin: &str| rules.lines().filter_map(|line| line.trim().strip_prefix(begin)).map(str::to_owned).collect::<Vec<_>>();
     let alerts: BTreeSet<String> = values_of("- alert: ").into_iter().collect();
-    let headings: BTreeSet<String> = page.lines().filter_map(|line| line.strip_prefix("## Meshkeep")).map(str::to_lowercase).collect();
-    let links: BTreeSet<String> = values_of("runbook_url: docs/operate/alerts.md#meshkeep").into_iter().collect();
-    assert_eq!((values_of("runbook_url: ").len(), alerts.len() > 20), (values_of("- alert: ").len(), true), "each alert has a link");
-    assert_eq!(headings, links);
+    let headings: BTreeSet<&str> =
+        page.lines().filter_map(|line| line.strip_prefix("## ").filter(|name| name.starts_with("Meshkeep"))).collect();
+    let descriptions = values_of("description: ");
+    let section = |text: &'_ String| {
+        text.rsplit_once(" See docs/operate/alerts.md, section ").map(|(_, rest)| rest.trim_end_matches(".\"").to_owned())
+    };
+    let sections: Vec<String> = descriptions.iter().filter_map(section).collect();
+    assert!(alerts.len() > 20 && sections.len() == values_of("- alert: ").len(), "each description names a section");
+    assert_eq!(headings, sections.iter().map(String::as_str).collect());
+    assert_eq!(values_of("runbook_url: "), Vec::<String>::new(), "there is no address that is the same for everybody");
     for alert in &alerts {
         assert!(page.contains(alert.as_str()), "docs/operate/alerts.md does not name {alert}");
         assert!(read("deploy/prometheus/alerts.test.yaml").contains(alert.as_str()), "no test of {alert}");
     }
+}
+
+#[test]
+fn every_alert_gets_a_link_to_its_section() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/prometheus/alerts-with-links");
+    let pages = "https://git.example.org/pages/";
+    let output = Command::new(&script).arg(pages).output().unwrap();
+    let linked = String::from_utf8(output.stdout).unwrap();
+    let links: Vec<&str> = linked.lines().filter_map(|line| line.trim().strip_prefix("runbook_url: ")).collect();
+    assert_eq!(links.len(), linked.matches("- alert: ").count());
+    assert_eq!(links[0], format!("{pages}{}", "docs/operate/alerts.md#meshkeepnoclusters"));
+    assert!(!Command::new(&script).output().unwrap().status.success(), "the address is needed");
 }
 
 #[test]

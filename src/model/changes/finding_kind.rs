@@ -55,7 +55,7 @@ finding_kinds! {
         "renew it and replace the file that the client file of {subject} names: the next connection uses it";
     ClusterConfigLost = "clusterConfigLost", Warning, "operate/alerts.md#meshkeepproblemswarning",
         "check that its clustermesh-apiserver or KVStoreMesh is running";
-    ClusterConfigMissing = "clusterConfigMissing", Critical, "operate/alerts.md#meshkeepproblemscritical",
+    ClusterConfigMissing = "clusterConfigMissing", Critical, "operate/alerts.md#meshkeepclusternotlive",
         "check that the clustermesh-apiserver of {subject} has written the cluster config, and that the endpoints are those of {subject}; if its Cilium is too old to write a cluster config, use --legacy-clusters {subject}";
     ClusterConfigRefused = "clusterConfigRefused", Critical, "operate/alerts.md#meshkeepproblemscritical",
         "check what wrote cilium/cluster-config/{subject} (/v1/rejected has its value)";
@@ -69,7 +69,7 @@ finding_kinds! {
         "find out what fills its etcd, or raise --cluster-max-keys or --cluster-max-bytes";
     ClusterUnreachable = "clusterUnreachable", Critical, "operate/alerts.md#meshkeepclusternotlive",
         "run `meshkeep doctor`, which tests each step of the connection; meshkeep serves the last known state";
-    ClusterUnreadable = "clusterUnreadable", Critical, "operate/alerts.md#meshkeepproblemscritical",
+    ClusterUnreadable = "clusterUnreadable", Critical, "operate/alerts.md#meshkeepclusternotlive",
         "run `meshkeep doctor`, which shows what the user may read and what is missing; meshkeep serves the last known state";
     DanglingHostIp = "danglingHostIP", Warning, "operate/alerts.md#meshkeepproblemswarning",
         "check whether the node was removed, or its agent does not announce it";

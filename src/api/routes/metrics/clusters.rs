@@ -55,7 +55,11 @@ fn add_resources(text: &mut MetricsText, all: &[ClusterReading]) {
     let live = "1 once the source has confirmed every entry since the start.";
     each("meshkeep_cluster_confirmed", live, &|resource| Some(float(u64::from(resource.source.origin == Origin::Live))));
     let age = "Age of the data; +Inf if the kind was never read.";
-    each("meshkeep_cluster_age_seconds", age, &|resource| Some(resource.source.age.map_or(f64::INFINITY, |age| age.as_secs_f64())));
+    each("meshkeep_cluster_age_seconds", age, &|resource| {
+        // a contact is not enough: an etcd that answers may lack the cluster config
+        let age = resource.source.age.filter(|_| resource.source.origin != Origin::NeverRead);
+        Some(age.map_or(f64::INFINITY, |age| age.as_secs_f64()))
+    });
     let held = "Entries that are kept although the source lost their keys.";
     let mut family = text.gauge("meshkeep_cluster_held_entries", held);
     for (name, status) in with_file(all) {

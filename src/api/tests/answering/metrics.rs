@@ -130,7 +130,8 @@ async fn stream_metrics_are_counted() {
 #[tokio::test]
 async fn a_cluster_that_was_never_read_has_a_phase_and_infinite_age() {
     let fixture = ApiFixture::new();
-    let osaka = ClusterStatus { phase: Phase::BackingOff, ..ClusterStatus::new(Instant::now()) };
+    // its etcd answered, but has no cluster config
+    let osaka = ClusterStatus { phase: Phase::BackingOff, last_contact: Some(Instant::now()), ..ClusterStatus::new(Instant::now()) };
     fixture.publish_statuses([("paris", paris_status()), ("osaka", osaka)]);
     let mut signal = fixture.handle.signal().await.unwrap();
     signal.borrow_and_update();
