@@ -2,13 +2,15 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
+{{/* Name of most objects. At most 48 characters: the longest suffix of a name is `-sidecar-patch`, and
+a StatefulSet's pods have a label with its name and a hash. Both stay below 63. */}}
 {{- define "meshkeep.fullname" -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- .Values.fullnameOverride | trunc 48 | trimSuffix "-" -}}
 {{- else if contains (include "meshkeep.name" .) .Release.Name -}}
-{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- .Release.Name | trunc 48 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name (include "meshkeep.name" .) | trunc 63 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name (include "meshkeep.name" .) | trunc 48 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 

@@ -1,9 +1,70 @@
+{{/* Template of the pods of the StatefulSet, or of the announcer's Deployment. */}}
+{{- define "meshkeep.podTemplate" -}}
+metadata:
+  labels:
+    {{- include "meshkeep.selectorLabels" . | nindent 4 }}
+    {{- with .Values.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- with .Values.podAnnotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  serviceAccountName: {{ include "meshkeep.serviceAccountName" . }}
+  automountServiceAccountToken: false
+  enableServiceLinks: false
+  terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}
+  {{- with .Values.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
+  {{- with .Values.imagePullSecrets }}
+  imagePullSecrets:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  securityContext:
+    {{- toYaml .Values.podSecurityContext | nindent 4 }}
+  {{- if .Values.clustermesh.clusters }}
+  # as in the pods of Cilium's chart
+  hostAliases:
+  {{- range $cluster := .Values.clustermesh.clusters }}
+  {{- range .ips }}
+  - ip: {{ . | quote }}
+    hostnames: [{{ printf "%s.%s" $cluster.name $.Values.clustermesh.domain | quote }}]
+  {{- end }}
+  {{- end }}
+  {{- end }}
+  containers:
+  - {{ include (ternary "meshkeep.announcer" "meshkeep.container" (eq .Values.mode "announce")) . | nindent 4 | trim }}
+  volumes:
+  {{- include (ternary "meshkeep.announcerVolumes" "meshkeep.volumes" (eq .Values.mode "announce")) . | nindent 2 }}
+  {{- with .Values.nodeSelector }}
+  nodeSelector:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.tolerations }}
+  tolerations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.affinity }}
+  affinity:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.topologySpreadConstraints }}
+  topologySpreadConstraints:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end -}}
+
 {{/* Requests and limits by the size of the mesh, based on the measurements in docs/operate/run.md,
 "Memory and disk". There is no CPU limit, because it would only delay answers. Each memory limit is
 above the threshold of the alert MeshkeepMemory for that number of keys. */}}
 {{- define "meshkeep.resources" -}}
 {{- if .Values.resources -}}
 {{- toYaml .Values.resources -}}
+{{- else if eq .Values.mode "announce" -}}
+requests: {cpu: 10m, memory: 32Mi}
+limits: {memory: 128Mi}
 {{- else if eq .Values.meshSize "large" -}}
 requests: {cpu: 500m, memory: 512Mi}
 limits: {memory: 2Gi}
@@ -16,9 +77,63 @@ limits: {memory: 768Mi}
 {{- end -}}
 {{- end -}}
 
+{{/* Memory limit in MiB, rounded down; 0 without a limit. */}}
+{{- define "meshkeep.memoryLimit" -}}
+{{- $limit := dig "limits" "memory" "" (include "meshkeep.resources" . | fromYaml) | toString -}}
+{{- $units := dict "" 1 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
+{{- $unit := regexFind "[A-Za-z]*$" $limit -}}
+{{- if and $limit (not (hasKey $units $unit)) -}}
+{{- fail (printf "resources.limits.memory: write %s as a number with Ki, Mi, Gi, Ti, k, M, G, T or without a unit" $limit) -}}
+{{- end -}}
+{{- divf (mulf (trimSuffix $unit $limit | default "0" | float64) (get $units $unit)) 1048576 | floor | int64 -}}
+{{- end -}}
+
+{{/* Limit on one cluster's keys and values: half of the memory limit, because large decoded values and
+answers need the rest, and at most 1 GiB. Empty without a memory limit. */}}
+{{- define "meshkeep.clusterMaxBytes" -}}
+{{- $limit := include "meshkeep.memoryLimit" . | int64 -}}
+{{- if .Values.clusterMaxBytes -}}
+{{- .Values.clusterMaxBytes -}}
+{{- else if $limit -}}
+{{- min 1024 (div $limit 2) }}MiB
+{{- end -}}
+{{- end -}}
+
+{{/* True if extraArgs or extraEnv has a flag: (list . "token-file"). */}}
+{{- define "meshkeep.isGiven" -}}
+{{- $flag := index . 1 -}}
+{{- $root := index . 0 -}}
+{{- range $root.Values.extraArgs }}{{ if hasPrefix (printf "--%s=" $flag) (printf "%s=" .) }}true{{ end }}{{ end -}}
+{{- range $root.Values.extraEnv }}{{ if eq .name (printf "MESHKEEP_%s" (upper $flag | replace "-" "_")) }}true{{ end }}{{ end -}}
+{{- end -}}
+
+{{/* True if the API has a certificate, from a Secret or from a volume in extraVolumes. */}}
+{{- define "meshkeep.hasTLS" -}}
+{{- if or (include "meshkeep.tlsSecretName" .) (include "meshkeep.isGiven" (list . "tls-cert")) }}true{{ end -}}
+{{- end -}}
+
+{{/* True if clients need a certificate. */}}
+{{- define "meshkeep.hasClientCA" -}}
+{{- if or .Values.auth.clientCASecretName (include "meshkeep.isGiven" (list . "client-ca")) }}true{{ end -}}
+{{- end -}}
+
+{{/* True if clients need a token. */}}
+{{- define "meshkeep.hasToken" -}}
+{{- if or .Values.auth.tokenSecretName (include "meshkeep.isGiven" (list . "token-file")) }}true{{ end -}}
+{{- end -}}
+
 {{/* Flags of the container. The data directory is a variable instead, so that `meshkeep doctor` in the pod uses it too. */}}
 {{- define "meshkeep.args" -}}
+{{- if .Values.reflect.enabled -}}
+- reflect
+- --to=/etc/meshkeep/to/{{ .Values.to.key }}
+- --to-lease-ttl={{ .Values.to.leaseTTL }}
+{{- range .Values.reflect.options }}
+- --to-opt={{ . }}
+{{- end }}
+{{- else -}}
 - serve
+{{- end }}
 - --clustermesh-config=/var/lib/cilium/clustermesh
 {{- if .Values.service.enabled }}
 - --listen={{ include "meshkeep.bind" (dict "address" .Values.bindAddress "port" .Values.ports.api) }}
@@ -30,6 +145,9 @@ limits: {memory: 768Mi}
 - --listen=unix:///run/meshkeep/api.sock
 {{- end }}
 - --health-listen={{ include "meshkeep.bind" (dict "address" (include "meshkeep.healthAddress" .) "port" .Values.ports.health) }}
+{{- if .Values.etcd.enabled }}
+- --etcd-listen={{ include "meshkeep.bind" (dict "address" .Values.bindAddress "port" .Values.ports.etcd) }}
+{{- end }}
 {{- if .Values.clustermesh.clusterId }}
 - --cluster-id={{ .Values.clustermesh.clusterId }}
 {{- end }}
@@ -52,7 +170,7 @@ limits: {memory: 768Mi}
 {{- if .Values.auth.tokenSecretName }}
 - --token-file=/etc/meshkeep/token/token
 {{- end }}
-{{- if and .Values.service.enabled .Values.auth.insecure }}
+{{- if and (or .Values.service.enabled .Values.etcd.enabled) .Values.auth.insecure }}
 - --insecure
 {{- end }}
 - --log-format={{ .Values.log.format }}
@@ -64,7 +182,7 @@ limits: {memory: 768Mi}
 
 {{/* True if commands in the pod need a socket that requires no certificate and no token. */}}
 {{- define "meshkeep.hasSocket" -}}
-{{- if or .Values.service.enabled (include "meshkeep.tlsSecretName" .) .Values.auth.tokenSecretName .Values.auth.clientCASecretName }}true{{ end -}}
+{{- if or .Values.service.enabled (include "meshkeep.hasTLS" .) (include "meshkeep.hasToken" .) (include "meshkeep.hasClientCA" .) }}true{{ end -}}
 {{- end -}}
 
 {{- define "meshkeep.bind" -}}
@@ -119,6 +237,10 @@ env:
 - {name: MESHKEEP_TOKEN_FILE, value: /etc/meshkeep/token/token}
 {{- end }}
 {{- end }}
+{{- with include "meshkeep.clusterMaxBytes" . }}
+{{- /* a variable, so that a flag in extraArgs takes precedence */}}
+- {name: MESHKEEP_CLUSTER_MAX_BYTES, value: {{ . | quote }}}
+{{- end }}
 {{- with .Values.extraEnv }}
 {{ toYaml . }}
 {{- end }}
@@ -128,6 +250,9 @@ ports:
 {{- end }}
 {{- if ne (include "meshkeep.healthAddress" .) "127.0.0.1" }}
 - {name: mk-health, containerPort: {{ .Values.ports.health }}, protocol: TCP}
+{{- end }}
+{{- if .Values.etcd.enabled }}
+- {name: mk-etcd, containerPort: {{ .Values.ports.etcd }}, protocol: TCP}
 {{- end }}
 livenessProbe:
   {{- include "meshkeep.probe" (dict "root" . "path" "/livez" "times" .Values.probes.liveness) | nindent 2 }}
@@ -160,6 +285,58 @@ volumeMounts:
 {{- end }}
 {{- if .Values.auth.clientCASecretName }}
 - {name: {{ include "meshkeep.volume" (list . "client-ca") }}, mountPath: /etc/meshkeep/client-ca, readOnly: true}
+{{- end }}
+{{- if .Values.reflect.enabled }}
+- {name: {{ include "meshkeep.volume" (list . "to") }}, mountPath: /etc/meshkeep/to, readOnly: true}
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The container of mode announce. */}}
+{{- define "meshkeep.announcer" -}}
+name: meshkeep
+image: {{ include "meshkeep.image" . | quote }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+args:
+- announce
+- --to=/etc/meshkeep/to/{{ .Values.to.key }}
+- --lease-ttl={{ .Values.to.leaseTTL }}
+- --max-withdrawal={{ .Values.announce.maxWithdrawal }}
+- --log-format={{ .Values.log.format }}
+- --log-level={{ .Values.log.level }}
+{{- with .Values.extraArgs }}
+{{ toYaml . }}
+{{- end }}
+{{- range .Values.announce.files | keys | concat .Values.announce.configMapKeys | sortAlpha }}
+- /etc/meshkeep/announce/{{ . }}
+{{- end }}
+{{- with .Values.extraEnv }}
+env:
+{{ toYaml . }}
+{{- end }}
+resources:
+  {{- include "meshkeep.resources" . | nindent 2 }}
+securityContext:
+  {{- toYaml .Values.securityContext | nindent 2 }}
+terminationMessagePolicy: FallbackToLogsOnError
+volumeMounts:
+- {name: to, mountPath: /etc/meshkeep/to, readOnly: true}
+- {name: files, mountPath: /etc/meshkeep/announce, readOnly: true}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "meshkeep.announcerVolumes" -}}
+- name: to
+  secret: {secretName: {{ .Values.to.secretName }}, defaultMode: 0440}
+# a change of the ConfigMap reaches the announcer within about a minute, without a restart
+- name: files
+  configMap: {name: {{ .Values.announce.configMapName | default (printf "%s-files" (include "meshkeep.fullname" .)) }}}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
 {{- end }}
 {{- end -}}
 
@@ -223,5 +400,12 @@ volumeMounts:
 - name: {{ include "meshkeep.volume" (list $ "client-ca") }}
   secret: {secretName: {{ .clientCASecretName }}, defaultMode: 0440, items: [{key: {{ .clientCAKey }}, path: ca.crt}]}
 {{- end }}
+{{- end }}
+{{- if .Values.reflect.enabled }}
+- name: {{ include "meshkeep.volume" (list . "to") }}
+  secret: {secretName: {{ .Values.to.secretName }}, defaultMode: 0440}
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
 {{- end }}
 {{- end -}}
