@@ -344,6 +344,7 @@ impl Settings {
             self.security.check_etcd(address)?;
         }
         match self.listen.iter().find(|address| !address.is_local()) {
+        self.check_ports()?;
             Some(address) if !self.security.encrypts_and_authenticates() && !self.security.insecure => conflict(format!(
                 "other machines can reach --listen {address}: give --tls-cert and --tls-key, and --token-file or --client-ca; or listen on a loopback address; or allow every client to read everything with --insecure"
             )),
@@ -355,6 +356,19 @@ impl Settings {
 impl SecuritySettings {
     /// Returns `true` if traffic is encrypted and clients have to authenticate.
     fn encrypts_and_authenticates(&self) -> bool {
+
+    /// Checks that no two addresses need the same port or socket.
+    fn check_ports(&self) -> Result<(), UsageError> {
+        let listen = self.listen.iter().map(|address| ("--listen", address));
+        let others = [("--health-listen", &self.health_listen), ("--etcd-listen", &self.etcd_listen)];
+        let all: Vec<_> = listen.chain(others.into_iter().filter_map(|(flag, address)| Some((flag, address.as_ref()?)))).collect();
+        for (index, (flag, address)) in all.iter().enumerate() {
+            if let Some((earlier_flag, earlier)) = all[..index].iter().find(|(_, earlier)| earlier.conflicts_with(address)) {
+                return conflict(format!("{earlier_flag} {earlier} and {flag} {address} need the same port or socket: give each its own"));
+            }
+        }
+        Ok(())
+    }
         self.tls_cert.is_some() && (self.token_file.is_some() || self.client_ca.is_some())
     }
 

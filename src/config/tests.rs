@@ -159,9 +159,12 @@ fn values_of_environment_and_file_are_never_shown() {
 
 #[test]
 fn contradicting_options_are_refused() {
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 11] = [
         (&["--cluster-id=300"], "--cluster-id 300"),
         (&["--backoff-min=1m"], "--backoff-min"),
+        (&["--health-listen=127.0.0.1:9870"], "--listen 127.0.0.1:9870 and --health-listen 127.0.0.1:9870 need the same port"),
+        (&["--health-listen=:9879", "--etcd-listen=127.0.0.1:9879"], "--health-listen [::]:9879 and --etcd-listen 127.0.0.1:9879"),
+        (&["--listen=unix:///run/a", "--health-listen=unix:///run/a"], "port or socket"),
         (&["--local-etcd=/etc/own"], "--local-etcd needs --cluster-name"),
         (&["--tls-cert=c"], "--tls-key"),
         (&["--tls-key=k"], "--tls-cert"),
@@ -173,8 +176,9 @@ fn contradicting_options_are_refused() {
         let message = resolve(arguments, &[], "").unwrap_err();
         assert!(message.contains(named), "{named:?} is not in: {message}");
     }
-    let fine: [&[&str]; 7] = [
+    let fine: [&[&str]; 8] = [
         &["--health-listen=:9879"],
+        &["--listen=127.0.0.1:0", "--health-listen=127.0.0.1:0", "--etcd-listen=127.0.0.1:0"],
         &["--local-etcd=/etc/own", "--cluster-name=own"],
         &["--cluster-id=300", "--max-connected-clusters=511"],
         &["--listen=0.0.0.0:1", "--insecure"],

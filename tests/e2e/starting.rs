@@ -81,6 +81,11 @@ fn settings_are_checked_without_a_start() {
     assert!(complaints.lines().all(|line| line.starts_with("warning: ")), "a warning is not an error: {complaints}");
     let (code, _, complaints) = check(&directory, Some("MESHKEEP_PORT_9870_TCP_ADDR"), &[]);
     assert_eq!((code, complaints.as_str()), (0, ""), "a service link of Kubernetes");
+    let (code, _, complaints) = check(&directory, None, &["--health-listen=127.0.0.1:9870"]);
+    assert!(
+        code != 0 && complaints.contains("--listen 127.0.0.1:9870 and --health-listen 127.0.0.1:9870 need the same port"),
+        "{complaints}"
+    );
     let (code, _, complaints) = check(&directory, None, &["--token-file=/no/such/token"]);
     assert!(code == 1 && complaints.contains("/no/such/token"), "{complaints}");
     file("tokyo", "endpoints: [https://nobody.invalid]\nkey_file: /c.key\n");

@@ -1,7 +1,7 @@
 //! Addresses that the HTTP server listens on.
 
 use std::fmt;
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 /// Version of etcd whose API meshkeep serves. Clients check it to learn which calls they may use:
@@ -44,6 +44,22 @@ impl ListenAddress {
             Self::Unix(_) => true,
         }
     }
+
+    /// Returns whether the system would refuse to bind both addresses. An unspecified address
+    /// covers all others, and `[::]` also those of IPv4.
+    #[must_use]
+    pub fn conflicts_with(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Tcp(one), Self::Tcp(other)) => {
+                let (one_ip, other_ip) = (one.ip().to_canonical(), other.ip().to_canonical());
+                let covers = |all: IpAddr, ip: IpAddr| all.is_unspecified() && (all.is_ipv6() || ip.is_ipv4());
+                let overlap = one_ip == other_ip || covers(one_ip, other_ip) || covers(other_ip, one_ip);
+                one.port() == other.port() && one.port() != 0 && overlap
+            }
+            (Self::Unix(one), Self::Unix(other)) => one == other,
+            (Self::Tcp(_), Self::Unix(_)) | (Self::Unix(_), Self::Tcp(_)) => false,
+        }
+    }
 }
 
 impl fmt::Display for ListenAddress {
@@ -77,6 +93,27 @@ mod tests {
         }
         for bad in ["", "9870", "http://127.0.0.1:1", "unix://run/a", "unix:", "example.org:80", ":x", "127.0.0.1:99999"] {
             assert!(ListenAddress::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn addresses_conflict_if_they_share_a_port_or_a_socket() {
+        for (one, other, expected) in [
+            ("127.0.0.1:1", "127.0.0.1:1", true),
+            ("127.0.0.1:1", "127.0.0.1:2", false),
+            ("127.0.0.1:0", "127.0.0.1:0", false),
+            ("127.0.0.1:1", "127.0.0.2:1", false),
+            ("0.0.0.0:1", "127.0.0.1:1", true),
+            (":1", "127.0.0.1:1", true),
+            ("0.0.0.0:1", "[::]:1", true),
+            ("0.0.0.0:1", "[::1]:1", false),
+            ("[::ffff:127.0.0.1]:1", "127.0.0.1:1", true),
+            ("unix:///a", "unix:///a", true),
+            ("unix:///a", "unix:///b", false),
+            ("unix:///a", "127.0.0.1:1", false),
+        ] {
+            let (first, second) = (ListenAddress::parse(one).unwrap(), ListenAddress::parse(other).unwrap());
+            assert_eq!((first.conflicts_with(&second), second.conflicts_with(&first)), (expected, expected), "{one} {other}");
         }
     }
 }
