@@ -25,8 +25,15 @@ install_packages() {
   say "installing ${missing[*]}"
   as_root apt-get update -qq
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends "${missing[@]}" >&2
-  # Debian starts an etcd with the package, which is not needed here.
-  case " ${missing[*]} " in *" etcd-server "*) [ ! -d /run/systemd/system ] || as_root systemctl disable -q --now etcd >&2 ;; esac
+  # Debian starts a service with some packages, which is not needed here.
+  if [ -d /run/systemd/system ]; then
+    for package in "${missing[@]}"; do
+      case $package in
+        etcd-server) as_root systemctl disable -q --now etcd >&2 ;;
+        prometheus-alertmanager) as_root systemctl disable -q --now prometheus-alertmanager >&2 ;;
+      esac
+    done
+  fi
 }
 
 # Installs the build dependencies: a linker, make for jemalloc, and protoc with its well-known types

@@ -23,7 +23,7 @@ use self::values::parse_bytes;
 pub(crate) use self::values::parse_duration;
 pub use self::values::{KvstoreOption, KvstoreOptions};
 pub use crate::model::Setting;
-use crate::model::{ClusterId, ClusterName, ListenAddress, MaxConnectedClusters, SecretUrl};
+use crate::model::{ClosedSet as _, ClusterId, ClusterName, ListenAddress, MaxConnectedClusters, SecretUrl, WebhookFormat};
 
 /// Options of `meshkeep serve`. They have Cilium's names if Cilium has the option too.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -109,10 +109,15 @@ pub struct Settings {
     pub cache_ttl: Duration,
 
     /// POST each finding of /v1/problems that appears or is resolved to this http:// or https://
-    /// address, as JSON; if its path is a secret, use MESHKEEP_ON_PROBLEM, which the process list
-    /// does not show
+    /// address; if its path is a secret, use MESHKEEP_ON_PROBLEM, which the process list does not
+    /// show
     #[arg(long, value_name = "URL", value_parser = parse_secret_url)]
     pub on_problem: Option<SecretUrl>,
+
+    /// Format of these posts: json, alertmanager (alerts for /api/v2/alerts of an Alertmanager) or
+    /// cloudevents (CloudEvents 1.0)
+    #[arg(long, value_name = "FORMAT", default_value = "json", value_parser = parse_webhook_format)]
+    pub on_problem_format: WebhookFormat,
 
     /// Limits on memory.
     #[command(flatten)]
@@ -339,23 +344,18 @@ impl Settings {
         if self.on_problem.as_ref().is_some_and(|url| !url.is_usable()) {
             return conflict("--on-problem must be a URL with http:// or https:// and a host".into());
         }
+        self.check_ports()?;
         self.security.check()?;
         if let Some(address) = &self.etcd_listen {
             self.security.check_etcd(address)?;
         }
         match self.listen.iter().find(|address| !address.is_local()) {
-        self.check_ports()?;
             Some(address) if !self.security.encrypts_and_authenticates() && !self.security.insecure => conflict(format!(
                 "other machines can reach --listen {address}: give --tls-cert and --tls-key, and --token-file or --client-ca; or listen on a loopback address; or allow every client to read everything with --insecure"
             )),
             _ => Ok(()),
         }
     }
-}
-
-impl SecuritySettings {
-    /// Returns `true` if traffic is encrypted and clients have to authenticate.
-    fn encrypts_and_authenticates(&self) -> bool {
 
     /// Checks that no two addresses need the same port or socket.
     fn check_ports(&self) -> Result<(), UsageError> {
@@ -369,6 +369,11 @@ impl SecuritySettings {
         }
         Ok(())
     }
+}
+
+impl SecuritySettings {
+    /// Returns `true` if traffic is encrypted and clients have to authenticate.
+    fn encrypts_and_authenticates(&self) -> bool {
         self.tls_cert.is_some() && (self.token_file.is_some() || self.client_ca.is_some())
     }
 
@@ -422,6 +427,10 @@ pub(crate) fn parse_cluster_name(text: &str) -> Result<ClusterName, String> {
 #[expect(clippy::unnecessary_wraps, reason = "the signature is clap's")]
 fn parse_secret_url(text: &str) -> Result<SecretUrl, String> {
     Ok(SecretUrl::new(text))
+}
+
+fn parse_webhook_format(text: &str) -> Result<WebhookFormat, String> {
+    WebhookFormat::from_api_name(text).ok_or_else(|| "must be json, alertmanager or cloudevents".to_owned())
 }
 
 fn parse_count(text: &str) -> Result<u64, String> {

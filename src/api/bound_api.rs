@@ -62,7 +62,7 @@ impl BoundApi {
         let tls = options.tls.as_ref().map(server::open_tls).transpose()?.map(Arc::new);
         let token = options.token_file.as_deref().map(load_token).transpose()?.map(Arc::new);
         let reloadable = [tls.clone().map(|tls| tls as Arc<dyn Reloadable>), token.clone().map(|token| token as Arc<dyn Reloadable>)];
-        let webhook = options.on_problem.as_ref().map(WebhookSender::new).transpose()?;
+        let webhook = options.on_problem.as_ref().map(|(url, format)| WebhookSender::new(url, *format)).transpose()?;
         let mut listeners = Vec::with_capacity(listen.len());
         for address in listen {
             listeners.push(Listener::bind(address).await?);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use crate::model::{ListenAddress, SecretUrl};
+use crate::model::{ListenAddress, SecretUrl, WebhookFormat};
 use crate::server::{ConnectionLimits, TlsFiles};
 
 /// Options of the HTTP API, except its addresses.
@@ -25,8 +25,8 @@ pub struct ApiOptions {
     pub tls: Option<TlsFiles>,
     /// Notifies the API to reload the token and certificates unconditionally.
     pub reread: Arc<Notify>,
-    /// URL to which findings are posted when they appear or are resolved.
-    pub on_problem: Option<SecretUrl>,
+    /// URL to which findings are posted when they appear or are resolved, and the format.
+    pub on_problem: Option<(SecretUrl, WebhookFormat)>,
     /// Maximum number of connections, and the timeouts of a connection.
     pub limits: ConnectionLimits,
 }

@@ -48,6 +48,7 @@ fn the_documented_defaults_apply_without_options() {
         tombstone_max_count: 1_000_000,
         cache_ttl: Duration::ZERO,
         on_problem: None,
+        on_problem_format: WebhookFormat::Json,
         memory: MemorySettings { cluster_max_keys: 2_000_000, cluster_max_bytes: 1 << 30, decoded_max_bytes: 256 << 20 },
         security: SecuritySettings::default(),
         log_format: LogFormat::Text,
@@ -159,9 +160,10 @@ fn values_of_environment_and_file_are_never_shown() {
 
 #[test]
 fn contradicting_options_are_refused() {
-    let cases: [(&[&str], &str); 11] = [
+    let cases: [(&[&str], &str); 12] = [
         (&["--cluster-id=300"], "--cluster-id 300"),
         (&["--backoff-min=1m"], "--backoff-min"),
+        (&["--on-problem-format=xml"], "must be json, alertmanager or cloudevents"),
         (&["--health-listen=127.0.0.1:9870"], "--listen 127.0.0.1:9870 and --health-listen 127.0.0.1:9870 need the same port"),
         (&["--health-listen=:9879", "--etcd-listen=127.0.0.1:9879"], "--health-listen [::]:9879 and --etcd-listen 127.0.0.1:9879"),
         (&["--listen=unix:///run/a", "--health-listen=unix:///run/a"], "port or socket"),

@@ -45,6 +45,7 @@ pub use objects::object::{
 pub use objects::packed_slice::PackedSlice;
 pub use process::listen::{ETCD_VERSION, ListenAddress};
 pub use process::setting::{Setting, SettingSource};
+pub use process::webhook_format::WebhookFormat;
 pub use record_query::RecordQuery;
 pub use size::{ScopeSize, Size};
 pub use text::printable::{is_terminal_control, printable, printable_with_colours};

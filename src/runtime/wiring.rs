@@ -36,7 +36,7 @@ pub(super) fn api_options(settings: &Settings, reload: &ReloadTriggers, descript
         token_file: security.token_file.clone(),
         tls: tls.map(|(certificate, key)| TlsFiles { certificate, key, client_ca: security.client_ca.clone() }),
         reread: Arc::clone(&reload.api),
-        on_problem: settings.on_problem.clone(),
+        on_problem: settings.on_problem.clone().map(|url| (url, settings.on_problem_format)),
         limits: ConnectionLimits { count_max: limits.count_max.min(descriptors), ..limits },
     }
 }

@@ -1,4 +1,5 @@
-//! `--on-problem` with a real receiver that is fast or silent, refuses posts, or is restarted.
+//! `--on-problem` with a real receiver that is fast or silent, refuses posts, or is restarted, and
+//! with a real Alertmanager.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,10 +8,12 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 
+use crate::harness::etcd::unused_port;
 use crate::harness::eventually;
-use crate::harness::meshkeep::{Home, Meshkeep};
+use crate::harness::meshkeep::{Home, Meshkeep, http};
 
 /// Stands for a receiver that does not answer at all.
 const SILENT: u16 = 0;
@@ -116,6 +119,38 @@ async fn answer(mut socket: TcpStream, status: Arc<AtomicU16>, posts: RecordedPo
     let wait = if status == TOO_MANY { format!("retry-after: {}\r\n", RETRY_AFTER.as_secs()) } else { String::new() };
     let answer = format!("HTTP/1.1 {status} x\r\nlocation: http://127.0.0.1:1/\r\n{wait}content-length: 0\r\n\r\n");
     let _ = socket.write_all(answer.as_bytes()).await;
+}
+
+/// An Alertmanager without receivers, whose API has the alerts that it got.
+struct Alertmanager {
+    url: String,
+    _process: Child,
+    _directory: tempfile::TempDir,
+}
+
+impl Alertmanager {
+    /// Starts the binary that `ALERTMANAGER_BIN` names (default: Debian's).
+    async fn start() -> Self {
+        let (directory, port) = (tempfile::tempdir().unwrap(), unused_port());
+        let config = directory.path().join("alertmanager.yml");
+        std::fs::write(&config, "route: {receiver: none}\nreceivers: [{name: none}]\n").unwrap();
+        let binary = std::env::var_os("ALERTMANAGER_BIN").unwrap_or_else(|| "prometheus-alertmanager".into());
+        let mut command = Command::new(&binary);
+        command.arg(format!("--config.file={}", config.display())).arg(format!("--storage.path={}", directory.path().display()));
+        command.arg(format!("--web.listen-address=127.0.0.1:{port}")).arg("--cluster.listen-address=");
+        let log = std::fs::File::create(directory.path().join("log")).unwrap();
+        let spawned = command.stdout(log.try_clone().unwrap()).stderr(log).kill_on_drop(true).spawn();
+        let process = spawned.unwrap_or_else(|error| panic!("cannot start {binary:?} (Debian: prometheus-alertmanager): {error}"));
+        let manager = Self { url: format!("http://127.0.0.1:{port}/api/v2/alerts"), _process: process, _directory: directory };
+        eventually("the Alertmanager to answer", || async { manager.active().await.map(drop) }).await;
+        manager
+    }
+
+    /// Returns the alerts that have not ended; `None` while it does not answer.
+    async fn active(&self) -> Option<Vec<Value>> {
+        let answer = http().get(&self.url).send().await.ok()?;
+        serde_json::from_slice(&answer.bytes().await.ok()?).ok()
+    }
 }
 
 async fn posting_to(receiver: &Receiver) -> (Home, Meshkeep) {
@@ -225,6 +260,48 @@ async fn a_silent_or_restarted_receiver_blocks_nothing() {
     receiver.wait_until_received(SILENT, "gone clusterUnreachable/paris").await;
     let ended = meshkeep.stop().await;
     assert!(ended.status.success() && ended.elapsed < Duration::from_secs(5), "{:?}", ended.elapsed);
+}
+
+#[tokio::test]
+async fn an_alertmanager_has_an_alert_for_as_long_as_the_finding_lasts() {
+    let manager = Alertmanager::start().await;
+    let mut home = Home::new().with_flags(&[&format!("--on-problem={}", manager.url), "--on-problem-format=alertmanager"]);
+    let meshkeep = home.start().await;
+    home.write_cluster("paris", NOWHERE);
+    let about_paris = |alert: &Value| alert["labels"]["target_cluster"] == "paris";
+    let alert = eventually("an alert", || async { manager.active().await?.into_iter().find(about_paris) }).await;
+    let finding = meshkeep.get("/v1/problems?cluster=paris").await["items"][0].clone();
+    let labels = json!({
+        "alertname": "MeshkeepProblem", "finding": "clusterUnreachable/paris", "kind": "clusterUnreachable",
+        "severity": "critical", "target_cluster": "paris",
+    });
+    assert_eq!(alert["labels"], labels);
+    assert_eq!(alert["annotations"], json!({"summary": finding["detail"], "description": finding["advice"]}));
+    assert_eq!((&alert["startsAt"], &alert["status"]["state"]), (&finding["since"], &json!("active")));
+    home.remove_cluster("paris");
+    eventually("the alert to end", || async { (!manager.active().await?.iter().any(about_paris)).then_some(()) }).await;
+    assert!(meshkeep.text("/metrics").await.contains("meshkeep_problem_posts_total{outcome=\"refused\"} 0"));
+}
+
+#[tokio::test]
+async fn cloud_events_have_the_required_attributes_and_their_media_type() {
+    let receiver = Receiver::start().await;
+    let on_problem = format!("--on-problem=http://127.0.0.1:{}/", receiver.port());
+    let mut home = Home::new().with_flags(&[&on_problem, "--on-problem-format=cloudevents"]);
+    let _meshkeep = home.start().await;
+    home.write_cluster("paris", NOWHERE);
+    let (head, event) = eventually("a post", || async {
+        let posts = receiver.posts.lock().unwrap();
+        posts
+            .iter()
+            .find(|(_, _, body, _)| body["subject"] == "clusterUnreachable/paris")
+            .map(|(_, head, body, _)| (head.clone(), body.clone()))
+    })
+    .await;
+    assert!(head.contains("content-type: application/cloudevents+json\r\n"), "{head}");
+    assert_eq!([&event["specversion"], &event["type"], &event["source"]], ["1.0", "meshkeep.problem.appeared", "meshkeep"]);
+    assert_eq!((&event["data"]["event"], &event["data"]["finding"]["kind"]), (&json!("appeared"), &json!("clusterUnreachable")));
+    assert!(event["id"].as_str().unwrap().starts_with("clusterUnreachable/paris/appeared/"), "{event}");
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::CurrentFindings;
 use crate::findings::{PUBLISHED_BYTES_MAX, PUBLISHED_COUNT_MAX};
@@ -14,7 +15,7 @@ pub(super) struct PendingPost {
     pub(super) key: EntryKey,
     /// The current finding, or its last state if it was resolved.
     pub(super) object: Arc<Object>,
-    /// Set if the finding appeared; otherwise it was resolved.
+    /// Set if the finding appeared, or still exists; otherwise it was resolved.
     pub(super) has_appeared: bool,
 }
 
@@ -27,12 +28,22 @@ pub(super) struct DeliveredFindings {
     accepted_bytes: usize,
     /// Number of failed attempts of each pending post.
     attempts: BTreeMap<EntryKey, u32>,
+    /// Interval in which a finding that lasts is posted again.
+    repeat_interval: Option<Duration>,
+    /// Time of the last post of each accepted finding. Empty without a repeat interval.
+    posted_at: BTreeMap<EntryKey, Instant>,
 }
 
 impl DeliveredFindings {
+    /// Creates the state before the first post.
+    pub(super) fn new(repeat_interval: Option<Duration>) -> Self {
+        Self { repeat_interval, ..Self::default() }
+    }
+
     /// Returns the next post: the one with the fewest failed attempts, so that a finding that the
     /// receiver cannot process does not block others; then resolved findings, then the most severe.
-    pub(super) fn next_post(&mut self, now: &CurrentFindings) -> Option<PendingPost> {
+    /// If no finding appeared or was resolved, it is the one that has to be posted again.
+    pub(super) fn next_post(&mut self, now: &CurrentFindings, time: Instant) -> Option<PendingPost> {
         let accepted = &self.accepted;
         self.attempts.retain(|key, _| accepted.contains_key(key) != now.contains_key(key));
         let resolved = accepted.iter().filter(|(key, _)| !now.contains_key(key)).map(|(key, object)| (key, object, false));
@@ -41,8 +52,24 @@ impl DeliveredFindings {
         let rank = |(key, object, has_appeared): &(&EntryKey, &Arc<Object>, bool)| {
             (self.attempts.get(key).copied().unwrap_or_default(), *has_appeared, severity(object))
         };
-        let (key, object, has_appeared) = resolved.chain(appeared).min_by_key(rank)?;
+        let changed = resolved.chain(appeared).min_by_key(rank);
+        let (key, object, has_appeared) = changed.or_else(|| {
+            let (key, _) = self.next_repeat().filter(|(_, due)| *due <= time)?;
+            Some((key, now.get(key)?, true))
+        })?;
         Some(PendingPost { key: key.clone(), object: Arc::clone(object), has_appeared })
+    }
+
+    /// Returns the time until a finding has to be posted again. Without such findings, it is longer
+    /// than any process lives.
+    pub(super) fn time_to_repeat(&self, time: Instant) -> Duration {
+        self.next_repeat().map_or(Duration::MAX, |(_, due)| due.saturating_duration_since(time))
+    }
+
+    /// Returns the accepted finding whose last post is the oldest, and the time of the next one.
+    fn next_repeat(&self) -> Option<(&EntryKey, Instant)> {
+        let (key, posted) = self.posted_at.iter().min_by_key(|(_, posted)| **posted)?;
+        Some((key, *posted + self.repeat_interval?))
     }
 
     /// Returns the number of pending posts.
@@ -54,15 +81,20 @@ impl DeliveredFindings {
 
     /// Records that a post needs no further attempt: the receiver has accepted it, or will never
     /// accept it.
-    pub(super) fn record_success(&mut self, change: PendingPost) {
+    pub(super) fn record_success(&mut self, change: PendingPost, time: Instant) {
         let PendingPost { key, object, has_appeared } = change;
         self.attempts.remove(&key);
+        self.posted_at.remove(&key);
         let bytes = |object: &Arc<Object>| object.as_finding().map_or(0, |finding| finding.text_bytes());
+        if let Some(accepted) = self.accepted.remove(&key) {
+            self.accepted_bytes -= bytes(&accepted);
+        }
         if has_appeared {
             self.accepted_bytes += bytes(&object);
+            if self.repeat_interval.is_some() {
+                self.posted_at.insert(key.clone(), time);
+            }
             self.accepted.insert(key, object);
-        } else if let Some(accepted) = self.accepted.remove(&key) {
-            self.accepted_bytes -= bytes(&accepted);
         }
     }
 
@@ -99,14 +131,14 @@ mod tests {
     fn a_finding_resolved_before_its_post_is_not_posted() {
         let mut delivered = DeliveredFindings::default();
         let now = current([(FindingKind::SourceLost, "a"), (FindingKind::SourceLost, "b")]);
-        let first = delivered.next_post(&now).unwrap();
+        let first = delivered.next_post(&now, Instant::now()).unwrap();
         assert_eq!((post_text(Some(&first)), delivered.pending_count(&now)), ("+problem/sourceLost/a".to_owned(), 2));
-        delivered.record_success(first);
-        assert_eq!(delivered.next_post(&current([(FindingKind::SourceLost, "a")])), None);
-        let resolved = delivered.next_post(&current([])).unwrap();
+        delivered.record_success(first, Instant::now());
+        assert_eq!(delivered.next_post(&current([(FindingKind::SourceLost, "a")]), Instant::now()), None);
+        let resolved = delivered.next_post(&current([]), Instant::now()).unwrap();
         assert_eq!(post_text(Some(&resolved)), "-problem/sourceLost/a");
-        delivered.record_success(resolved);
-        assert_eq!((delivered.next_post(&current([])), delivered.accepted_bytes), (None, 0));
+        delivered.record_success(resolved, Instant::now());
+        assert_eq!((delivered.next_post(&current([]), Instant::now()), delivered.accepted_bytes), (None, 0));
     }
 
     #[test]
@@ -115,19 +147,22 @@ mod tests {
         let now = current([(FindingKind::StaleFile, "a"), (FindingKind::DuplicateClusterId, "b"), (FindingKind::SourceLost, "c")]);
         let mut accepted = Vec::new();
         for _ in 0..5 {
-            let change = delivered.next_post(&now).unwrap();
+            let change = delivered.next_post(&now, Instant::now()).unwrap();
             accepted.push(change.key.to_string());
             if change.key.to_string().contains("duplicateClusterID") {
                 delivered.record_failure(change)
             } else {
-                delivered.record_success(change)
+                delivered.record_success(change, Instant::now())
             }
         }
         assert_eq!(accepted[0], "problem/duplicateClusterID/b");
         assert!(accepted[3..].iter().all(|key| key == &accepted[0]), "{accepted:?}");
         assert_eq!(delivered.attempts.len(), 1);
         assert_eq!(
-            (delivered.next_post(&current([(FindingKind::StaleFile, "a"), (FindingKind::SourceLost, "c")])), delivered.attempts.len()),
+            (
+                delivered.next_post(&current([(FindingKind::StaleFile, "a"), (FindingKind::SourceLost, "c")]), Instant::now()),
+                delivered.attempts.len()
+            ),
             (None, 0)
         );
     }
@@ -139,19 +174,42 @@ mod tests {
         let names: Vec<String> = (0..PUBLISHED_COUNT_MAX + 50).map(|number| number.to_string()).collect();
         let early = current(names[..PUBLISHED_COUNT_MAX].iter().map(|name| (FindingKind::StaleFile, name.as_str())));
         for (key, object) in &early {
-            delivered.record_success(PendingPost { key: key.clone(), object: Arc::clone(object), has_appeared: true });
+            delivered.record_success(PendingPost { key: key.clone(), object: Arc::clone(object), has_appeared: true }, Instant::now());
         }
         let late = current(names[PUBLISHED_COUNT_MAX..].iter().map(|name| (FindingKind::StaleFile, name.as_str())));
         for (key, object) in &early {
             delivered.record_failure(PendingPost { key: key.clone(), object: Arc::clone(object), has_appeared: false });
         }
         // a new finding would come first if there were capacity
-        let resolved = delivered.next_post(&late).unwrap();
+        let resolved = delivered.next_post(&late, Instant::now()).unwrap();
         assert!(!resolved.has_appeared);
-        delivered.record_success(resolved);
-        let appeared = delivered.next_post(&late).unwrap();
+        delivered.record_success(resolved, Instant::now());
+        let appeared = delivered.next_post(&late, Instant::now()).unwrap();
         assert!(appeared.has_appeared);
-        delivered.record_success(appeared);
-        assert!(!delivered.next_post(&late).unwrap().has_appeared);
+        delivered.record_success(appeared, Instant::now());
+        assert!(!delivered.next_post(&late, Instant::now()).unwrap().has_appeared);
+    }
+
+    #[test]
+    fn findings_that_last_are_repeated_with_their_current_text() {
+        let (interval, start) = (Duration::from_secs(60), Instant::now());
+        let mut delivered = DeliveredFindings::new(Some(interval));
+        let now = current([(FindingKind::SourceLost, "a"), (FindingKind::SourceLost, "b")]);
+        for seconds in [0, 1] {
+            let post = delivered.next_post(&now, start).unwrap();
+            delivered.record_success(post, start + Duration::from_secs(seconds));
+        }
+        let bytes = delivered.accepted_bytes;
+        assert_eq!((delivered.next_post(&now, start + interval / 2), delivered.time_to_repeat(start)), (None, interval));
+        let again = delivered.next_post(&now, start + interval).unwrap();
+        assert_eq!(post_text(Some(&again)), "+problem/sourceLost/a");
+        delivered.record_success(again, start + interval);
+        assert_eq!(delivered.accepted_bytes, bytes);
+        assert_eq!(post_text(delivered.next_post(&now, start + 2 * interval).as_ref()), "+problem/sourceLost/b");
+        // a resolved finding is posted first, and not again
+        let resolved = delivered.next_post(&current([]), start + 2 * interval).unwrap();
+        assert!(!resolved.has_appeared);
+        delivered.record_success(resolved, start + 2 * interval);
+        assert_eq!(delivered.posted_at.len(), 1);
     }
 }

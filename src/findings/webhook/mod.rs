@@ -4,26 +4,25 @@
 //! ([`DeliveredFindings`]), and the differences are posted one at a time. A slow or unavailable
 //! receiver costs no more memory than the findings themselves, and gets the current findings once
 //! it answers; a finding that appeared and was resolved meanwhile is not posted. Nothing waits for
-//! a receiver.
+//! a receiver. For an Alertmanager, findings that last are posted again from time to time.
 
+mod body;
 mod delivered;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use reqwest::header::{CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, Response, StatusCode, Url};
-use serde::Serialize;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use self::delivered::{DeliveredFindings, PendingPost};
-use crate::dto::findings::Finding;
 use crate::dto::text::rfc3339;
-use crate::model::{Backoff, EntryKey, Object, SecretUrl};
+use crate::model::{Backoff, EntryKey, Object, SecretUrl, WebhookFormat};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -77,25 +76,6 @@ impl WebhookState {
     }
 }
 
-/// JSON body of a post.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct WebhookBody<'a> {
-    event: &'static str,
-    time: String,
-    finding: Finding,
-    meshkeep: SenderInfo<'a>,
-}
-
-/// Identification of the sender. A new start time shows the receiver a restart, after which all
-/// findings are posted again.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct SenderInfo<'a> {
-    version: &'static str,
-    started_at: &'a str,
-}
-
 /// Result of a post.
 enum PostResult {
     Accepted,
@@ -120,6 +100,7 @@ pub(crate) struct WebhookSender {
     client: Client,
     url: Url,
     shown: String,
+    format: WebhookFormat,
 }
 
 impl WebhookSender {
@@ -127,7 +108,7 @@ impl WebhookSender {
     ///
     /// # Errors
     /// [`OnProblemError`], without the secret parts of the URL.
-    pub(crate) fn new(url: &SecretUrl) -> Result<Self, OnProblemError> {
+    pub(crate) fn new(url: &SecretUrl, format: WebhookFormat) -> Result<Self, OnProblemError> {
         let shown = url.shown();
         let unusable = |reason: String| OnProblemError { shown: shown.clone(), reason };
         let parsed = Url::parse(url.whole()).map_err(|error| unusable(format!("it is not a URL ({error})")))?;
@@ -145,19 +126,22 @@ impl WebhookSender {
             }
         }
         let client = builder.build().map_err(|error| unusable(error_text(error)))?;
-        Ok(Self { client, url: parsed, shown })
+        Ok(Self { client, url: parsed, shown, format })
     }
 
     /// Posts findings that appear or are resolved, until the future is dropped.
     pub(crate) async fn run(self, state: WebhookState, uptime: Duration) {
         let started_at = rfc3339(SystemTime::now().checked_sub(uptime).unwrap_or(SystemTime::UNIX_EPOCH));
         let (shared, mut current) = (&state.0, state.0.current.subscribe());
-        let (mut delivered, mut backoff) = (DeliveredFindings::default(), Backoff::new(BACKOFF_MIN, BACKOFF_MAX));
+        let (mut delivered, mut backoff) =
+            (DeliveredFindings::new(body::repeat_interval(self.format)), Backoff::new(BACKOFF_MIN, BACKOFF_MAX));
         loop {
             let now = Arc::clone(&current.borrow_and_update());
             shared.waiting.store(delivered.pending_count(&now), Ordering::Relaxed);
-            let Some(change) = delivered.next_post(&now) else {
-                if current.changed().await.is_err() {
+            let Some(change) = delivered.next_post(&now, Instant::now()) else {
+                // returns early if a finding has to be posted again meanwhile
+                let wait = delivered.time_to_repeat(Instant::now());
+                if let Ok(Err(_)) = timeout(wait, current.changed()).await {
                     return;
                 }
                 continue;
@@ -168,12 +152,12 @@ impl WebhookSender {
                         tracing::info!(receiver = self.shown, "findings are being posted again");
                     }
                     backoff.reset();
-                    delivered.record_success(change);
+                    delivered.record_success(change, Instant::now());
                     (POST_INTERVAL, &shared.accepted)
                 }
                 PostResult::Refused(reason) => {
                     tracing::warn!(receiver = self.shown, finding = %change.key, reason, "the receiver of --on-problem refused a finding, which is not sent again");
-                    delivered.record_success(change);
+                    delivered.record_success(change, Instant::now());
                     (POST_INTERVAL, &shared.refused)
                 }
                 PostResult::Failed(reason, retry_after) => {
@@ -190,15 +174,10 @@ impl WebhookSender {
     }
 
     async fn post(&self, change: &PendingPost, started_at: &str) -> PostResult {
-        let Some(finding) = change.object.as_finding() else { return PostResult::Refused("it is not a finding".to_owned()) };
-        let body = WebhookBody {
-            event: if change.has_appeared { "appeared" } else { "gone" },
-            time: rfc3339(SystemTime::now()),
-            finding: Finding::from(finding),
-            meshkeep: SenderInfo { version: env!("CARGO_PKG_VERSION"), started_at },
+        let Some(body) = body::encode(self.format, change, started_at, SystemTime::now()) else {
+            return PostResult::Refused("it cannot be encoded as JSON".to_owned());
         };
-        let Ok(body) = serde_json::to_vec(&body) else { return PostResult::Refused("it cannot be encoded as JSON".to_owned()) };
-        let request = self.client.post(self.url.clone()).header(CONTENT_TYPE, "application/json");
+        let request = self.client.post(self.url.clone()).header(CONTENT_TYPE, body::content_type(self.format));
         let request = request.header(USER_AGENT, concat!("meshkeep/", env!("CARGO_PKG_VERSION"))).body(body);
         match request.send().await {
             Ok(response) => classify_response(&response),
