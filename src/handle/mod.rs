@@ -55,6 +55,7 @@ pub use scan::ScanEnd;
 pub use scan::work_slice::{ScanUsage, SliceLimit, WorkSlice};
 pub use selection::filter::Filter;
 pub(crate) use selection::filter_terms::{FilterTerm, filter_terms_of, may_match_any_filter};
+pub use selection::search_text::SearchText;
 pub use selection::selector::LabelSelector;
 pub(crate) use subscribe::SCANNED_KEYS_MAX;
 pub use subscribe::{

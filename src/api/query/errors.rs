@@ -93,6 +93,7 @@ fn unknown_parameter(name: &str, known: &[ParameterInfo]) -> Problem {
 fn example(name: &str) -> &'static str {
     match name {
         "limit" => "500",
+        "search" => "cart",
         "maxAge" => "60",
         "waitSeconds" => "30",
         "identity" => "131331",

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::api::problem::Problem;
 use crate::dto::values::{IdentityScope, StreamedKind, closed};
-use crate::handle::{Filter, LabelSelector, Reading};
+use crate::handle::{Filter, LabelSelector, Reading, SearchText};
 use crate::model::{ClusterName, Kind, check_exact_name};
 
 /// Parameters that are filters, as the query has them.
@@ -24,6 +24,7 @@ pub(super) struct Filters {
     pub(super) identity: Option<u32>,
     pub(super) node: Option<String>,
     pub(super) pod: Option<String>,
+    pub(super) search: Option<String>,
 }
 
 impl Filters {
@@ -43,6 +44,7 @@ impl Filters {
             identity: self.identity,
             hosts: self.node.map(|node| parse_hosts(node, reading)).transpose()?,
             pod: self.pod.map(|text| parse_exact_name("pod", text)).transpose()?,
+            search: self.search.as_deref().map(SearchText::new),
         })
     }
 }

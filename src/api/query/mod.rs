@@ -182,7 +182,10 @@ list_query! {
         name: Option<String>,
         /// Only nodes that have this address.
         ip: Option<String>,
-    } filtered by [cluster label_selector name ip]
+        /// Only nodes whose name contains this text, in any case, or one of whose addresses begins
+        /// with it.
+        search: Option<String>,
+    } filtered by [cluster label_selector name ip search]
 }
 
 list_query! {
@@ -196,7 +199,10 @@ list_query! {
         name: Option<String>,
         /// Only services that are shared with other clusters (`true`) or not shared (`false`).
         shared: Option<bool>,
-    } filtered by [cluster label_selector namespace name shared]
+        /// Only services whose `namespace/name` contains this text, in any case, or one of whose
+        /// frontend addresses begins with it.
+        search: Option<String>,
+    } filtered by [cluster label_selector namespace name shared search]
 }
 
 list_query! {
@@ -217,7 +223,9 @@ list_query! {
         /// Only services whose exports have this conflict, for example `PortConflict`. `any`: any
         /// conflict.
         conflict: Option<ConflictFilter>,
-    } filtered by [cluster label_selector namespace name]
+        /// Only services whose `namespace/name` contains this text, in any case.
+        search: Option<String>,
+    } filtered by [cluster label_selector namespace name search]
 }
 
 list_query! {
@@ -229,7 +237,9 @@ list_query! {
         namespace: Option<String>,
         /// Only objects with this name.
         name: Option<String>,
-    } filtered by [cluster label_selector namespace name]
+        /// Only objects whose `namespace/name` contains this text, in any case.
+        search: Option<String>,
+    } filtered by [cluster label_selector namespace name search]
 }
 
 list_query! {
@@ -243,7 +253,11 @@ list_query! {
         label: Vec<String>,
         /// Only identities of this scope: `global`, `local`, `remoteNode` or `unknown`.
         scope: Option<IdentityScope>,
-    } filtered by [cluster label_selector label scope]
+        /// Only identities with a label that contains this text, in any case, or whose number
+        /// begins with it. If it is the only filter, reserved identities with such a name (`world`)
+        /// come first.
+        search: Option<String>,
+    } filtered by [cluster label_selector label scope search]
 }
 
 list_query! {
@@ -259,7 +273,10 @@ list_query! {
         namespace: Option<String>,
         /// Only entries of pods with this name.
         pod: Option<String>,
-    } filtered by [cluster cidr identity node namespace pod]
+        /// Only entries of pods whose `namespace/name` contains this text, in any case, and entries
+        /// whose prefix begins with it.
+        search: Option<String>,
+    } filtered by [cluster cidr identity node namespace pod search]
 }
 
 item_query! {

@@ -93,8 +93,9 @@ macro_rules! stream_query {
             fn filter(&self) -> Result<Filter, Problem> {
                 let Self { kind, cluster, label_selector, label, namespace, name, shared, ip, scope, cidr, identity, node, pod, .. } =
                     self.clone();
+                let search = None;
                 let filters =
-                    Filters { kind, cluster, label_selector, label, namespace, name, shared, ip, scope, cidr, identity, node, pod };
+                    Filters { kind, cluster, label_selector, label, namespace, name, shared, ip, scope, cidr, identity, node, pod, search };
                 filters.parse(None)
             }
         }

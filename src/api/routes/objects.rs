@@ -8,15 +8,17 @@ use axum::response::Response;
 use super::{bad_path, cluster_in_path, find_object};
 use crate::admission::Scanner;
 use crate::api::dto::objects::ClusterIdCache;
-use crate::api::paging::pages::{RowSource, into_outcome, record_rows, respond_with_page};
+use crate::api::paging::list_builder::PageBuffer;
+use crate::api::paging::list_request::ListRequest;
+use crate::api::paging::pages::{RowSource, SliceOutcome, into_outcome, record_rows, respond_with_page};
 use crate::api::problem::{Problem, ProblemCode};
 use crate::api::query::{IdentitiesQuery, ItemQuery, NodesQuery, Parameters, PlainQuery, ServicesQuery, SharedItemQuery, parse_clusters};
 use crate::api::state::ApiState;
 use crate::dto::meta::ItemMeta;
 use crate::dto::objects::{Identity, IdentityAnswer, IpcacheEntry, Node, Service};
 use crate::dto::{IdentityList, IpcacheList, NodeList, ServiceList};
-use crate::handle::{Filter, Reading};
-use crate::model::{EntryKey, IdentityScope, Kind, RecordQuery};
+use crate::handle::{Filter, Reading, SearchText};
+use crate::model::{ALLOCATED_IDENTITY_MIN, EntryKey, IdentityScope, Kind, RecordQuery};
 
 /// Nodes of all clusters.
 ///
@@ -100,7 +102,7 @@ pub(crate) async fn get_service(
 /// Identities that clusters announce.
 ///
 /// In order of cluster and number, with their labels. Reserved identities that no cluster
-/// announces are not listed; request them one by one.
+/// announces are listed only with `search=`; otherwise, request them one by one.
 #[utoipa::path(get, path = "/v1/identities", operation_id = "listIdentities", tag = "identities", params(IdentitiesQuery),
     responses((status = 200, description = "A page of identities.", body = IdentityList)))]
 pub(crate) async fn list_identities(
@@ -109,9 +111,13 @@ pub(crate) async fn list_identities(
     scanner: Scanner,
 ) -> Result<Response, Problem> {
     respond_with_page(&state.handle, scanner, query, |listing, _| {
-        let (reading, mut start) = (listing.reading.clone(), listing.start_key()?);
+        let mut reserved = ReservedRows::begin(listing);
+        let (reading, mut start) = (listing.reading.clone(), if reserved.is_first { None } else { listing.start_key()? });
         let plan = reading.plan_list(Kind::Identity, &listing.filter);
         let rows: RowSource = Box::new(move |page, slice| {
+            if let Some(next) = reserved.add_to(page) {
+                return SliceOutcome::Ended(Some(next));
+            }
             let ids = ClusterIdCache::new(&reading);
             let scanned = reading.scan(&plan, start.as_ref(), slice, |record| {
                 Identity::from_record(record, &ids).is_none_or(|identity| page.push(&identity))
@@ -179,6 +185,53 @@ pub(crate) async fn list_identity_ips(
         Ok((filtered.meta(&[Kind::Ip, Kind::Node])?, record_rows(&filtered, Kind::Ip, IpcacheEntry::from_record)?))
     })
     .await
+}
+
+/// Beginning of the page starts at reserved identities. No key begins with it.
+const RESERVED_START: &str = "reserved/";
+
+/// Source of the labels of reserved identities, with the colon.
+const RESERVED_SOURCE: &str = "reserved:";
+
+/// Reserved identities that a search finds, which come before the announced identities.
+struct ReservedRows {
+    /// Identities that are not in a page yet, in descending order.
+    identities: Vec<Identity>,
+    /// True if the page begins before the first announced identity.
+    is_first: bool,
+}
+
+impl ReservedRows {
+    /// Returns the reserved identities from the page start on. None match if the list has another
+    /// filter.
+    fn begin(listing: &ListRequest) -> Self {
+        let next = listing.start_text().map_or(Some("0"), |start| start.strip_prefix(RESERVED_START));
+        let first = next.and_then(|next| next.parse().ok());
+        let search = listing.filter.search.as_ref();
+        let is_only_filter = Filter { search: None, ..listing.filter.clone() } == Filter::default();
+        let matches = |identity: &Identity, search: &SearchText| {
+            identity.labels.0.iter().any(|(key, _)| key.starts_with(RESERVED_SOURCE) && search.is_in_label(key, ""))
+        };
+        let identities = match (search, first) {
+            (Some(search), Some(first)) if is_only_filter => {
+                let all = (first..ALLOCATED_IDENTITY_MIN).rev().filter_map(Identity::reserved);
+                all.filter(|identity| matches(identity, search)).collect()
+            }
+            _ => Vec::new(),
+        };
+        Self { identities, is_first: first.is_some() }
+    }
+
+    /// Adds the identities to a page. If it is full, returns the start of the next page.
+    fn add_to(&mut self, page: &mut PageBuffer) -> Option<String> {
+        while let Some(identity) = self.identities.last() {
+            if !page.push(identity) {
+                return Some(format!("{RESERVED_START}{}", identity.id));
+            }
+            self.identities.pop();
+        }
+        None
+    }
 }
 
 /// Describes the owner of the range of an identity number that no cluster announces.

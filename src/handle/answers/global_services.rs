@@ -93,6 +93,9 @@ impl Reading {
             if filter.name.as_ref().is_some_and(|wanted| wanted != service_name) {
                 continue;
             }
+            if filter.search.as_ref().is_some_and(|search| !search.is_in(service)) {
+                continue;
+            }
             // tested before merging, which takes time and memory in proportion to the slices
             if !filter.clusters.is_empty() && !view.has_keys_of(service, &filter.clusters) {
                 continue;

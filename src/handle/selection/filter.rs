@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::handle::LabelSelector;
+use crate::handle::{LabelSelector, SearchText};
 use crate::model::{ClusterName, EntryKey, IdentityScope, IpEntry, Kind, Object};
 
 /// A filter whose tests must all pass. A test that does not apply to a kind, such as a pod for
@@ -37,11 +37,13 @@ pub struct Filter {
     pub hosts: Option<Vec<(Option<ClusterName>, IpAddr)>>,
     /// Pod of an ipcache entry.
     pub pod: Option<String>,
+    /// Text in a name, a pod, a label of an identity, or at the beginning of an address.
+    pub search: Option<SearchText>,
 }
 
 impl Filter {
     /// Returns for each test whether it is set, and the kinds that it applies to.
-    fn tests(&self) -> [(bool, &'static [Kind]); 10] {
+    fn tests(&self) -> [(bool, &'static [Kind]); 11] {
         use Kind::{EndpointSlice, Identity, Ip, Node, Service, ServiceExport};
         [
             (self.namespace.is_some(), &[EndpointSlice, Ip, ServiceExport, Service]),
@@ -54,6 +56,7 @@ impl Filter {
             (self.identity.is_some(), &[Ip]),
             (self.hosts.is_some(), &[Ip]),
             (self.pod.is_some(), &[Ip]),
+            (self.search.is_some(), &[EndpointSlice, Identity, Ip, Node, ServiceExport, Service]),
         ]
     }
 
@@ -68,7 +71,7 @@ impl Filter {
     /// Returns whether an object matches.
     #[must_use]
     pub fn matches(&self, key: &EntryKey, object: &Object) -> bool {
-        if !self.may_match(key) {
+        if !self.may_match(key) || self.search.as_ref().is_some_and(|search| !search.matches(key, object)) {
             return false;
         }
         let labels = |matches: &dyn Fn(&LabelSelector) -> bool| self.labels.as_ref().is_none_or(matches);
@@ -117,7 +120,7 @@ impl Filter {
         };
         // the key of a finding about several clusters does not name them, but its object does
         let by_cluster = self.clusters.is_empty() || key.cluster.is_none() || self.clusters.contains(&key.cluster);
-        by_cluster && self.may_match_kind(key.kind) && by_name()
+        by_cluster && self.may_match_kind(key.kind) && by_name() && self.search.as_ref().is_none_or(|search| search.may_match(key))
     }
 
     /// Returns whether the filter names the kind of findings. Otherwise, no finding matches.

@@ -1,4 +1,4 @@
-//! Lists: pages, NDJSON, fields, forms and caching.
+//! Lists: pages, NDJSON, fields, searches, forms and caching.
 
 mod caching;
 mod decoded;
@@ -9,3 +9,4 @@ mod identities;
 mod lines;
 pub(super) mod pages;
 mod paging;
+mod search;

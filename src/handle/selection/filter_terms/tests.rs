@@ -9,7 +9,7 @@ use rand::{Rng, SeedableRng};
 
 use super::*;
 use crate::feed::Version;
-use crate::handle::{IdentityScope, LabelSelector, StreamEvent};
+use crate::handle::{IdentityScope, LabelSelector, SearchText, StreamEvent};
 use crate::model::{
     ClusterPhase, EndpointSlice, Epoch, FindingKind, FindingObject, Identity, IpEntry, Node, NodeAddress, ObjectPrefix, Phase, Position,
     Sequence, Service,
@@ -53,6 +53,7 @@ fn filter(random: &mut StdRng) -> Filter {
         identity: maybe(random, &[1, 2]),
         hosts: maybe(random, &[vec![(None, host)]]),
         pod: maybe(random, &words),
+        search: maybe(random, &[SearchText::new("a")]),
     }
 }
 
