@@ -71,6 +71,8 @@ enum CliCommand {
     Status(QueryArgs<queries::status::StatusOptions>),
     /// List objects, or show one object
     Get(QueryArgs<queries::get::GetOptions>),
+    /// Find objects of all kinds by a part of a name, a pod, a label or an address
+    Find(QueryArgs<queries::find::FindOptions>),
     /// Look up an address: show the entry that an agent would use (longest prefix)
     Lookup(QueryArgs<queries::lookup::LookupOptions>),
     /// Explain an address: every entry that covers it, which one wins and why, what is behind it,
@@ -173,6 +175,7 @@ fn execute(command: CliCommand, effective_settings: Vec<Setting>, start: Option<
         CliCommand::Demo(options) => local::demo::run(&options, &start_signals()?),
         CliCommand::Status(args) => block_on(queries::status::run(&args.options, &args.server)),
         CliCommand::Get(args) => block_on(queries::get::run(&args.options, &args.server)),
+        CliCommand::Find(args) => block_on(queries::find::run(&args.options, &args.server)),
         CliCommand::Lookup(args) => block_on(queries::lookup::run(&args.options, &args.server)),
         CliCommand::Explain(args) => block_on(queries::explain::run(&args.options, &args.server)),
         CliCommand::Watch(args) => block_on(queries::watch::run(&args.options, &args.server)),

@@ -78,6 +78,32 @@ async fn get_prints_objects_in_every_form() {
 }
 
 #[tokio::test]
+async fn find_prints_the_matches_of_all_kinds() {
+    let (_etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
+    let server = running.url();
+    let names = |text: &str| exit_code_and_lines(&run(server, &["find", text, "-o", "name"]));
+    let workers = ["node/paris/paris-worker-1", "node/paris/paris-worker-2", "node/tokyo/tokyo-worker-1", "node/tokyo/tokyo-worker-2"];
+    assert_eq!(names("WORKER"), (Some(0), lines(&workers)));
+    assert_eq!(names("reserved:world-ipv4"), (Some(0), lines(&["identity/9"])));
+    assert_eq!(names("10.1.2.4"), (Some(0), lines(&["ipcache/paris/10.1.2.40/32"])));
+    let (code, found) = names("paris");
+    assert_eq!((code, found.last().map(String::as_str)), (Some(0), Some("cluster/paris")), "{found:?}");
+    let (code, tables) = exit_code_and_lines(&run(server, &["find", "shop/cart"]));
+    let headings: Vec<&str> = tables.iter().filter_map(|line| line.strip_suffix(':')).collect();
+    assert_eq!(code, Some(0));
+    assert!(headings.starts_with(&["services", "global-services", "ipcache"]), "{tables:#?}");
+    let by_kind = json_of(&run(server, &["find", "worker-1", "-o", "json"]));
+    assert_eq!((by_kind["nodes"].as_array().map(Vec::len), &by_kind["services"]), (Some(2), &Value::Null), "{by_kind}");
+    let limited = run(server, &["find", "worker", "--limit", "3", "-o", "name"]);
+    assert_eq!(exit_code_and_lines(&limited), (Some(0), lines(&workers[..3])));
+    let warning = "warning: more than 3 nodes match: type more of the text, or raise --limit";
+    assert_eq!(exit_code_and_error(&limited), (Some(0), warning.to_owned()));
+    let missing = "error: nothing in any mirrored cluster matches \"nobody\"";
+    assert_eq!(exit_code_and_error(&run(server, &["find", "nobody"])), (Some(1), missing.to_owned()));
+    assert_eq!(run(server, &["find", " "]).status.code(), Some(2));
+}
+
+#[tokio::test]
 async fn addresses_are_looked_up_and_explained() {
     let (_etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
     let server = running.url();
@@ -215,7 +241,7 @@ fn completions_and_the_manual_contain_every_command() {
     }
     let page = meshkeep(&["man"]).output().unwrap();
     let page = String::from_utf8_lossy(&page.stdout);
-    for command in ["serve", "status", "get", "lookup", "explain", "watch", "problems", "healthcheck", "store", "openapi", "completion"] {
+    for command in ["serve", "status", "get", "find", "lookup", "explain", "watch", "problems", "healthcheck", "store", "openapi", "completion"] {
         assert!(page.contains(command), "{command}");
     }
 }

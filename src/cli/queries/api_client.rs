@@ -54,7 +54,7 @@ const PROBLEM_BYTES_MAX: usize = 1 << 20;
 const REDIRECTS_MAX: usize = 3;
 
 /// Number of items per page of a list: the API's maximum, because the command reads all pages.
-const PAGE_LIMIT: &str = "10000";
+const PAGE_LENGTH_MAX: usize = 10_000;
 
 /// Base URL of requests over a unix socket; the sidecar accepts any loopback name.
 const SOCKET_HOST: &str = "http://localhost/";
@@ -171,11 +171,25 @@ impl ApiClient {
     /// Requests all pages of a list. Returns its items and the position from which to follow it.
     /// Prints the warnings of the API.
     pub(in crate::cli) async fn list(&self, path: &str, query: &[(&str, &str)]) -> Result<(Vec<Value>, String), Failure> {
+        let (items, _, position) = self.list_pages(path, query, usize::MAX).await?;
+        Ok((items, position))
+    }
+
+    /// Requests the first items of a list. Returns them, and whether there are more.
+    pub(super) async fn list_first(&self, path: &str, query: &[(&str, &str)], count_max: usize) -> Result<(Vec<Value>, bool), Failure> {
+        let (items, has_more, _) = self.list_pages(path, query, count_max).await?;
+        Ok((items, has_more))
+    }
+
+    /// Requests pages of a list until it has `count_max` items. Returns the items, whether there are
+    /// more, and the position of the last page.
+    async fn list_pages(&self, path: &str, query: &[(&str, &str)], count_max: usize) -> Result<(Vec<Value>, bool, String), Failure> {
         let (mut items, mut token, mut byte_count) = (Vec::new(), None::<String>, 0_usize);
+        let limit = count_max.min(PAGE_LENGTH_MAX).to_string();
         let progress = ProgressLine::start(&format!("requesting {}", path.trim_start_matches("/v1/")));
         loop {
             let mut query = query.to_vec();
-            query.push(("limit", PAGE_LIMIT));
+            query.push(("limit", &limit));
             if let Some(token) = &token {
                 query.push(("pageToken", token));
             }
@@ -188,8 +202,10 @@ impl ApiClient {
                 page.warnings.iter().for_each(|warning| crate::cli::print_warning(warning));
             }
             token = page.next_page_token;
-            if token.is_none() {
-                return Ok((items, page.meta.position));
+            if token.is_none() || items.len() >= count_max {
+                let has_more = token.is_some() || items.len() > count_max;
+                items.truncate(count_max);
+                return Ok((items, has_more, page.meta.position));
             }
         }
     }

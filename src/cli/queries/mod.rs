@@ -5,6 +5,7 @@ pub(super) mod bundle;
 pub(super) mod config;
 pub(super) mod explain;
 mod filters;
+pub(super) mod find;
 pub(super) mod get;
 pub(super) mod healthcheck;
 mod kinds;

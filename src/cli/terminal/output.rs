@@ -233,7 +233,7 @@ pub(in crate::cli) fn print_json(value: &Value) -> Result<(), Failure> {
     print(&(text + "\n"))
 }
 
-fn print_yaml(value: &Value) -> Result<(), Failure> {
+pub(in crate::cli) fn print_yaml(value: &Value) -> Result<(), Failure> {
     print(&yaml(value)?)
 }
 
