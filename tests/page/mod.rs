@@ -154,7 +154,7 @@ async fn each_view_reports_that_there_is_no_cluster() {
         ("changes", "No changes since the page was opened"),
         ("explain/10.1.2.3", "no entry"),
         ("services/shop/cart", "No cluster shares or exports a service of this name"),
-        ("find/nobody", "No pod, shared service, node or cluster of this mesh has this name"),
+        ("find/nobody", "No pod, shared service, node, cluster, label or address of this mesh has this text"),
         ("mesh/nobody", "No cluster is configured"),
         ("problems", "No cluster is configured"),
     ] {

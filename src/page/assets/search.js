@@ -71,7 +71,7 @@ export class Search extends Component {
       ${hasList && html`<ul id="found" role="listbox" aria-label="suggestions">
         ${items.map((one, index) => html`<li key=${index} id=${`found-${index}`} role="option" aria-selected=${index === at} class=${index === at ? "at" : ""}
           onMouseDown=${(event) => (event.preventDefault(), this.openResult(one.href))}><span class="found-kind">${one.kind}</span><span class="mono">${one.title}</span><span class="quiet found-note">${one.note}</span></li>`)}
-        ${items.length === 0 && html`<li class="quiet nothing" role="option" aria-disabled="true" aria-selected="false">${trouble || "there is no pod, shared service, node or cluster with this name; pods need the full name"}</li>`}
+        ${items.length === 0 && html`<li class="quiet nothing" role="option" aria-disabled="true" aria-selected="false">${trouble || "there is no pod, shared service, node, cluster, label or address with this text"}</li>`}
       </ul>`}
     </search>`;
   }

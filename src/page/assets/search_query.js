@@ -5,55 +5,28 @@ import { mirror } from "./mirror.js";
 import { hash } from "./route.js";
 import { address, labels } from "./words.js";
 
-/**
- * Maximum number of service and node names for completion: an answer of at most 100 KB, compressed.
- */
-export const NAMES_MAX = 10_000;
-/** Time after which the names are read again when they are needed, in ms. */
-const NAMES_AGE_MAX_MS = 30_000;
-
 const PREFIX = /^([0-9a-f:.]+)\/(\d{1,3})$/i;
+/** An address that is not complete yet: hexadecimal digits with colons, or digits with dots. */
+const PART_OF_ADDRESS = /^([0-9a-f]{0,4}:[0-9a-f:.]*|\d{1,3}\.[\d.]*)$/i;
+/** Maximum number of identities among the suggestions for a word. */
+const IDENTITIES_MAX = 4;
 
-/** Returns the form of the text: `address`, `prefix`, `number`, `labels`, `pair` or `word`. */
+/** Returns the form of the text: `address`, `prefix`, `number`, `labels` or `word`. */
 export function textKind(text) {
   if (address(text)) return "address";
   const prefix = PREFIX.exec(text);
   if (prefix && address(prefix[1])) return "prefix";
   if (/^\d{1,10}$/.test(text)) return "number";
-  if (/[=]|^[a-z][a-z0-9]*:\S+$|^!|\b(in|notin)\s*\(/i.test(text)) return "labels";
-  return /^[^/\s]+\/[^/\s]+$/.test(text) ? "pair" : "word";
+  if (PART_OF_ADDRESS.test(text)) return "word";
+  return /[=]|^[a-z][a-z0-9]*:\S+$|^!|\b(in|notin)\s*\(/i.test(text) ? "labels" : "word";
 }
 
-let names = null;
-let namesReadAt = 0;
-
 /**
- * Returns the names of services and nodes, at most half a minute old. `isAll` is false if there are
- * more names.
- */
-export function readNames() {
-  if (Date.now() - namesReadAt > NAMES_AGE_MAX_MS) [names, namesReadAt] = [null, Date.now()];
-  names ??= Promise.all([
-    ask(`/v1/global-services${query({ fields: "namespace,name", limit: NAMES_MAX, meta: "none" })}`),
-    ask(`/v1/nodes${query({ fields: "cluster,name", limit: NAMES_MAX, meta: "none" })}`),
-  ])
-    .then(([services, nodes]) => ({ services: services.items.map(nameOfService), nodes: nodes.items.map(nameOfNode), isAll: !services.nextPageToken && !nodes.nextPageToken }))
-    .catch((error) => {
-      names = null;
-      throw error;
-    });
-  return names;
-}
-
-const nameOfService = (one) => `${one.namespace}/${one.name}`;
-const nameOfNode = (one) => `${one.cluster}/${one.name}`;
-
-/**
- * Returns the first page with items, or the last page. A page can be empty although the list
- * continues.
+ * Returns the first page with items, from the page of `filter.pageToken` on, or the last page. A
+ * page can be empty although the list continues.
  */
 export async function firstPage(path, filter, signal) {
-  let pageToken;
+  let { pageToken } = filter;
   for (;;) {
     const answer = await ask(`${path}${query({ ...filter, meta: "none", pageToken })}`, signal);
     if (answer.items.length > 0 || !answer.nextPageToken) return answer;
@@ -61,34 +34,9 @@ export async function firstPage(path, filter, signal) {
   }
 }
 
-/** Parses `name`, `before/name` or `cluster/before/name`. Returns null for other texts. */
-function parts(text) {
-  const [name, before, cluster, ...more] = text.split("/").reverse();
-  return name === "" || before === "" || more.length > 0 || (cluster !== undefined && !mirror.clusters.has(cluster)) ? null : { cluster, before, name };
-}
-
-/** Requests the services of exactly this name, because the known names may be old or incomplete. */
-export async function servicesCalled(text, filter, signal) {
-  const called = parts(text);
-  if (!called) return [];
-  return (await firstPage("/v1/global-services", { ...filter, cluster: called.cluster, namespace: called.before, name: called.name }, signal)).items;
-}
-
-/** Requests the services and nodes of exactly this name. */
-export async function findExactly(text, limit, signal) {
-  const called = parts(text);
-  const mayBeNode = called && !called.cluster && (called.before === undefined || mirror.clusters.has(called.before));
-  const [services, nodes] = await Promise.all([
-    servicesCalled(text, { fields: "namespace,name", limit }, signal),
-    mayBeNode ? firstPage("/v1/nodes", { cluster: called.before, name: called.name, fields: "cluster,name", limit }, signal) : { items: [] },
-  ]);
-  return { services: services.map(nameOfService), nodes: nodes.items.map(nameOfNode) };
-}
-
-/** Merges two lists of names without duplicates. */
-export function mergeNames(names, more) {
-  return [...new Set([...names, ...more])];
-}
+/** Returns the names of services and nodes in the items of an answer. */
+export const nameOfService = (one) => `${one.namespace}/${one.name}`;
+export const nameOfNode = (one) => `${one.cluster}/${one.name}`;
 
 export const suggestionOf = {
   cluster: (object) => ({ kind: "cluster", title: object.name, note: object.phase, href: hash("mesh", [object.name]) }),
@@ -103,11 +51,8 @@ export const suggestionOf = {
   identity: (one) => ({ kind: "identity", title: String(one.id), note: [one.cluster ?? one.reserved, ...labels(one.labels).slice(0, 3)].filter(Boolean).join(" · "), href: hash("find", [String(one.id)]) }),
 };
 
-/** Requests the addresses that match a filter, up to a maximum, and whether there are more. */
-async function entries(filter, limit, signal) {
-  const answer = await ask(`/v1/ipcache${query({ ...filter, limit, meta: "none" })}`, signal);
-  return { items: answer.items, next: answer.nextPageToken };
-}
+/** Requests the addresses that match a filter, up to a maximum. */
+const entries = (filter, limit, signal) => ask(`/v1/ipcache${query({ ...filter, limit, meta: "none" })}`, signal);
 
 /** Returns the suggestions for a text: `[{kind, title, note, href}]`. */
 export async function suggest(text, limit, signal) {
@@ -141,26 +86,26 @@ export async function suggest(text, limit, signal) {
   }
 }
 
-/**
- * Returns everything whose name contains the text. Pods only match by full name, because the page
- * has no list of them.
- */
+/** Returns everything whose name, label or address has the text. */
 async function byName(text, limit, signal) {
-  const [namespace, pod] = text.includes("/") ? text.split("/", 2) : [undefined, text];
-  const [known, pods] = await Promise.all([readNames(), pod ? entries({ namespace, pod }, limit, signal) : { items: [] }]);
+  const search = (path, more) => firstPage(path, { search: text, limit, ...more }, signal);
+  const [services, nodes, identities, pods] = await Promise.all([
+    search("/v1/global-services", { fields: "namespace,name" }),
+    search("/v1/nodes", { fields: "cluster,name" }),
+    search("/v1/identities", { limit: IDENTITIES_MAX }),
+    search("/v1/ipcache"),
+  ]);
   const matches = (name) => name.toLowerCase().includes(text.toLowerCase());
-  let { services, nodes } = known;
-  if (!known.isAll || ![...services, ...nodes, ...mirror.clusters.keys()].some(matches)) {
-    const exact = await findExactly(text, limit, signal);
-    services = mergeNames(exact.services, services);
-    nodes = mergeNames(exact.nodes, nodes);
-  }
   // names that start with the text come first
-  const best = (all) => all.filter(matches).sort((one, other) => begins(other, text) - begins(one, text)).slice(0, limit);
-  const clusters = best([...mirror.clusters.keys()]).map((name) => suggestionOf.cluster(mirror.clusters.get(name).object));
-  const all = [...clusters.slice(0, 4), ...pods.items.map(suggestionOf.entry), ...best(services).map(suggestionOf.service), ...best(nodes).map(suggestionOf.node)].slice(0, limit * 2);
-  // the part that was not searched may have a pod of this name
-  return all.length === 0 && pods.next ? [{ kind: "search", title: text, note: "search all addresses", href: hash("find", [text]) }] : all;
+  const best = (names) => names.sort((one, other) => begins(other, text) - begins(one, text));
+  const clusters = best([...mirror.clusters.keys()].filter(matches)).map((name) => suggestionOf.cluster(mirror.clusters.get(name).object));
+  return [
+    ...clusters.slice(0, 4),
+    ...best(services.items.map(nameOfService)).map(suggestionOf.service),
+    ...best(nodes.items.map(nameOfNode)).map(suggestionOf.node),
+    ...identities.items.map(suggestionOf.identity),
+    ...pods.items.map(suggestionOf.entry),
+  ].slice(0, limit * 2);
 }
 
 function begins(name, text) {

@@ -3,13 +3,15 @@
 
 import { html } from "../html.js";
 import { ask, askMaybe, query } from "../api.js";
-import { NAMES_MAX, findExactly, firstPage, mergeNames, readNames, textKind } from "../search_query.js";
+import { firstPage, nameOfNode, nameOfService, textKind } from "../search_query.js";
 import { mirror, whenMoved } from "../mirror.js";
 import { hash } from "../route.js";
 import { labels, number, phase } from "../words.js";
 
 /** Number of addresses per page. */
 const PAGE = 100;
+/** Maximum number of identities among the results for a word. */
+const IDENTITIES_MAX = 20;
 
 function Addresses({ list, title }) {
   if (!list) return null;
@@ -106,26 +108,26 @@ async function byName(text, signal, draw) {
     troubles.push(error.message);
     return nothing;
   };
-  const [known, exact, node, list] = await Promise.all([
-    readNames().catch(or({ services: [], nodes: [], isAll: true })),
-    findExactly(text, PAGE, signal).catch(or({ services: [], nodes: [] })),
+  const search = (path, more) => firstPage(path, { search: text, limit: PAGE, ...more }, signal).catch(or({ items: [] }));
+  const [services, nodes, identities, node, list] = await Promise.all([
+    search("/v1/global-services", { fields: "namespace,name" }),
+    search("/v1/nodes", { fields: "cluster,name" }),
+    search("/v1/identities", { limit: IDENTITIES_MAX }),
     before && mirror.clusters.has(before) ? firstPage("/v1/nodes", { cluster: before, name: after, limit: 1 }, signal).then((answer) => answer.items[0], or(null)) : null,
-    pages({ namespace: before, pod: after }, signal, draw).catch(or(null)),
+    pages({ search: text }, signal, draw).catch(or(null)),
   ]);
-  const named = (names, more) => mergeNames(names, more.filter(matches)).slice(0, PAGE);
-  const nodes = named(exact.nodes, known.nodes);
   const hosted = node ? await pages({ node: node.name, cluster: node.cluster }, signal, draw).catch(or(null)) : null;
   return {
     node,
     list: hosted ?? list,
-    title: hosted ? `addresses that ${node.name} hosts` : `addresses of pod ${text}`,
-    nodes: node ? [] : nodes.map((name) => [name, hash("find", [name]), ""]),
-    services: named(exact.services, known.services).map((name) => [name, hash("services", name.split("/")), ""]),
+    title: hosted ? `addresses that ${node.name} hosts` : `addresses and pods with ${text}`,
+    nodes: node ? [] : nodes.items.map(nameOfNode).map((name) => [name, hash("find", [name]), ""]),
+    services: services.items.map(nameOfService).map((name) => [name, hash("services", name.split("/")), ""]),
     clusters: [...mirror.clusters.values()].filter(({ object }) => matches(object.name)).map(({ object }) => [object.name, hash("mesh", [object.name]), phase(object.phase)]),
-    troubles: mergeNames(troubles, []),
-    empty: `No pod, shared service, node or cluster of this mesh has this name. For a pod, type the full name, with or without its namespace.${
-      known.isAll ? "" : ` For a part of a name, the search covers the first ${number(NAMES_MAX)} services or nodes.`
-    }`,
+    identities: identities.items,
+    more: identities.nextPageToken,
+    troubles: [...new Set(troubles)],
+    empty: "No pod, shared service, node, cluster, label or address of this mesh has this text.",
   };
 }
 

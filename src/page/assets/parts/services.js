@@ -1,8 +1,8 @@
 // Services: the backends that a cluster would use, and why it does not use the others.
 
 import { html } from "../html.js";
-import { ask, follow, query } from "../api.js";
-import { firstPage, servicesCalled } from "../search_query.js";
+import { follow, query } from "../api.js";
+import { firstPage } from "../search_query.js";
 import { ageOf, atMostEvery, mirror, whenMoved } from "../mirror.js";
 import { go, hash } from "../route.js";
 import { age, number, phase, plural, spaced, tone } from "../words.js";
@@ -11,13 +11,9 @@ import { age, number, phase, plural, spaced, tone } from "../words.js";
 const LIST_EVERY_MS = 5_000;
 /** Minimum interval between reads of one service while its events arrive, in ms. */
 const ONE_EVERY_MS = 1_000;
-/**
- * Number of services per page of the list, and maximum number in the answer for an exact name.
- */
+/** Number of services per page of the list. */
 const PAGE = 500;
-/**
- * Pause in typing after which meshkeep is queried for a name that the list does not have, in ms.
- */
+/** Pause in typing after which meshkeep is queried, in ms. */
 const PAUSE_MS = 150;
 /** Maximum number of backends that are drawn per cluster. */
 const BACKENDS_MAX = 100;
@@ -189,67 +185,60 @@ export const services = {
     let pages = 1;
     let hasMore = false;
     let words = "";
-    /** Services with exactly the name in the filter; `items` is null before the answer. */
-    let exact = { items: null };
+    /** Text that the items contain, and the error of the last query. */
+    let searched = "";
+    let trouble = null;
     let timer = 0;
     let open = route.path.length === 2 ? new Open(route, draw) : null;
     const stop = new AbortController();
 
-    const read = atMostEvery(LIST_EVERY_MS, async () => {
-      const found = [];
+    const load = async () => {
+      const [wanted, found] = [words, []];
       let pageToken;
       for (let page = 0; page < pages; page += 1) {
-        const answer = await ask(`/v1/global-services${query({ fields: FIELDS, limit: PAGE, meta: "none", pageToken })}`, stop.signal);
+        const answer = await firstPage("/v1/global-services", { fields: FIELDS, limit: PAGE, search: wanted, pageToken }, stop.signal);
         found.push(...answer.items);
         pageToken = answer.nextPageToken;
         if (!pageToken) break;
       }
-      items = found;
-      hasMore = pageToken !== undefined;
-      if (words && exact.items === null) askExactly();
+      if (wanted !== words) return;
+      [items, hasMore, searched, trouble] = [found, pageToken !== undefined, wanted, null];
       draw();
-    });
+    };
+    const read = atMostEvery(LIST_EVERY_MS, load);
     read();
     const end = whenMoved(read);
 
-    const loaded = () => (items ?? []).filter((one) => key(one).includes(words));
-
-    /** Requests the services of exactly this name if the rows may lack them. */
-    const askExactly = () => {
+    /** Queries the services that contain the text of the filter. */
+    const filter = (text) => {
+      [words, pages] = [text, 1];
       clearTimeout(timer);
-      exact = { items: null };
-      const asked = words;
-      if (!asked || items === null || (!hasMore && loaded().length > 0)) return;
-      timer = setTimeout(async () => {
-        const answer = await servicesCalled(asked, { fields: FIELDS, limit: PAGE }, stop.signal).then((items) => ({ items }), (trouble) => ({ items: [], trouble }));
-        if (asked !== words || stop.signal.aborted) return;
-        exact = answer;
-        draw();
+      timer = setTimeout(() => {
+        load().catch((error) => {
+          if (stop.signal.aborted || text !== words) return;
+          trouble = error;
+          draw();
+        });
       }, PAUSE_MS);
     };
 
-    /** Returns the number of services that the filter searched, and the reason if it found none. */
-    const searched = (found) => {
-      if (!words || !items?.length) return null;
-      const total = mirror.status?.counts.globalServices;
-      const part = hasMore && html`<p class="quiet searched">${number(items.length)} of ${total > items.length ? number(total) : "more"} services searched</p>`;
-      if (found.length > 0) return part;
-      const said = exact.trouble?.message ?? (exact.items ? `none of these ${number(items.length)} matches, and no service has exactly this name` : "Searching …");
-      return html`${part}<p class="quiet">${said}</p>`;
+    /** Returns why the list has no services, if a filter is set. */
+    const reason = () => {
+      if (!words) return null;
+      if (trouble) return html`<p class="red">${trouble.message}</p>`;
+      if (searched !== words) return html`<p class="quiet">Searching …</p>`;
+      return items?.length === 0 && html`<p class="quiet">no shared service has this text in its name</p>`;
     };
 
     return {
       view() {
-        const known = loaded();
-        const keys = new Set(known.map(key));
-        const found = [...known, ...(exact.items ?? []).filter((one) => !keys.has(key(one)))];
         return html`<h1 class="unseen">Services</h1><div class="panes ${open ? "has-one" : ""}">
           <aside class="list" aria-label="services">
-            <input type="search" class="filter" placeholder="filter by name" aria-label="filter by name" value=${words} onInput=${(event) => ((words = event.target.value.trim()), askExactly(), draw())} />
+            <input type="search" class="filter" placeholder="filter by name" aria-label="filter by name" value=${words} onInput=${(event) => (filter(event.target.value.trim()), draw())} />
             ${items === null && html`<p class="quiet">Reading …</p>`}
-            ${items?.length === 0 && html`<p class="sentence">No cluster shares a service. Clusters share services with the annotation <code>service.cilium.io/global</code>, or export them with a ServiceExport.</p>`}
-            <ul class="items">${found.map((one) => html`<${Item} key=${key(one)} one=${one} isOpen=${open?.route.path.join("/") === key(one)} />`)}</ul>
-            ${searched(found)}
+            ${items?.length === 0 && !words && !searched && html`<p class="sentence">No cluster shares a service. Clusters share services with the annotation <code>service.cilium.io/global</code>, or export them with a ServiceExport.</p>`}
+            <ul class="items">${(items ?? []).map((one) => html`<${Item} key=${key(one)} one=${one} isOpen=${open?.route.path.join("/") === key(one)} />`)}</ul>
+            ${reason()}
             ${hasMore && html`<button type="button" onClick=${() => ((pages += 1), read())}>more than ${number(items.length)}: load more</button>`}
           </aside>
           <div class="pane">${open ? html`<p class="back"><a href=${hash("services")}>‹ all services</a></p>${open.view()}` : items?.length > 0 && html`<p class="sentence quiet">Choose a service to see its backends by cluster, and which backends each affinity would use.</p>`}</div>
