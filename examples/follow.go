@@ -12,7 +12,7 @@ import (
 func main() {
 	client, _ := NewClientWithResponses(os.Args[1])
 	entries := map[string]any{}
-	params := &ListChangesParams{Kind: &[]StreamedKind{StreamedKindIpcache}, Snapshot: new(true), WaitSeconds: new(int64(30))}
+	params := &ListChangesParams{Kind: &[]StreamedKind{"ipcache"}, Snapshot: new(true), WaitSeconds: new(int64(30))}
 	for {
 		answer, err := client.ListChangesWithResponse(context.Background(), params)
 		if err == nil && answer.JSON200 == nil {

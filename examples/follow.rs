@@ -11,7 +11,7 @@ async fn main() {
     let client = Client::new(&std::env::args().nth(1).expect("the URL of a meshkeep"));
     let (mut entries, mut position) = (BTreeMap::new(), None::<String>);
     loop {
-        let mut request = client.list_changes().kind(vec![StreamedKind::Ipcache]).snapshot(true).wait_seconds(30_u64);
+        let mut request = client.list_changes().kind(vec![StreamedKind("ipcache".into())]).snapshot(true).wait_seconds(30_u64);
         if let Some(position) = &position {
             request = request.after(position.as_str());
         }

@@ -1,5 +1,6 @@
 //! Clients that are generated from the committed OpenAPI documents. The Python client reads every
-//! list. The others list, page, look up, read an error and follow changes.
+//! list. The others do the same for some of them. All read a problem and an unchanged list, and
+//! follow the stream with a resume.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -106,6 +107,7 @@ async fn the_generated_python_client_reads_every_list() {
     assert_eq!(sorted(&read, "global"), expected_global(&truth));
     assert_eq!(read["changes"], expected_changes(&truth));
     assert_eq!(sorted(&read, "entries"), truth.raw.keys().cloned().collect::<Vec<_>>());
+    assert_eq!((&read["unchanged"], &read["stream"]), (&json!(304), &json!(["snapshot", "replay"])));
     assert_eq!((sorted(&read, "clusters"), sorted(&read, "rejected")), (scene.names(), Vec::new()));
 }
 
@@ -117,10 +119,14 @@ async fn clients_generated_for_other_languages_list_look_up_and_follow() {
     let scene = Scene::start(&etcd_binaries()[0], 1, 1, SMALL).await;
     scene.wait_until_settled("the first loading").await;
     let truth = scene.truth().expected();
-    let mut typescript = Command::new("node");
-    typescript.arg(clients.join("typescript/out/read_all.js"));
+    let node = |program: &str| {
+        let mut node = Command::new("node");
+        node.arg(clients.join("typescript/out").join(program));
+        node
+    };
     let programs = [
-        ("TypeScript", typescript),
+        ("TypeScript", node("read_all.js")),
+        ("TypeScript, hey-api", node("read_all_hey_api.js")),
         ("Go", Command::new(clients.join("go/read_all"))),
         ("Rust", Command::new(clients.join("rust/debug/read-all"))),
     ];
@@ -134,6 +140,7 @@ async fn clients_generated_for_other_languages_list_look_up_and_follow() {
         let clusters = |texts: Vec<String>| texts.iter().map(|text| text.split('/').next().unwrap().to_owned()).collect::<Vec<_>>();
         assert_eq!(clusters(sorted(&read, "batch")), clusters(expected(&truth, "nodes")), "{language}");
         assert_eq!((&read["lookup"], &read["problem"]), (&read["batch"][0], &json!("notFound")), "{language}");
+        assert_eq!((&read["unchanged"], &read["stream"]), (&json!(304), &json!(["snapshot", "replay"])), "{language}");
     }
 }
 

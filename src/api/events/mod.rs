@@ -80,8 +80,7 @@ pub(crate) struct StreamContext {
     ),
     responses(
         (status = 200, description = "The stream; each `data:` is a `WatchEvent` in JSON.", content(
-            (String = "text/event-stream", example = json!("event: bookmark\nid: v1.00000000deadbeef.42\ndata: {\"type\":\"bookmark\",\"position\":\"v1.00000000deadbeef.42\",\"clusters\":[]}\n\n")),
-            (String = "application/x-ndjson")
+            (String = "text/event-stream", example = json!("event: bookmark\nid: v1.00000000deadbeef.42\ndata: {\"type\":\"bookmark\",\"position\":\"v1.00000000deadbeef.42\",\"clusters\":[]}\n\n"))
         )),
         (status = 410, description = "With `onExpired=fail`: the position can no longer be served.", body = ProblemDocument),
         (status = 429, description = "Too many streams are open.", body = ProblemDocument)

@@ -3,6 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
+use super::schemas::enum_values;
+
 /// JSON object with `schemas` by name, and `parameters` by name or by path and name.
 const EXAMPLES: &str = include_str!("examples.json");
 
@@ -11,7 +13,7 @@ pub(super) fn add(document: &mut Value) {
     let examples: Value = serde_json::from_str(EXAMPLES).expect("must be JSON: a test reads it");
     for (name, schema) in document["components"]["schemas"].as_object_mut().into_iter().flatten() {
         // the first value of a closed set is its example
-        let first = schema["enum"].as_array().and_then(|texts| texts.first()).cloned();
+        let first = enum_values(schema).first().cloned();
         if let Some(example) = first.or_else(|| examples["schemas"].get(name).cloned()) {
             schema["examples"] = json!([example]);
         }

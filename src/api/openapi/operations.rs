@@ -30,6 +30,10 @@ const ETAG_DESCRIPTION: &str =
 /// Description of the `If-None-Match` header.
 const IF_NONE_MATCH: &str = "The `ETag` of an earlier answer. If nothing has changed since, the answer is `304`.";
 
+/// Description of lists as NDJSON.
+const LINES_DESCRIPTION: &str =
+    "With `Accept: application/x-ndjson`, the answer has all items without pages, one per line, and `meta` in the last line.";
+
 /// Example of a list as NDJSON.
 const LINES_EXAMPLE: &str = "{\"name\":\"worker-1\",\"cluster\":\"paris\"}\n{\"meta\":{\"position\":\"v1.00000000deadbeef.42\"}}\n";
 
@@ -57,6 +61,9 @@ fn complete_operation(path: &str, properties: AnswerProperties, operation: &mut 
     if !has_body && properties.tag_basis != TagBasis::None {
         add_tag(operation);
     }
+    if properties.media_types.contains(&MediaType::Lines) {
+        describe_lines(operation, properties.media_types.contains(&MediaType::Json));
+    }
     let Some(responses) = operation["responses"].as_object_mut() else { return };
     let mut errors = COMMON_ERRORS.to_vec();
     if path.contains('{') {
@@ -71,11 +78,6 @@ fn complete_operation(path: &str, properties: AnswerProperties, operation: &mut 
     for (status, description) in errors {
         responses.entry(status).or_insert_with(|| json!({ "description": description }));
     }
-    if properties.media_types == [MediaType::Json, MediaType::Lines]
-        && let Some(content) = responses.get_mut("200").map(|response| &mut response["content"])
-    {
-        content[MediaType::Lines.as_str()] = json!({ "schema": { "type": "string" }, "example": LINES_EXAMPLE });
-    }
     if let Some(bytes) = responses.get_mut("200").and_then(|response| response["content"].get_mut("application/octet-stream")) {
         bytes["schema"] = json!({ "type": "string", "format": "binary" });
     }
@@ -85,6 +87,17 @@ fn complete_operation(path: &str, properties: AnswerProperties, operation: &mut 
             let schema = if *name == "Retry-After" { json!({ "type": "integer", "format": "int64" }) } else { json!({ "type": "string" }) };
             response["headers"] = json!({ *name: { "description": description, "schema": schema } });
         }
+    }
+}
+
+/// Describes NDJSON, which lists and the change stream also answer with. It is not a second media
+/// type of the answer: generators would then return either type, or request the wrong one.
+fn describe_lines(operation: &mut Value, is_list: bool) {
+    operation["x-ndjson"] = json!({ "mediaType": MediaType::Lines.as_str() });
+    if is_list {
+        operation["x-ndjson"]["example"] = json!(LINES_EXAMPLE);
+        let description = operation["description"].as_str().map_or_else(String::new, |text| format!("{text}\n"));
+        operation["description"] = json!(description + LINES_DESCRIPTION);
     }
 }
 

@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
 
+use super::schemas::enum_values;
+
 pub(crate) const STYLE: &str = include_str!("page/style.css");
 
 /// Script of the filter and the `send` buttons.
@@ -133,7 +135,7 @@ fn write_schema(out: &mut String, name: &str, schema: &Value) {
     if !choices.is_empty() {
         add(out, format_args!("<p>One of {}</p>\n", choices.join(", ")));
     }
-    for choice in list(&schema["enum"]) {
+    for choice in enum_values(schema) {
         add(out, format_args!("<code>{}</code> ", plain(choice)));
     }
     for example in list(&schema["examples"]).iter().filter(|example| !example.is_string()) {

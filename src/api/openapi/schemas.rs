@@ -4,6 +4,45 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
+/// Enums of answers to which a newer version may add values.
+///
+/// Their schemas are texts with `x-extensible-enum` (Zalando's RESTful API guidelines, rule 112): a
+/// client that is generated from an `enum` may refuse a whole answer because of one new value.
+const GROWING_ENUMS: [&str; 16] = [
+    "BackendSource",
+    "ConflictReason",
+    "EntrySource",
+    "EventReason",
+    "FindingKind",
+    "HintKind",
+    "Kind",
+    "Origin",
+    "Phase",
+    "ProblemCode",
+    "ResetReason",
+    "SelectionRule",
+    "SettingSource",
+    "StoreState",
+    "StreamedKind",
+    "Verdict",
+];
+
+/// Replaces `enum` with `x-extensible-enum` in the schemas of enums that may grow.
+pub(super) fn open_growing_enums(schemas: &mut Value) {
+    for name in GROWING_ENUMS {
+        if let Some(schema) = schemas.get_mut(name).and_then(Value::as_object_mut)
+            && let Some(values) = schema.remove("enum")
+        {
+            schema.insert("x-extensible-enum".into(), values);
+        }
+    }
+}
+
+/// Returns the values of an enum's schema; empty for other schemas.
+pub(super) fn enum_values(schema: &Value) -> &[Value] {
+    ["enum", "x-extensible-enum"].iter().find_map(|member| schema[*member].as_array()).map(Vec::as_slice).unwrap_or_default()
+}
+
 /// Simplifies every schema: removes null and keywords that generators do not support, makes
 /// integers 64-bit, and merges each `allOf` into one object.
 pub(super) fn simplify(value: &mut Value, schemas: &Map<String, Value>) {
@@ -82,7 +121,36 @@ fn references(value: &Value, found: &mut BTreeSet<String>) {
 
 #[cfg(test)]
 mod tests {
+    use super::{GROWING_ENUMS, enum_values};
     use crate::api::openapi::build;
+
+    #[test]
+    fn every_enum_says_whether_it_may_grow() {
+        // parameters, and answers whose values are complete by their meaning; a new type of event is
+        // only sent to clients that request it
+        const FIXED: [&str; 12] = [
+            "Affinity",
+            "BackendState",
+            "ConflictFilter",
+            "EventType",
+            "IdentityScope",
+            "MetaDetail",
+            "NeverRead",
+            "OnExpired",
+            "Severity",
+            "SyncMode",
+            "TrafficPolicy",
+            "UnknownAge",
+        ];
+        let document = build();
+        let schemas = document["components"]["schemas"].as_object().unwrap();
+        for (name, schema) in schemas.iter().filter(|(_, schema)| !enum_values(schema).is_empty()) {
+            let may_grow = GROWING_ENUMS.contains(&name.as_str());
+            assert_ne!(may_grow, FIXED.contains(&name.as_str()), "{name} must be in GROWING_ENUMS or in FIXED");
+            assert_eq!((schema.get("enum").is_some(), schema.get("x-extensible-enum").is_some()), (!may_grow, may_grow), "{name}");
+        }
+        assert!(GROWING_ENUMS.iter().chain(&FIXED).all(|name| schemas.contains_key(*name)));
+    }
 
     /// Texts in backquotes after a colon, or at the beginning of a description, are the values of a
     /// member.

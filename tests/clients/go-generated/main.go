@@ -1,13 +1,15 @@
-// Reads nodes, services, lookups, an error and all changes with the client generated from the
-// OpenAPI document, and prints everything as one JSON object, like the other generated clients:
-// read_all BASE_URL
+// Reads nodes, services, lookups, an error, an unchanged list, the stream and all changes with the
+// client generated from the OpenAPI document, and prints everything as one JSON object, like the
+// other generated clients: read_all BASE_URL
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os"
+	"strings"
 )
 
 const pageLimit = 3
@@ -44,18 +46,18 @@ func nodes(ctx context.Context, client *ClientWithResponses) (found []Node) {
 // Describes an event by its object, decoded according to its kind.
 func describe(event WatchEvent) string {
 	switch *event.Kind {
-	case StreamedKindNode:
+	case "node":
 		node := must(event.Object.AsNode())
 		return "node " + node.Cluster + "/" + node.Name
-	case StreamedKindService:
+	case "service":
 		service := must(event.Object.AsService())
 		return "service " + service.Cluster + "/" + service.Namespace + "/" + service.Name
-	case StreamedKindIpcache:
+	case "ipcache":
 		return "ipcache " + must(event.Object.AsIpcacheEntry()).Prefix
-	case StreamedKindProblem:
+	case "problem":
 		return "problem " + must(event.Object.AsFinding()).Id
 	}
-	return string(*event.Kind)
+	return *event.Kind
 }
 
 func changes(ctx context.Context, client *ClientWithResponses) map[string]string {
@@ -81,6 +83,29 @@ func changes(ctx context.Context, client *ClientWithResponses) map[string]string
 	}
 }
 
+// Follows the stream until it has caught up, after a position if there is one.
+func synced(ctx context.Context, client *ClientWithResponses, position *string) (event WatchEvent) {
+	snapshot := true
+	parameters := &WatchEventsParams{Kind: &[]StreamedKind{"node"}, Snapshot: &snapshot, LastEventID: position}
+	stream := must(client.WatchEvents(ctx, parameters))
+	defer stream.Body.Close()
+	lines := bufio.NewScanner(stream.Body)
+	for lines.Scan() {
+		data, found := strings.CutPrefix(lines.Text(), "data:")
+		if !found {
+			continue
+		}
+		event = WatchEvent{}
+		must(0, json.Unmarshal([]byte(data), &event))
+		if event.Type == EventTypeSynced {
+			return event
+		}
+	}
+	fmt.Fprintln(os.Stderr, "the stream ended")
+	os.Exit(1)
+	return event
+}
+
 func entry(match *IpcacheEntry) string {
 	if match == nil {
 		return ""
@@ -97,20 +122,27 @@ func main() {
 		names = append(names, node.Cluster+"/"+node.Name)
 		ips = append(ips, node.Addresses[0].Ip)
 	}
-	for _, service := range ok(must(client.ListServicesWithResponse(ctx, &ListServicesParams{})).JSON200).Items {
+	list := must(client.ListServicesWithResponse(ctx, &ListServicesParams{}))
+	for _, service := range ok(list.JSON200).Items {
 		services = append(services, service.Cluster+"/"+service.Namespace+"/"+service.Name)
 	}
 	lookup := ok(must(client.LookupIpWithResponse(ctx, &LookupIpParams{Ip: ips[0]})).JSON200)
 	for _, item := range ok(must(client.LookupIpsWithResponse(ctx, &LookupIpsParams{}, LookupRequest{Ips: ips})).JSON200).Items {
 		batch = append(batch, entry(item.Match))
 	}
+	tag := list.HTTPResponse.Header.Get("ETag")
+	unchanged := must(client.ListServicesWithResponse(ctx, &ListServicesParams{IfNoneMatch: &tag}))
+	snapshot := synced(ctx, client, nil)
+	replay := synced(ctx, client, snapshot.Position)
 	problem := ok(must(client.GetNodeWithResponse(ctx, "nowhere", "nobody", &GetNodeParams{})).ApplicationproblemJSON404)
 	must(0, json.NewEncoder(os.Stdout).Encode(map[string]any{
-		"nodes":    names,
-		"services": services,
-		"lookup":   entry(lookup.Match),
-		"batch":    batch,
-		"problem":  problem.Code,
-		"changes":  changes(ctx, client),
+		"nodes":     names,
+		"services":  services,
+		"lookup":    entry(lookup.Match),
+		"batch":     batch,
+		"problem":   problem.Code,
+		"unchanged": unchanged.StatusCode(),
+		"stream":    []any{snapshot.Mode, replay.Mode},
+		"changes":   changes(ctx, client),
 	}))
 }

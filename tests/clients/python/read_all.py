@@ -18,6 +18,8 @@ equal. Prints one JSON object:
     changes     a description of each usable object from /v1/changes, by key in cache form
     lookup      address=cluster/prefix for the address of each host entry
     counts      the counts of /v1/status
+    unchanged   the status of a request with the ETag of the answer before
+    stream      the modes of two streams: a snapshot, and a replay after its position
 """
 
 import base64
@@ -58,6 +60,7 @@ from meshkeep_client.models import (  # noqa: E402
     Problem,
     Service,
     ServiceExport,
+    WatchEvent,
 )
 from meshkeep_client.types import Unset  # noqa: E402
 
@@ -103,7 +106,7 @@ def describe(event):
     if isinstance(object_, Finding):
         return f"problem {object_.id}"
     assert isinstance(object_, (Cluster, EndpointSlice, Identity, ServiceExport)), event
-    return event.kind.value
+    return event.kind
 
 
 def follow(client, limit):
@@ -123,6 +126,24 @@ def follow(client, limit):
             assert answer.events[-1].position == answer.next_position
             return objects
         parameters = {"after": answer.next_position}
+
+
+def synced(client, position=None):
+    """Follows the stream until it has caught up, after a position if there is one."""
+    headers = {} if position is None else {"Last-Event-ID": position}
+    with client.get_httpx_client().stream("GET", "/v1/events", params={"kind": "node", "snapshot": "true"}, headers=headers) as stream:
+        for line in stream.iter_lines():
+            if line.startswith("data:"):
+                event = WatchEvent.from_dict(json.loads(line.removeprefix("data:")))
+                if event.type_ == "synced":
+                    return event
+    raise SystemExit("the stream ended")
+
+
+def unchanged(client):
+    """Returns the status of a request with the ETag of the answer before."""
+    tag = list_services.sync_detailed(client=client).headers["ETag"]
+    return list_services.sync_detailed(client=client, if_none_match=tag).status_code
 
 
 def without(members, *names):
@@ -211,6 +232,7 @@ def main(url, limit=PAGE_LIMIT):
     found = {kind: read(module, client, limit) for kind, module in lists.items()}
     check_singles(client, found)
     status = answered(get_status.sync(client=client), "status")
+    snapshot = synced(client)
     summary = {
         "clusters": [cluster.name for cluster in found["clusters"]],
         "nodes": [f"{node.cluster}/{node.name}" for node in found["nodes"]],
@@ -225,6 +247,8 @@ def main(url, limit=PAGE_LIMIT):
         "changes": follow(client, limit),
         "lookup": lookups(client, found["ipcache"]),
         "counts": status.counts.to_dict(),
+        "unchanged": unchanged(client),
+        "stream": [snapshot.mode, synced(client, snapshot.position).mode],
     }
     print(json.dumps(summary))
 

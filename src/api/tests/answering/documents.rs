@@ -51,14 +51,17 @@ async fn the_3_0_document_is_equivalent_to_the_3_1_document() {
     for path in ["/paths", "/components/schemas"] {
         assert_eq!(members(&new, path), members(&old, path));
     }
-    let found = &old["components"]["schemas"]["LookupAnswer"]["properties"]["match"];
-    assert_eq!((&found["nullable"], &found["allOf"]), (&json!(true), &json!([{ "$ref": "#/components/schemas/IpcacheEntry" }])));
+    let answer = &old["components"]["schemas"]["LookupAnswer"];
+    assert_eq!(answer["properties"]["match"], json!({ "$ref": "#/components/schemas/IpcacheEntry" }));
+    assert!(!answer["required"].as_array().unwrap().contains(&json!("match")), "it may be null");
     each_object(&old, &mut |object| {
         let newer = ["const", "propertyNames", "prefixItems", "examples"].iter().find(|name| object.contains_key(**name));
         assert_eq!(newer, None, "{object:?}");
         // a choice of several schemas, never of one and null
         let choices = object.get("oneOf").and_then(Value::as_array).into_iter().flatten();
         assert!(choices.into_iter().all(|choice| choice["$ref"].is_string()), "{object:?}");
+        // swagger-codegen 3 makes an empty class of a reference inside an `allOf`
+        assert!(!object.contains_key("allOf") && !object.contains_key("nullable"), "{object:?}");
         assert!(!object.contains_key("$ref") || object.len() == 1, "{object:?}");
         assert!(!object.get("type").is_some_and(|one| one.is_array() || one == "null"), "{object:?}");
     });
@@ -73,7 +76,7 @@ async fn a_streamed_object_matches_only_one_schema() {
     assert_eq!(schemas["WatchEvent"]["properties"]["object"]["$ref"], "#/components/schemas/StreamedObject");
     let choices = schemas["StreamedObject"]["oneOf"].as_array().unwrap().iter();
     let names: Vec<&str> = choices.map(|choice| choice["$ref"].as_str().unwrap().rsplit('/').next().unwrap()).collect();
-    assert_eq!(names.len(), schemas["StreamedKind"]["enum"].as_array().unwrap().len());
+    assert_eq!(names.len(), schemas["StreamedKind"]["x-extensible-enum"].as_array().unwrap().len());
     for one in &names {
         for other in names.iter().filter(|other| *other != one) {
             let required = schemas[other]["required"].as_array().unwrap();
