@@ -10,6 +10,7 @@ mod layers;
 mod timing;
 mod values;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -60,6 +61,11 @@ pub struct Settings {
     /// Name of the own cluster: its file in the directory is ignored
     #[arg(long, value_name = "NAME", value_parser = parse_cluster_name)]
     pub cluster_name: Option<ClusterName>,
+
+    /// Ignore the file of this cluster in the directory, so that the cluster is not mirrored; for a
+    /// Secret that meshkeep shares with agents; repeatable, or separated by commas
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_cluster_name)]
+    pub ignore_cluster: Vec<ClusterName>,
 
     /// Id of the own cluster; 0 means unknown
     #[arg(long, value_name = "ID", default_value = "0", value_parser = parse_cluster_id)]
@@ -322,6 +328,12 @@ impl Settings {
     #[must_use]
     pub fn kvstore(&self) -> KvstoreOptions {
         KvstoreOptions::with(&self.kvstore_options)
+    }
+
+    /// Returns the clusters whose files in the config directory are ignored.
+    #[must_use]
+    pub fn clusters_without_file(&self) -> BTreeSet<ClusterName> {
+        self.cluster_name.iter().chain(&self.ignore_cluster).cloned().collect()
     }
 
     /// Checks the rules between options.

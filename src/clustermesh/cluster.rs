@@ -35,6 +35,8 @@ pub struct MeshOptions {
     /// Name of the own cluster if it is mirrored too (`--local-etcd`). Its client file is not in
     /// the config directory.
     pub local: Option<ClusterName>,
+    /// Clusters whose files are ignored (`--ignore-cluster`).
+    pub ignored_clusters: Vec<ClusterName>,
     /// Clusters that are read although they have no cluster config (`--legacy-clusters`).
     pub legacy_clusters: Arc<BTreeSet<ClusterName>>,
     /// Maximum number of clusters in the mesh.

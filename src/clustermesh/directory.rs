@@ -83,8 +83,8 @@ pub enum DirectoryEvent {
 pub struct DirectoryOptions {
     /// Path of the directory.
     pub path: PathBuf,
-    /// Own cluster, whose file is ignored.
-    pub own_cluster: Option<ClusterName>,
+    /// Clusters whose files are ignored, such as the own cluster.
+    pub ignored_clusters: Arc<BTreeSet<ClusterName>>,
     /// Wait between two scans. Their results must be equal before they are used. Usually 100 ms.
     pub debounce: Duration,
     /// Interval between two scans of all files, even if nothing seems to have changed.
@@ -123,16 +123,16 @@ pub async fn watch_directory(options: DirectoryOptions, events: mpsc::Sender<Dir
 /// Cluster files by name: the content, or the reason why the file cannot be used.
 pub type ClusterFileContents = BTreeMap<String, Result<Arc<[u8]>, String>>;
 
-/// Reads the cluster files of a directory. Blocks.
+/// Reads the cluster files of a directory, except those of ignored clusters. Blocks.
 ///
 /// # Errors
 /// The reason why the directory cannot be read.
-pub fn read_cluster_files(directory: &Path, own_cluster: Option<&ClusterName>) -> Result<ClusterFileContents, String> {
+pub fn read_cluster_files(directory: &Path, ignored_clusters: &BTreeSet<ClusterName>) -> Result<ClusterFileContents, String> {
     let content = |file| match file {
         ScannedFile::Cluster(file) => Ok(file.content),
         ScannedFile::Unreadable { reason, .. } | ScannedFile::InvalidName { reason } | ScannedFile::Skipped { reason } => Err(reason),
     };
-    Ok(read_directory(directory, own_cluster).files?.into_iter().map(|(name, file)| (name, content(file))).collect())
+    Ok(read_directory(directory, ignored_clusters).files?.into_iter().map(|(name, file)| (name, content(file))).collect())
 }
 
 /// The directory, with the watch on it and the last reported state.
@@ -182,8 +182,8 @@ impl DirectoryWatcher {
         if self.watch.as_ref().map(|watch| watch.identity) != identity {
             self.watch = identity.map(|identity| self.watch(identity));
         }
-        let (path, own_cluster) = (self.options.path.clone(), self.options.own_cluster.clone());
-        tokio::task::spawn_blocking(move || read_directory(&path, own_cluster.as_ref())).await
+        let (path, ignored_clusters) = (self.options.path.clone(), Arc::clone(&self.options.ignored_clusters));
+        tokio::task::spawn_blocking(move || read_directory(&path, &ignored_clusters)).await
     }
 
     async fn metadata(&self) -> Result<DirectoryMetadata, JoinError> {

@@ -84,6 +84,7 @@ impl Mesh {
         let mut reminders = ReminderSchedule::new(remind_interval);
         let mut check = interval((remind_interval / CHECKS_PER_REMINDER).max(Duration::from_millis(1)));
         check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        self.remove_ignored().await;
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -100,6 +101,17 @@ impl Mesh {
             }
         }
         self.tasks.shutdown().await;
+    }
+
+    /// Removes what an earlier start stored of the clusters that are ignored now. The scans of the
+    /// directory would remove it too, but only once the directory is readable.
+    async fn remove_ignored(&mut self) {
+        let stored = self.mirror.current().view.cluster_names();
+        for cluster in self.options.ignored_clusters.clone() {
+            if stored.contains(&cluster) && self.options.local.as_ref() != Some(&cluster) {
+                self.remove(&cluster).await;
+            }
+        }
     }
 
     /// Logs every cluster that is still not live, at the reminder interval.

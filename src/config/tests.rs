@@ -37,6 +37,7 @@ fn the_documented_defaults_apply_without_options() {
         health_listen: None,
         etcd_listen: None,
         cluster_name: None,
+        ignore_cluster: Vec::new(),
         cluster_id: ClusterId(0),
         local_etcd: None,
         legacy_clusters: vec![],

@@ -40,7 +40,7 @@ pub(super) fn check_local(options: &DoctorOptions, reads_store: bool) -> LocalCh
 
 fn cluster_files(options: &DoctorOptions) -> (Check, ClusterFileContents) {
     let shown = options.clustermesh_config.display();
-    match read_cluster_files(&options.clustermesh_config, options.own_cluster.as_ref()) {
+    match read_cluster_files(&options.clustermesh_config, &options.ignored_clusters) {
         Err(error) => {
             let advice = "mount the Secret cilium-clustermesh there, or set another directory with --clustermesh-config";
             (Check::failed("config directory", format!("{shown}: {error}"), advice), ClusterFileContents::new())

@@ -10,6 +10,7 @@ mod endpoint;
 mod local;
 mod source;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,8 +118,8 @@ impl Report {
 pub struct DoctorOptions {
     /// Directory of client files.
     pub clustermesh_config: PathBuf,
-    /// Own cluster, whose file is ignored.
-    pub own_cluster: Option<ClusterName>,
+    /// Clusters whose files are ignored, such as the own cluster.
+    pub ignored_clusters: BTreeSet<ClusterName>,
     /// True if the directory may have no client files.
     pub allow_no_clusters: bool,
     /// Clusters that are read although they have no cluster config.

@@ -92,6 +92,10 @@ pub(crate) struct DirectoryStatus {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
     pub(crate) invalid_files: BTreeMap<String, String>,
+    /// Clusters whose files are ignored (`--ignore-cluster`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub(crate) ignored_clusters: Vec<String>,
     /// Reason why there is no remote cluster to mirror. The own cluster does not count. Left out if
     /// there is a remote cluster or `--allow-no-clusters` is set.
     #[serde(skip_serializing_if = "Option::is_none")]

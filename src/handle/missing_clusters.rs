@@ -1,13 +1,15 @@
 //! Detects that there is no remote cluster to mirror, and finds the reason.
 //!
 //! A cluster counts if its client file in the config directory can be used. The own cluster never
-//! counts: its file in the directory is ignored, and `--local-etcd` adds no remote cluster.
+//! counts: its file in the directory is ignored, and `--local-etcd` adds no remote cluster. The same
+//! applies to the clusters of `--ignore-cluster`.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use super::Handle;
+use crate::model::ClusterName;
 
 /// Time without a cluster after which a finding is reported. Mounting a Secret again or adding the
 /// first cluster takes less.
@@ -22,11 +24,13 @@ pub struct ClientFileLocation {
     pub allow_no_clusters: bool,
     /// Time without a cluster after which a finding is reported.
     pub wait: Duration,
+    /// Clusters whose files are ignored (`--ignore-cluster`).
+    pub ignored_clusters: Vec<ClusterName>,
 }
 
 impl Default for ClientFileLocation {
     fn default() -> Self {
-        Self { directory: PathBuf::new(), allow_no_clusters: false, wait: MISSING_CLUSTERS_WAIT }
+        Self { directory: PathBuf::new(), allow_no_clusters: false, wait: MISSING_CLUSTERS_WAIT, ignored_clusters: Vec::new() }
     }
 }
 
@@ -94,8 +98,10 @@ impl Handle {
             return None;
         }
         let own = own.map(|own| format!(" except that of {own}, which is the own cluster and is not mirrored")).unwrap_or_default();
+        let ignored: Vec<&str> = self.cluster_files().ignored_clusters.iter().map(ClusterName::as_str).collect();
+        let ignored = if ignored.is_empty() { String::new() } else { format!("; --ignore-cluster leaves out {}", ignored.join(", ")) };
         Some(match (unusable.first_key_value(), unusable.len()) {
-            (None, _) => format!("{directory} has no client file of a cluster{own}"),
+            (None, _) => format!("{directory} has no client file of a cluster{own}{ignored}"),
             (Some((file, reason)), 1) => format!("the only client file in {directory}, {file}, cannot be used: {reason}"),
             (Some((file, reason)), count) => format!("none of the {count} client files in {directory} can be used; {file}: {reason}"),
         })

@@ -51,7 +51,7 @@ pub(super) fn etcd_options(settings: &Settings, bound: &BoundApi, stop: Cancella
 pub(super) fn directory_options(settings: &Settings, reload: &ReloadTriggers) -> DirectoryOptions {
     DirectoryOptions {
         path: settings.clustermesh_config.clone(),
-        own_cluster: settings.cluster_name.clone(),
+        ignored_clusters: Arc::new(settings.clusters_without_file()),
         debounce: DIRECTORY_DEBOUNCE,
         rescan_interval: settings.timing.config_rescan_interval,
         remind_interval: settings.timing.cluster.remind_interval,
@@ -83,6 +83,7 @@ pub(super) fn mesh_options(settings: &Settings, decoded: DecodedBudget) -> MeshO
     MeshOptions {
         own_id: settings.cluster_id,
         local: local_etcd(settings).map(|local| local.cluster),
+        ignored_clusters: settings.ignore_cluster.clone(),
         legacy_clusters: Arc::new(settings.legacy_clusters.iter().cloned().collect()),
         max_connected_clusters: settings.max_connected_clusters,
         client: ClientOptions { progress_interval: settings.timing.progress_interval, ..client_options(&settings.kvstore()) },
@@ -120,6 +121,7 @@ pub(super) fn cluster_files(settings: &Settings) -> ClientFileLocation {
         directory: settings.clustermesh_config.clone(),
         allow_no_clusters: settings.allow_no_clusters,
         wait: settings.timing.no_clusters_wait,
+        ignored_clusters: settings.ignore_cluster.clone(),
     }
 }
 

@@ -33,6 +33,7 @@ impl Status {
                 readable: directory.readable,
                 error: directory.error,
                 invalid_files: directory.invalid,
+                ignored_clusters: handle.cluster_files().ignored_clusters.iter().map(ToString::to_string).collect(),
                 no_clusters: handle.missing_clusters().map(|none| none.reason),
             },
             store: StoreStatus::new(handle),

@@ -26,6 +26,9 @@ pub(in crate::cli) struct Options {
     /// Name of the own cluster: its file in the directory is ignored
     #[arg(long, value_name = "NAME", env = "MESHKEEP_CLUSTER_NAME", value_parser = parse_cluster_name)]
     cluster_name: Option<ClusterName>,
+    /// Ignore the file of this cluster in the directory; repeatable, or separated by commas
+    #[arg(long, value_name = "NAME", env = "MESHKEEP_IGNORE_CLUSTER", value_delimiter = ',', value_parser = parse_cluster_name)]
+    ignore_cluster: Vec<ClusterName>,
     /// Accept a directory without any client file, before the first cluster exists
     #[arg(long, env = "MESHKEEP_ALLOW_NO_CLUSTERS")]
     allow_no_clusters: bool,
@@ -62,7 +65,7 @@ enum ReportFormat {
 pub(in crate::cli) async fn run(options: &Options) -> Result<ExitStatus, Failure> {
     let doctor_options = DoctorOptions {
         clustermesh_config: options.clustermesh_config.clone(),
-        own_cluster: options.cluster_name.clone(),
+        ignored_clusters: options.cluster_name.iter().chain(&options.ignore_cluster).cloned().collect(),
         allow_no_clusters: options.allow_no_clusters,
         legacy_clusters: options.legacy_clusters.clone(),
         own_id: options.cluster_id,

@@ -59,7 +59,7 @@ async fn check(settings: &Settings, warnings: &[String]) -> CommandResult {
     runtime::check(settings).await?;
     let options = DoctorOptions {
         clustermesh_config: settings.clustermesh_config.clone(),
-        own_cluster: settings.cluster_name.clone(),
+        ignored_clusters: settings.clusters_without_file(),
         allow_no_clusters: settings.allow_no_clusters,
         legacy_clusters: settings.legacy_clusters.clone(),
         own_id: settings.cluster_id,

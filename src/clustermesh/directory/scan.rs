@@ -3,7 +3,7 @@
 //! The result is a [`DirectoryScan`], which `diff` compares with the last one. The YAML is not
 //! parsed here. The functions block, so they must run outside the runtime's async threads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::{self, Metadata};
 use std::io;
@@ -134,14 +134,14 @@ fn identify(directory: &Path) -> io::Result<DirectoryIdentity> {
     fs::metadata(directory).map(|metadata| DirectoryIdentity(metadata.dev(), metadata.ino()))
 }
 
-/// Scans the directory once. Skips the file of `own_cluster`.
-pub(super) fn read_directory(directory: &Path, own_cluster: Option<&ClusterName>) -> DirectoryScan {
+/// Scans the directory once. Skips the files of ignored clusters.
+pub(super) fn read_directory(directory: &Path, ignored_clusters: &BTreeSet<ClusterName>) -> DirectoryScan {
     let metadata = DirectoryMetadata::read(directory);
     let read = || {
         let mut files = ScannedFiles::new();
         for name in list_names(directory)? {
             let file_name = name.to_string_lossy().into_owned();
-            if own_cluster.is_some_and(|own| own.as_str() == file_name) {
+            if ignored_clusters.iter().any(|ignored| ignored.as_str() == file_name) {
                 continue;
             }
             if let Some(file) = read_file(&directory.join(&name), &file_name) {

@@ -31,7 +31,7 @@ impl WatchedDirectory {
         let options = DirectoryOptions {
             remind_interval: crate::instruments::REMINDER_INTERVAL,
             path: directory.path().join("config"),
-            own_cluster: Some(name("home")),
+            ignored_clusters: Arc::new([name("home"), name("left-out")].into()),
             debounce: Duration::from_millis(100),
             rescan_interval: Duration::from_secs(60),
             rescan: Arc::clone(&rescan),
@@ -137,7 +137,13 @@ fn kubelet_writes(mount: &Path, folder: &str, files: &[(&str, &str)]) {
 async fn cluster_files_are_announced_and_other_files_are_ignored() {
     let mut watch = WatchedDirectory::start(|root| {
         let config = root.join("config");
-        let files = [("paris", "endpoints: a"), ("home", "endpoints: own"), ("common-etcd-client.crt", "CERT"), ("common", "CERT")];
+        let files = [
+            ("paris", "endpoints: a"),
+            ("home", "endpoints: own"),
+            ("left-out", "endpoints: peer"),
+            ("common-etcd-client.crt", "CERT"),
+            ("common", "CERT"),
+        ];
         put(&config, &files);
         put(&config, &[(".hidden", "endpoints: x"), ("foo.yaml", "endpoints: x")]);
         fs::create_dir(config.join("folder")).unwrap();

@@ -84,6 +84,13 @@ async fn without_clusters_only_the_synced_probe_fails() {
             assert_eq!(ask(&fixture, probe).await, (200, "ok".to_owned()));
         }
     }
+    // nor is one that --ignore-cluster leaves out
+    let ignoring = ApiFixture::new().with_cluster_files(ClientFileLocation { ignored_clusters: vec![cluster("oslo")], ..files.clone() });
+    ignoring.publish_statuses([]);
+    let report = ask(&ignoring, "/readyz?synced").await.1;
+    assert!(report.contains("/etc/clustermesh has no client file of a cluster; --ignore-cluster leaves out oslo\n"), "{report}");
+    let status = ignoring.json("/v1/status").await;
+    assert_eq!(status["directory"]["ignoredClusters"], serde_json::json!(["oslo"]));
     let invalid = [("lisbon".to_owned(), "it is empty".to_owned())].into();
     fixture.directory.send_replace(DirectoryState { readable: true, error: None, invalid });
     let report = ask(&fixture, "/readyz?synced").await.1;
