@@ -41,7 +41,7 @@ pub(in crate::cli) async fn run(options: &FindOptions, server: &ServerOptions) -
         }
     }
     if matches.is_empty() {
-        return Err(Failure::not_found(format!("nothing in any mirrored cluster matches {text:?}")));
+        return Err(Failure::new(format!("nothing in any mirrored cluster matches {text:?}")));
     }
     print_matches(options.output.output, matches)?;
     Ok(ExitStatus::Success)
