@@ -16,6 +16,7 @@ mod config;
 mod demo;
 mod doctor;
 mod dto;
+mod dump;
 mod etcd_api;
 mod feed;
 mod file_watch;

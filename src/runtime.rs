@@ -8,6 +8,7 @@
 
 mod descriptors;
 mod early;
+mod load;
 mod plan;
 mod restore;
 mod shutdown;
@@ -37,6 +38,7 @@ pub use crate::store::{Inspection, StoreError, inspect as inspect_store};
 use crate::store::{OpenReport, Store};
 use crate::telemetry::Log;
 
+pub use self::load::serve_dump;
 use self::plan::{EpochSeed, StartPlan};
 pub use self::shutdown::SHUTDOWN_MAX;
 use self::signals::ReloadTriggers;

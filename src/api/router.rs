@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::http::{Method, Uri};
-use axum::middleware::{from_fn, from_fn_with_state};
-use axum::response::IntoResponse;
+use axum::http::{HeaderValue, Method, Uri};
+use axum::middleware::{from_fn, from_fn_with_state, map_response};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
@@ -22,8 +22,12 @@ use super::render::tag_basis::TagBasis;
 use super::render::{conditional, errors, problem_pages};
 use super::state::ApiState;
 use super::{events, path_suggestions, request_times, routes};
+use crate::dto::text::rfc3339;
 use crate::instruments::{LogLimiter, LogPermit};
 use crate::model::Kind;
+
+/// Header with the time of the dump that answers come from.
+const DUMP_HEADER: &str = "meshkeep-dump";
 
 /// Recently logged panics of handlers. A request that causes a panic can be repeated many times.
 static PANICS: LogLimiter = LogLimiter::new();
@@ -163,14 +167,21 @@ pub(crate) fn health_router(state: ApiState, guard: Guard) -> Router {
 /// Adds the middleware for every request on any address: durations, errors, access checks, limits
 /// and panic handling.
 fn guarded(routes: Router<ApiState>, state: ApiState, guard: Guard) -> Router {
-    routes
+    let dump_time = state.handle.dump().and_then(|dump| HeaderValue::try_from(rfc3339(dump.time)).ok());
+    let routes = routes
         .method_not_allowed_fallback(method_not_allowed)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(CatchPanicLayer::custom(handle_panic))
         .layer(from_fn_with_state(guard, guard::check_access))
         .layer(from_fn(errors::render))
         .layer(from_fn_with_state(state.times.clone(), request_times::measure_request))
-        .with_state(state)
+        .with_state(state);
+    let Some(dump_time) = dump_time else { return routes };
+    // every answer says that it comes from a dump, also a stream and the bytes of a single value
+    routes.layer(map_response(move |mut response: Response| {
+        response.headers_mut().insert(DUMP_HEADER, dump_time.clone());
+        std::future::ready(response)
+    }))
 }
 
 async fn not_on_health_address() -> Problem {
@@ -194,7 +205,7 @@ async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
 
 /// Logs the panic of a handler, and answers with a problem.
 #[expect(clippy::needless_pass_by_value, reason = "the signature is tower-http's")]
-pub(crate) fn handle_panic(panic: Box<dyn std::any::Any + Send>) -> axum::response::Response {
+pub(crate) fn handle_panic(panic: Box<dyn std::any::Any + Send>) -> Response {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     let panic = text.unwrap_or("unknown");
     if let Some(LogPermit { more }) = PANICS.permit(panic) {

@@ -27,7 +27,7 @@ use crate::model::{printable, readable_error, redact_url_secrets, redact_urls};
 use crate::runtime::StartSignals;
 
 /// Commands that run until a signal stops them.
-const LONG_COMMANDS: [&str; 4] = ["serve", "reflect", "announce", "demo"];
+const LONG_COMMANDS: [&str; 5] = ["serve", "reflect", "announce", "demo", "load"];
 
 /// Stack size of the thread that runs the command: Linux's default for the first thread of a
 /// process.
@@ -91,6 +91,8 @@ enum CliCommand {
     Bundle(QueryArgs<queries::bundle::BundleOptions>),
     /// Run a demo: mirror and serve three simulated clusters; needs no other server
     Demo(local::demo::Options),
+    /// Serve a dump of an etcd or of a meshkeep, without any etcd: for lookups at the desk
+    Load(local::load::Options),
     /// Test each step of the connection to each remote cluster; needs no running meshkeep
     Doctor(local::doctor::Options),
     /// Publish a cluster of machines outside Kubernetes from files, as a clustermesh-apiserver does
@@ -173,6 +175,7 @@ fn execute(command: CliCommand, effective_settings: Vec<Setting>, start: Option<
         }
         CliCommand::Announce(options) => etcd::announce::run(options, &start_signals()?),
         CliCommand::Demo(options) => local::demo::run(&options, &start_signals()?),
+        CliCommand::Load(options) => local::load::run(options, &start_signals()?),
         CliCommand::Status(args) => block_on(queries::status::run(&args.options, &args.server)),
         CliCommand::Get(args) => block_on(queries::get::run(&args.options, &args.server)),
         CliCommand::Find(args) => block_on(queries::find::run(&args.options, &args.server)),

@@ -15,7 +15,7 @@ pub(crate) struct ListMeta {
     /// the last page's position with `/v1/events?after=`.
     pub(crate) position: String,
     /// `live` if all sources are live, `restored` if any comes from the store and is not confirmed,
-    /// otherwise `neverRead`. Left out if there are no sources.
+    /// `dump` if any comes from a dump, otherwise `neverRead`. Left out if there are no sources.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) origin: Option<Origin>,
     /// Summary of the sources.
@@ -64,7 +64,8 @@ pub(crate) struct Source {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SourceAge {
     /// `live`: the source confirmed the data since meshkeep started. `restored`: from the store,
-    /// not confirmed yet. `neverRead`: no complete list was ever read.
+    /// not confirmed yet. `neverRead`: no complete list was ever read. `dump`: from a dump that
+    /// `meshkeep load` serves; `lastContact` is the time of the dump.
     pub(crate) origin: Origin,
     /// Phase of the connection to the cluster. Left out if the cluster is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,8 +103,8 @@ pub(crate) struct ItemMeta {
     /// same for every cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cluster: Option<String>,
-    /// `live`, `restored` or `neverRead`. If the answer joins several clusters, the same rule as
-    /// for a list.
+    /// `live`, `restored`, `neverRead` or `dump`. If the answer joins several clusters, the same
+    /// rule as for a list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) origin: Option<Origin>,
     /// Phase of the connection to the cluster.

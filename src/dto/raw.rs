@@ -19,8 +19,9 @@ pub(crate) struct Entry {
     pub(crate) mod_revision: u64,
     /// Number of changes since the key was added; starts at 1.
     pub(crate) version: u64,
-    /// The source's etcd revision of the last put.
-    pub(crate) source_revision: i64,
+    /// The source's etcd revision of the last put. `null` if the entry comes from a dump without
+    /// revisions.
+    pub(crate) source_revision: Option<i64>,
     /// The cluster that the entry comes from.
     pub(crate) cluster: String,
 }

@@ -42,10 +42,28 @@ pub(crate) struct Status {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
     pub(crate) stale_files: BTreeMap<Cow<'static, str>, String>,
+    /// The dump that this process serves. Present only in `meshkeep load`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) dump: Option<DumpStatus>,
     /// State of writing into another etcd. Present only in `meshkeep reflect`, once the store is
     /// loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reflection: Option<ReflectionStatus>,
+}
+
+/// The dump that `meshkeep load` serves.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct DumpStatus {
+    /// Path of the dump.
+    pub(crate) path: String,
+    /// Command or tool that wrote the dump, for example `etcdctl get --prefix -w json`.
+    pub(crate) form: String,
+    /// Time at which the dump was made.
+    pub(crate) time: String,
+    /// Source of `time`: `option` (`--time`), `bundle` (the bundle names it), `heartbeat` (the
+    /// newest heartbeat in the dump), or `file` (the time of the last change of the file).
+    pub(crate) time_from: String,
 }
 
 /// Numbers of mirrored objects.
@@ -151,7 +169,7 @@ pub(crate) struct Cluster {
     /// Seconds since the cluster entered this phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) phase_seconds: Option<f64>,
-    /// `live`, or `restored` while any of the cluster's data is unconfirmed.
+    /// `live`, or `restored` while any of the cluster's data is unconfirmed. `dump`: from a dump.
     pub(crate) origin: Origin,
     /// Time at which the cluster's etcd last answered.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -249,7 +267,7 @@ pub(crate) struct Resource {
     /// Time at which the last change arrived.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_event: Option<String>,
-    /// `live`, `restored` or `neverRead`.
+    /// `live`, `restored`, `neverRead` or `dump`.
     pub(crate) origin: Origin,
     /// Revision of the source up to which this kind is complete.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -32,7 +32,7 @@ use tokio::sync::watch;
 pub use crate::commit::PersistState;
 use crate::commit::{DecodedBudget, MirrorSnapshot, SnapshotReceiver};
 use crate::instruments::{EtcdCounts, HistogramSnapshot, LogTail};
-use crate::model::{ClusterName, ClusterStatus, DirectoryState, MaxConnectedClusters, Scope, Setting};
+use crate::model::{ClusterName, ClusterStatus, DirectoryState, DumpSource, MaxConnectedClusters, Scope, Setting};
 
 pub use crate::commit::{ChangeCounts, DecodedBudgetError, LatestChange};
 pub use crate::feed::Announcement;
@@ -181,6 +181,8 @@ struct HandleState {
     log: LogTail,
     etcd: Arc<EtcdCounts>,
     cluster_files: ClientFileLocation,
+    /// The dump that filled the mirror.
+    dump: Option<DumpSource>,
     missing_clusters_timer: missing_clusters::MissingClustersTimer,
 }
 
@@ -204,6 +206,7 @@ impl Handle {
             log: LogTail::default(),
             etcd: Arc::default(),
             cluster_files: ClientFileLocation::default(),
+            dump: None,
             missing_clusters_timer: missing_clusters::MissingClustersTimer::default(),
         }))
     }
@@ -229,6 +232,18 @@ impl Handle {
     #[must_use]
     pub fn with_log(self, log: LogTail) -> Self {
         self.with(|state| state.log = log)
+    }
+
+    /// Sets the dump that filled the mirror.
+    #[must_use]
+    pub fn with_dump(self, dump: DumpSource) -> Self {
+        self.with(|state| state.dump = Some(dump))
+    }
+
+    /// Returns the dump that filled the mirror. `None` if it has the state of etcds.
+    #[must_use]
+    pub fn dump(&self) -> Option<&DumpSource> {
+        self.0.dump.as_ref()
     }
 
     /// Returns the call counters of the etcd API.
@@ -379,7 +394,7 @@ impl Handle {
 
     fn reading_from(&self, published: Arc<MirrorSnapshot>) -> Reading {
         let statuses = Arc::clone(&self.0.process.clusters.borrow());
-        let reading = Reading::new(published, statuses).with_decoded_budget(self.0.decoded.clone());
+        let reading = Reading::new(published, statuses).with_decoded_budget(self.0.decoded.clone()).with_dump(self.0.dump.is_some());
         reading.with_mesh(self.0.process.own_cluster.clone(), self.0.process.max_connected_clusters)
     }
 }

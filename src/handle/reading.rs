@@ -27,6 +27,8 @@ pub struct Reading {
     own_cluster: Option<ClusterName>,
     max_connected_clusters: MaxConnectedClusters,
     decoded: DecodedBudget,
+    /// True if the mirror was filled from a dump.
+    is_dump: bool,
     now: Instant,
 }
 
@@ -107,7 +109,7 @@ pub struct ResourceReading {
 impl Reading {
     pub(crate) fn new(published: Arc<MirrorSnapshot>, statuses: ClusterStatuses) -> Self {
         let (max_connected_clusters, decoded) = (MaxConnectedClusters::default(), DecodedBudget::default());
-        Self { published, statuses, own_cluster: None, max_connected_clusters, decoded, now: Instant::now() }
+        Self { published, statuses, own_cluster: None, max_connected_clusters, decoded, is_dump: false, now: Instant::now() }
     }
 
     /// Sets the memory for large decoded values.
@@ -127,6 +129,11 @@ impl Reading {
     /// Returns the memory for large decoded values.
     pub(super) const fn decoded(&self) -> &DecodedBudget {
         &self.decoded
+    }
+
+    /// Marks everything as coming from a dump.
+    pub(super) fn with_dump(self, is_dump: bool) -> Self {
+        Self { is_dump, ..self }
     }
 
     /// Sets the own cluster and the size of the mesh.
@@ -353,6 +360,7 @@ impl Reading {
             let scope = scope(cluster, kind);
             let cursor = view.cursor(&scope);
             let origin = match (view.scope(&scope), cursor) {
+                (Some(state), _) if self.is_dump && state.entry_count > 0 => Origin::Dump,
                 (Some(state), _) if state.confirmed => Origin::Live,
                 (None, None) => Origin::NeverRead,
                 (Some(state), None) if state.entry_count == 0 => Origin::NeverRead,
@@ -376,9 +384,13 @@ impl Reading {
     /// node.
     #[must_use]
     pub fn source_of(&self, record: &Record) -> SourceMeta {
-        let origin = if self.published.view.is_confirmed(record) { Origin::Live } else { Origin::Restored };
+        let origin = match self.published.view.is_confirmed(record) {
+            _ if self.is_dump => Origin::Dump,
+            true => Origin::Live,
+            false => Origin::Restored,
+        };
         let stamp = self.published.view.source_stamp_of(record);
-        let (held, revision) = (stamp.held, Some(stamp.mod_revision));
+        let (held, revision) = (stamp.held, Some(stamp.mod_revision).filter(|revision| revision.0 > 0));
         SourceMeta { origin, revision, held, ..self.source(&record.key.cluster, record.key.origin().kind) }
     }
 

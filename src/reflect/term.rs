@@ -454,6 +454,7 @@ fn comparison_stage(origin: Origin) -> Option<ComparisonStage> {
     match origin {
         Origin::Live => Some(ComparisonStage::Confirmed),
         Origin::Restored => Some(ComparisonStage::Restored),
-        Origin::NeverRead => None,
+        // a process that serves a dump does not reflect
+        Origin::NeverRead | Origin::Dump => None,
     }
 }

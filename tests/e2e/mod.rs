@@ -22,6 +22,7 @@ mod harness_itself;
 mod hostile;
 mod interrupted;
 mod kvstore_command;
+mod load;
 mod local_etcd;
 mod losses;
 mod missing_config;

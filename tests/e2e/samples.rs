@@ -1,6 +1,7 @@
 //! The 77 sample keys of docs/develop/protocol.md in state and in cache form, and everything that
 //! is served for them.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use base64::Engine;
@@ -52,13 +53,18 @@ fn truth() -> Truth {
     for (name, id) in CLUSTERS {
         truth.set_cluster_id(name, id);
     }
-    let kinds =
-        ["endpointslices", "identities", "ip", "nodes", "serviceexports", "services"].map(|kind| format!("cilium/cache/{kind}/v1/"));
-    for sample in samples().into_iter().filter(|sample| kinds.iter().any(|kind| sample.key.starts_with(kind))) {
-        truth.put(&sample.key, sample.value);
+    for (key, value) in entry_values() {
+        truth.put(&key, value);
     }
     assert_eq!(truth.len(), 1 + 4 + 8 + 4 + 1 + 4);
     truth
+}
+
+/// Returns the keys of all samples in cache form, with their values.
+pub(super) fn entry_values() -> BTreeMap<String, Vec<u8>> {
+    let kinds = ["endpointslices", "identities", "ip", "nodes", "serviceexports", "services"];
+    let is_entry = |key: &str| kinds.iter().any(|kind| key.starts_with(&format!("cilium/cache/{kind}/v1/")));
+    samples().into_iter().filter(|sample| is_entry(&sample.key)).map(|sample| (sample.key, sample.value)).collect()
 }
 
 /// Mirrors both clusters from their own etcds.

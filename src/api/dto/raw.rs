@@ -16,7 +16,7 @@ impl From<&Record> for Entry {
             create_revision: record.create_sequence.0,
             mod_revision: record.last_sequence.0,
             version: record.version,
-            source_revision: record.source.mod_revision.0,
+            source_revision: Some(record.source.mod_revision.0).filter(|revision| *revision > 0),
             cluster: record.key.cluster.to_string(),
         }
     }

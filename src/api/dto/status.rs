@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
 
 use crate::dto::reflection::ReflectionStatus;
-use crate::dto::status::{Cluster, ClusterAge, ClusterConfigStatus, DirectoryStatus, Resource, Status, StatusCounts, StoreStatus};
+use crate::dto::status::{
+    Cluster, ClusterAge, ClusterConfigStatus, DirectoryStatus, DumpStatus, Resource, Status, StatusCounts, StoreStatus,
+};
 use crate::dto::text::{rfc3339, seconds};
 use crate::dto::values::closed::StoreState;
 use crate::handle::PersistState;
 use crate::handle::{ClusterReading, Handle, Origin, Reading, ResourceReading};
-use crate::model::{ClusterConfig, ClusterName, ClusterPhase, ClusterRecord, ClusterStatus, Kind};
+use crate::model::{ClusterConfig, ClusterName, ClusterPhase, ClusterRecord, ClusterStatus, DumpSource, Kind};
 use crate::server::ReloadableFiles;
 
 impl Status {
@@ -38,8 +40,15 @@ impl Status {
             },
             store: StoreStatus::new(handle),
             stale_files: files.states().filter_map(|(name, failure)| Some((name.into(), failure?))).collect(),
+            dump: handle.dump().map(DumpStatus::from),
             reflection: handle.reflection().map(ReflectionStatus::from),
         }
+    }
+}
+
+impl From<&DumpSource> for DumpStatus {
+    fn from(dump: &DumpSource) -> Self {
+        Self { path: dump.path.clone(), form: dump.form.into(), time: rfc3339(dump.time), time_from: dump.time_from.into() }
     }
 }
 

@@ -87,7 +87,7 @@ impl WatchEvent {
     fn about(event_type: EventType, key: &EntryKey, revision: Option<Revision>, position: Option<ReaderPosition>) -> Self {
         let meta = EventMeta {
             cluster: key.cluster.to_string(),
-            revision: revision.map(|revision| revision.0),
+            revision: revision.map(|revision| revision.0).filter(|revision| *revision > 0),
             position: position.map(|position| format_with_capacity(&position, POSITION_LENGTH_MAX)),
         };
         Self {

@@ -2,6 +2,7 @@
 
 pub(super) mod demo;
 pub(super) mod doctor;
+pub(super) mod load;
 pub(super) mod openapi;
 pub(super) mod scripts;
 pub(super) mod serve;

@@ -8,6 +8,7 @@ mod certificates;
 mod server_certificate;
 
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::time::Duration;
 
 use clap::Args;
@@ -56,6 +57,9 @@ const REDIRECTS_MAX: usize = 3;
 /// Number of items per page of a list: the API's maximum, because the command reads all pages.
 const PAGE_LENGTH_MAX: usize = 10_000;
 
+/// Header of a server that serves a dump, with the time of the dump.
+const DUMP_HEADER: &str = "meshkeep-dump";
+
 /// Base URL of requests over a unix socket; the sidecar accepts any loopback name.
 const SOCKET_HOST: &str = "http://localhost/";
 
@@ -96,6 +100,8 @@ pub(in crate::cli) struct ApiClient {
     server: String,
     /// Whether the client presents a certificate.
     has_certificate: bool,
+    /// Done once the command has said that the answers come from a dump.
+    dump_note: Once,
 }
 
 impl ApiClient {
@@ -134,7 +140,7 @@ impl ApiClient {
         }
         let client =
             builder.default_headers(headers).build().map_err(|error| Failure::usage(format!("cannot create an HTTP client: {error}")))?;
-        Ok(Self { client, base, server, has_certificate })
+        Ok(Self { client, base, server, has_certificate, dump_note: Once::new() })
     }
 
     /// Requests `path` and returns the answer's JSON as `T`.
@@ -218,7 +224,15 @@ impl ApiClient {
             Ok(response) => response.map_err(|error| self.connection_failure(error))?,
             Err(_) => return Err(self.timed_out()),
         };
+        self.note_dump(&response);
         if response.status().is_success() { Ok(response) } else { Err(self.refusal(response).await) }
+    }
+
+    /// Says once that the server serves a dump.
+    fn note_dump(&self, response: &Response) {
+        if let Some(time) = response.headers().get(DUMP_HEADER).and_then(|time| time.to_str().ok()) {
+            self.dump_note.call_once(|| crate::cli::print_to_stderr(format!("from a dump of {time}, not from the clusters\n")));
+        }
     }
 
     fn start_progress(&self) -> ProgressLine {
@@ -236,6 +250,7 @@ impl ApiClient {
     /// Returns the body of a successful answer.
     async fn success_body(&self, response: reqwest::Result<Response>) -> Result<Vec<u8>, Failure> {
         let response = response.map_err(|error| self.connection_failure(error))?;
+        self.note_dump(&response);
         if response.status().is_success() { self.read(response, ANSWER_BYTES_MAX).await } else { Err(self.refusal(response).await) }
     }
 

@@ -6,7 +6,7 @@ use crate::dto::objects::exports::{EndpointSlice, ServiceExport};
 use crate::dto::objects::global_services::{GlobalService, TooLarge};
 use crate::dto::objects::{Identity, IpcacheEntry, Node, Service};
 use crate::dto::status::{Cluster, Resource};
-use crate::dto::values::closed::{EntrySource, Kind, Phase};
+use crate::dto::values::closed::{EntrySource, Kind, Origin, Phase};
 
 /// A kind that the commands can query.
 pub(in crate::cli) struct KindRow {
@@ -241,7 +241,10 @@ pub(super) const CLUSTERS: TableShape<Cluster> = TableShape {
 
 /// Returns the phase of a cluster, coloured by its health.
 fn phase(cluster: &Cluster) -> String {
-    let Some(phase) = &cluster.phase else { return coloured("noFile", Colour::Red) };
+    let Some(phase) = &cluster.phase else {
+        let is_dump = cluster.origin == Origin::Dump;
+        return if is_dump { Origin::Dump.to_string() } else { coloured("noFile", Colour::Red) };
+    };
     let colour = match phase.known() {
         Some(Phase::Live) => Colour::Green,
         Some(Phase::SourceLost | Phase::BackingOff | Phase::WaitingForFiles) => Colour::Red,

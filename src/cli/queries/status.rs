@@ -14,7 +14,7 @@ use crate::cli::terminal::output::{OutputFormat, OutputOptions, Tabular, age, pa
 use crate::cli::terminal::progress::ProgressLine;
 use crate::config::parse_duration;
 use crate::dto::reflection::ReflectionStatus;
-use crate::dto::status::{Cluster, DirectoryStatus, Status, StatusCounts};
+use crate::dto::status::{Cluster, DirectoryStatus, DumpStatus, Status, StatusCounts};
 use crate::dto::values::Open;
 use crate::dto::values::closed::{Origin, Phase};
 
@@ -185,6 +185,10 @@ fn summary(status: &Status) -> String {
     let colon = if details.is_empty() { "" } else { ": " };
     let _ = writeln!(out, "store {}{colon}{}", store.state, details.join("; "));
     out.extend(status.reflection.as_ref().map(reflection_line));
+    if let Some(DumpStatus { path, form, time, .. }) = &status.dump {
+        let _ = writeln!(out, "serves the dump {path} of {time}, made by {form}");
+        return out;
+    }
     match &status.directory.error {
         _ if status.directory.no_clusters.is_some() => {
             out.extend(status.directory.no_clusters.iter().map(|reason| format!("there is no cluster: {reason}\n")));

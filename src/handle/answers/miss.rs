@@ -67,7 +67,7 @@ impl Reading {
             match origins.into_iter().min() {
                 Some(Origin::NeverRead) => miss.never_read.push(cluster),
                 Some(Origin::Restored) => miss.restored.push(cluster),
-                Some(Origin::Live) | None => {}
+                Some(Origin::Live | Origin::Dump) | None => {}
             }
         }
         if !is_covered {

@@ -10,7 +10,8 @@ use crate::model::{EntryKey, LeaseId, Object, Revision, Sequence};
 /// Origin of a key's newest bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SourceStamp {
-    /// The source's revision of the last put, including puts of equal bytes.
+    /// The source's revision of the last put, including puts of equal bytes; 0 means unknown, which
+    /// occurs only in dumps.
     pub mod_revision: Revision,
     /// Lease that the key is attached to; 0 means none.
     pub lease: LeaseId,

@@ -201,7 +201,8 @@ api_enum! {
 
 api_enum! {
     /// `live`: the source confirmed the data since meshkeep started. `restored`: from the store,
-    /// not confirmed yet. `neverRead`: no complete list was ever read.
+    /// not confirmed yet. `neverRead`: no complete list was ever read. `dump`: from a dump that
+    /// `meshkeep load` serves.
     pub enum Origin {
         /// Confirmed by the source.
         Live = "live",
@@ -209,11 +210,14 @@ api_enum! {
         Restored = "restored",
         /// Nothing was ever read.
         NeverRead = "neverRead",
+        /// Read from a dump, not from the source.
+        Dump = "dump",
     }
 }
 
 impl Origin {
-    /// Combines the origins of several sources: restored if any is, and live only if all are.
+    /// Combines the origins of several sources: restored or from a dump if any is, and live only if
+    /// all are.
     /// `None` without sources.
     pub fn combine(origins: impl Iterator<Item = Self>) -> Option<Self> {
         origins.reduce(|all, one| if all == Self::Restored || one == Self::Restored { Self::Restored } else { all.max(one) })

@@ -1,5 +1,7 @@
-//! Settings of the process, the addresses that it listens on, and the formats of its posts.
+//! Settings of the process, the addresses that it listens on, the formats of its posts, and the
+//! dump that it serves.
 
+pub(super) mod dump_source;
 pub(super) mod listen;
 pub(super) mod setting;
 pub(super) mod webhook_format;

@@ -126,6 +126,13 @@ function NewVersion() {
     <button type="button" class="small" onClick=${() => location.reload()}>reload</button></div>`;
 }
 
+/** Says that the page shows a dump, and from when it is. */
+function Dump() {
+  const dump = mirror.status?.dump;
+  if (!dump) return null;
+  return html`<div class="banner" id="dump"><b>This is a dump of ${dump.time}</b>, made by ${dump.form} (${dump.path}). It does not change.</div>`;
+}
+
 function Help() {
   return html`<div class="veil" onClick=${() => ((frameState.help = false), frameState.draw())}>
     <div class="dialog" role="dialog" aria-modal="true" aria-labelledby="help-title">
@@ -198,7 +205,7 @@ export function Frame({ route, part }) {
         </nav>
         <${Link} />
       </div>
-      <${Lost} /><${NewVersion} />
+      <${Lost} /><${NewVersion} /><${Dump} />
       <main id="main" tabindex="-1" aria-label=${part?.title(route)}>${part?.view()}</main>
       <p class="unseen" role="status" aria-live="polite">${announcement(state)}</p>
     </div>

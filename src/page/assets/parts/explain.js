@@ -71,7 +71,7 @@ function Head({ answer, at }) {
   const currentAge = known ? ageOf(known) : reported === undefined || isFollowed ? reported : reported + (Date.now() - at) / 1000;
   const inPhase = known?.object.phase ?? meta.phase;
   const trust = match
-    ? html`<span class="tone-${tone(currentAge)}">${meta.origin !== "live" ? "restored" : inPhase === "live" ? "live" : "last known"}${meta.stale ? ", held: its source lost it" : ""}, from ${age(currentAge)} ago${
+    ? html`<span class="tone-${tone(currentAge)}">${meta.origin === "dump" ? "from a dump" : meta.origin !== "live" ? "restored" : inPhase === "live" ? "live" : "last known"}${meta.stale ? ", held: its source lost it" : ""}, from ${age(currentAge)} ago${
         inPhase && inPhase !== "live" ? `; the cluster is ${phase(inPhase)}` : ""
       }</span>`
     : html`<span class="quiet">${

@@ -45,6 +45,7 @@ function sorted() {
 function squareColour(known) {
   const { object } = known;
   if (object.origin === "neverRead") return "never";
+  if (object.origin === "dump") return "busy";
   const own = tone(ageOf(known));
   if (own === "unknown") return "red";
   if (own === "amber" || own === "red") return own;
@@ -101,7 +102,7 @@ class Row extends Component {
     const isLive = object.phase === "live";
     return html`<tr class=${isOpen ? "open" : ""} data-cluster=${object.name}>
       <th scope="row"><a data-row href=${address} aria-expanded=${isOpen}>${object.name}</a>${object.local && html` <span class="tag">local</span>`}</th>
-      <td class="phase"><span class="dot ${isLive ? (object.origin === "live" ? "good" : "busy") : object.phase === "listing" ? "busy" : "bad"}" aria-hidden="true"></span>${phase(object.phase)}
+      <td class="phase"><span class="dot ${isLive ? (object.origin === "live" ? "good" : "busy") : object.phase === "listing" || object.origin === "dump" ? "busy" : "bad"}" aria-hidden="true"></span>${object.origin === "dump" ? "dump" : phase(object.phase)}
         ${!isLive && time && html` <span class="quiet">${time}</span>`}</td>
       <td class="age tone-${tone(seconds === "" ? undefined : Number(seconds))}">${seconds === "" ? noAge(object) : age(Number(seconds))}</td>
       ${KINDS.map(([kind]) => html`<${Resource} key=${kind} object=${object} kind=${kind} />`)}
