@@ -24,7 +24,7 @@ use self::values::parse_bytes;
 pub(crate) use self::values::parse_duration;
 pub use self::values::{KvstoreOption, KvstoreOptions};
 pub use crate::model::Setting;
-use crate::model::{ClosedSet as _, ClusterId, ClusterName, ListenAddress, MaxConnectedClusters, SecretUrl, WebhookFormat};
+use crate::model::{ApiEnum as _, ClusterId, ClusterName, ListenAddress, MaxConnectedClusters, SecretUrl, WebhookFormat};
 
 /// Options of `meshkeep serve`. They have Cilium's names if Cilium has the option too.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

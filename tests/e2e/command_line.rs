@@ -241,7 +241,9 @@ fn completions_and_the_manual_contain_every_command() {
     }
     let page = meshkeep(&["man"]).output().unwrap();
     let page = String::from_utf8_lossy(&page.stdout);
-    for command in ["serve", "status", "get", "find", "lookup", "explain", "watch", "problems", "healthcheck", "store", "openapi", "completion"] {
+    for command in
+        ["serve", "status", "get", "find", "lookup", "explain", "watch", "problems", "healthcheck", "store", "openapi", "completion"]
+    {
         assert!(page.contains(command), "{command}");
     }
 }

@@ -90,12 +90,12 @@ async fn a_file_deleted_while_meshkeep_was_down_removes_its_cluster() {
 #[tokio::test]
 async fn an_ignored_cluster_is_neither_read_nor_served_from_the_store() {
     let mut scene = Scene::start(&etcd_binaries()[0], 1, 2, SMALL).await;
-    scene.settles("the first loading").await;
+    scene.wait_until_settled("the first loading").await;
     scene.kill_meshkeep();
     scene.home = std::mem::replace(&mut scene.home, Home::new()).with_flags(&["--ignore-cluster=c02"]);
     scene.remotes[1].clusters.remove(0);
     scene.start_meshkeep().await;
-    scene.settles("a start that ignores a cluster").await;
+    scene.wait_until_settled("a start that ignores a cluster").await;
     assert_eq!(scene.meshkeep().send_get("/v1/clusters/c02").await.0, 404);
     let status = scene.meshkeep().get("/v1/status").await;
     assert_eq!(status["directory"]["ignoredClusters"], serde_json::json!(["c02"]));

@@ -1,8 +1,8 @@
 //! Formats of the posts of `--on-problem`.
 
-use crate::model::closed_set::closed_set;
+use crate::model::api_enum::api_enum;
 
-closed_set! {
+api_enum! {
     /// Format of the posts of `--on-problem`.
     pub enum WebhookFormat {
         /// meshkeep's own JSON.
