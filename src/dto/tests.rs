@@ -71,6 +71,7 @@ fn every_shape_reads_its_own_json_and_that_of_a_newer_server() {
         ClusterList,
         Config,
         DirectoryStatus,
+        DumpStatus,
         EndpointSlice,
         EndpointSliceList,
         Entry,

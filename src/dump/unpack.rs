@@ -51,7 +51,7 @@ pub(super) struct UnpackedFile {
 /// [`DumpError`], which names the dump or the file.
 pub(super) fn unpack(path: &Path, bytes_max: u64) -> Result<UnpackedDump, DumpError> {
     let mut unpacker = Unpacker { path, remaining: bytes_max, bytes_max, files: Vec::new(), modified: None };
-    let failed = |cause| DumpError::Io { path: path.to_owned(), cause };
+    let failed = |cause| failed(path, cause);
     let metadata = fs::metadata(path).map_err(failed)?;
     let modified = metadata.modified().map_err(failed)?;
     let is_archive = if metadata.is_dir() {
@@ -86,7 +86,7 @@ impl Unpacker<'_> {
     /// Adds a file that is no directory. Returns whether it is an archive.
     fn add_file(&mut self, mut file: File) -> Result<bool, DumpError> {
         let mut head = Vec::new();
-        file.by_ref().take(HEAD_BYTES).read_to_end(&mut head).map_err(|cause| self.failed(self.path, cause))?;
+        file.by_ref().take(HEAD_BYTES).read_to_end(&mut head).map_err(|cause| failed(self.path, cause))?;
         if head.starts_with(GZIP_MAGIC) {
             return Err(DumpError::Compressed { path: self.path.to_owned() });
         }
@@ -97,7 +97,7 @@ impl Unpacker<'_> {
             self.add(String::new(), head.chain(file))?;
             return Ok(false);
         }
-        file.rewind().map_err(|cause| self.failed(self.path, cause))?;
+        file.rewind().map_err(|cause| failed(self.path, cause))?;
         if is_zip {
             self.add_zip(file)?
         } else {
@@ -136,16 +136,16 @@ impl Unpacker<'_> {
     }
 
     fn add_directory(&mut self, directory: &Path, depth: usize) -> Result<(), DumpError> {
-        for entry in fs::read_dir(directory).map_err(|cause| self.failed(directory, cause))? {
-            let entry = entry.map_err(|cause| self.failed(directory, cause))?;
+        for entry in fs::read_dir(directory).map_err(|cause| failed(directory, cause))? {
+            let entry = entry.map_err(|cause| failed(directory, cause))?;
             let path = entry.path();
             // the type of a symbolic link is not that of its target
-            let file_type = entry.file_type().map_err(|cause| self.failed(&path, cause))?;
+            let file_type = entry.file_type().map_err(|cause| failed(&path, cause))?;
             let name = path.strip_prefix(self.path).unwrap_or(&path).to_string_lossy().into_owned();
             if file_type.is_dir() && depth < DEPTH_MAX {
                 self.add_directory(&path, depth + 1)?;
             } else if file_type.is_file() && may_have_entries(&name) {
-                let file = File::open(&path).map_err(|cause| self.failed(&path, cause))?;
+                let file = File::open(&path).map_err(|cause| failed(&path, cause))?;
                 let modified = file.metadata().and_then(|metadata| metadata.modified());
                 self.modified = self.modified.max(modified.ok());
                 self.add(name, file)?;
@@ -160,14 +160,14 @@ impl Unpacker<'_> {
         let path = self.path.join(&name);
         file.take(self.remaining.saturating_add(1))
             .read_to_end(&mut bytes)
-            .map_err(|cause| self.failed(if name.is_empty() { self.path } else { &path }, cause))?;
+            .map_err(|cause| failed(if name.is_empty() { self.path } else { &path }, cause))?;
         let rest = u64::try_from(bytes.len()).ok().and_then(|length| self.remaining.checked_sub(length));
         self.remaining = rest.ok_or_else(|| DumpError::TooLarge { path: self.path.to_owned(), bytes_max: self.bytes_max })?;
         self.files.push(UnpackedFile { name, bytes });
         Ok(())
     }
+}
 
-    fn failed(&self, path: &Path, cause: io::Error) -> DumpError {
-        DumpError::Io { path: path.to_owned(), cause }
-    }
+fn failed(path: &Path, cause: io::Error) -> DumpError {
+    DumpError::Io { path: path.to_owned(), cause }
 }

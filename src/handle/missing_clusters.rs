@@ -1,8 +1,8 @@
 //! Detects that there is no remote cluster to mirror, and finds the reason.
 //!
 //! A cluster counts if its client file in the config directory can be used. The own cluster never
-//! counts: its file in the directory is ignored, and `--local-etcd` adds no remote cluster. The same
-//! applies to the clusters of `--ignore-cluster`.
+//! counts: its file in the directory is ignored, and `--local-etcd` adds no remote cluster. The
+//! files of the clusters of `--ignore-cluster` are ignored too.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};

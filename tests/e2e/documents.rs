@@ -25,8 +25,20 @@ const ANYTHING: &str = "…";
 
 /// Allowed first words of commands in `sh` blocks: programs that need a cluster, a host's services
 /// or minutes to build, or that never end.
-const PROGRAMS_NOT_RUN: [&str; 11] =
-    ["cargo ", "etcdctl ", "helm ", "just ", "kubectl ", "meshkeep serve", "podman ", "promtool ", "scripts/", "sudo ", "systemd-analyze "];
+const PROGRAMS_NOT_RUN: [&str; 12] = [
+    "cargo ",
+    "etcdctl ",
+    "helm ",
+    "just ",
+    "kubectl ",
+    "meshkeep load",
+    "meshkeep serve",
+    "podman ",
+    "promtool ",
+    "scripts/",
+    "sudo ",
+    "systemd-analyze ",
+];
 
 /// The only page whose commands change the mesh. It is tested last.
 const CHANGING_PAGE: &str = "docs/use/tour.md";

@@ -1,5 +1,5 @@
-//! Searches for a part of a name, a label or an address, in a list that is longer than what the page
-//! loads.
+//! Searches for a part of a name, a label or an address, in a list that is longer than what the
+//! page loads.
 
 use serde_json::json;
 

@@ -126,8 +126,8 @@ mod tests {
 
     #[test]
     fn every_enum_says_whether_it_may_grow() {
-        // parameters, and answers whose values are complete by their meaning; a new type of event is
-        // only sent to clients that request it
+        // parameters, and answers whose values are complete by their meaning; a new type of event
+        // is only sent to clients that request it
         const FIXED: [&str; 12] = [
             "Affinity",
             "BackendState",

@@ -187,8 +187,8 @@ impl ApiClient {
         Ok((items, has_more))
     }
 
-    /// Requests pages of a list until it has `count_max` items. Returns the items, whether there are
-    /// more, and the position of the last page.
+    /// Requests pages of a list until it has `count_max` items. Returns the items, whether there
+    /// are more, and the position of the last page.
     async fn list_pages(&self, path: &str, query: &[(&str, &str)], count_max: usize) -> Result<(Vec<Value>, bool, String), Failure> {
         let (mut items, mut token, mut byte_count) = (Vec::new(), None::<String>, 0_usize);
         let limit = count_max.min(PAGE_LENGTH_MAX).to_string();

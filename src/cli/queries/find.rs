@@ -11,8 +11,8 @@ use crate::dto::values::closed::Kind;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct FindOptions {
-    /// A part of a name (cart, shop/cart), a pod or a label, the beginning of an address (10.1.), or
-    /// the name of a reserved identity (world)
+    /// A part of a name (cart, shop/cart), a pod or a label, the beginning of an address (10.1.),
+    /// or the name of a reserved identity (world)
     #[arg(value_name = "TEXT")]
     text: String,
     /// Maximum number of objects of each kind

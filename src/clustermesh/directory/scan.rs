@@ -282,7 +282,7 @@ mod tests {
         for (name, content, _) in cases {
             fs::write(directory.path().join(name), content).unwrap();
         }
-        let files = read_directory(directory.path(), None).files.unwrap();
+        let files = read_directory(directory.path(), &BTreeSet::new()).files.unwrap();
         for (name, _, expected) in cases {
             match (files.get(name), expected) {
                 (Some(ScannedFile::Skipped { reason }), Some(expected)) => {

@@ -36,7 +36,8 @@ impl SearchText {
 
     /// Returns whether `before` and `after`, joined by `separator`, contain the text.
     fn is_in_joined(&self, before: &str, separator: char, after: &str) -> bool {
-        // joined only if the text can cover the separator, because joining takes longer than the search
+        // joined only if the text can cover the separator, because joining takes longer than the
+        // search
         self.is_in(before) || self.is_in(after) || (self.text.contains(separator) && self.is_in(&format!("{before}{separator}{after}")))
     }
 

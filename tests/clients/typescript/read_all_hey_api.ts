@@ -45,13 +45,20 @@ async function changes(): Promise<Record<string, string>> {
 
 /** Follows the stream until it has caught up, after a position if there is one. */
 async function synced(position?: string): Promise<WatchEvent> {
+  const stop = new AbortController();
   const { stream } = await watchEvents({
     query: { kind: ["node"], snapshot: true },
     ...(position ? { headers: { "Last-Event-ID": position } } : {}),
+    signal: stop.signal,
   });
-  for await (const data of stream) {
-    const event = data as unknown as WatchEvent;
-    if (event.type === "synced") return event;
+  try {
+    for await (const data of stream) {
+      const event = data as unknown as WatchEvent;
+      if (event.type === "synced") return event;
+    }
+  } finally {
+    // the end of the loop leaves the connection open
+    stop.abort();
   }
   throw new Error("the stream ended");
 }
