@@ -68,7 +68,7 @@ pub(crate) async fn page(keys: u32) -> Outcome<()> {
         meshkeep = started;
         let listening = began.elapsed();
         browser.go_to(&format!("http://{address}/")).await?;
-        browser.has_all_rows().await?;
+        browser.has_all_squares().await?;
         times.push((began.elapsed(), listening));
         until(&address, "/readyz?synced", "200 OK", TIME_MAX).await?;
     }
@@ -143,16 +143,16 @@ impl Browser {
         ask(&format!("{}/execute/sync", self.session), &json!({"script": script, "args": []})).await
     }
 
-    /// Waits until each cluster has its row.
-    async fn has_all_rows(&self) -> Outcome<()> {
+    /// Waits until each cluster has its square: the rows of healthy clusters are folded.
+    async fn has_all_squares(&self) -> Outcome<()> {
         let began = Instant::now();
         loop {
-            let rows = self.run_script("return document.querySelectorAll('tbody tr').length").await?;
-            if rows.as_u64() == Some(u64::from(data::clusters())) {
+            let squares = self.run_script("return document.querySelectorAll('.strip .square').length").await?;
+            if squares.as_u64() == Some(u64::from(data::clusters())) {
                 return Ok(());
             }
             if began.elapsed() > TIME_MAX {
-                return Err(format!("the page has {rows} rows").into());
+                return Err(format!("the page has {squares} squares").into());
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -12,6 +12,10 @@ use std::sync::OnceLock;
 
 use sha2::{Digest, Sha256};
 
+/// Content security policy of a [`document`] without scripts.
+pub const DOCUMENT_POLICY: &str =
+    "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
 /// Content security policy of the page: nothing is loaded from or sent to other hosts, documents
 /// have no inline script or style, and no text becomes markup (`require-trusted-types-for`),
 /// whatever a mesh announces.
@@ -37,10 +41,15 @@ macro_rules! assets {
 }
 
 /// All files except the page itself.
-pub static ASSETS: [Asset; 22] = assets![
+pub static ASSETS: [Asset; 30] = assets![
     "api.js",
+    "copy.js",
     "frame.js",
     "html.js",
+    "icon-bad.svg",
+    "icon-busy.svg",
+    "icon-gone.svg",
+    "icon-warn.svg",
     "icon.svg",
     "main.js",
     "mirror.js",
@@ -50,15 +59,18 @@ pub static ASSETS: [Asset; 22] = assets![
     "parts/explain.js",
     "parts/find.js",
     "parts/mesh.js",
+    "parts/mesh_list.js",
     "parts/problems.js",
     "parts/services.js",
     "route.js",
     "search.js",
     "search_query.js",
+    "state.js",
     "style.css",
     "vendor/htm.LICENSE",
     "vendor/preact.LICENSE",
     "vendor/preact.js",
+    "windows.js",
     "words.js",
 ];
 
@@ -109,6 +121,19 @@ pub fn index() -> &'static str {
         let links: String = modules.map(|asset| format!("<link rel=\"modulepreload\" href=\"{{assets}}/{}\">\n", asset.name)).collect();
         TEMPLATE.replace("{modules}", &links).replace("{assets}", &format!("/assets/{}", version()))
     })
+}
+
+/// Returns a document without scripts in the style of the page. `head` and `body` are HTML.
+#[must_use]
+pub fn document(title: &str, head: &str, body: &str) -> String {
+    let assets = format!("/assets/{}", version());
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title} · meshkeep</title>\n\
+         <link rel=\"icon\" type=\"image/svg+xml\" href=\"{assets}/icon.svg\">\n<link rel=\"stylesheet\" href=\"{assets}/style.css\">\n{head}<body class=\"document\">\n\
+         <header class=\"bar\"><a class=\"brand\" href=\"/\">meshkeep</a><nav aria-label=\"pages\"><a href=\"/\">Mesh</a> <a href=\"/docs\">API</a> <a href=\"/problems\">Problem types</a></nav></header>\n\
+         <main>\n<h1>{title}</h1>\n{body}</main>\n</body>\n</html>\n"
+    )
 }
 
 /// Returns the file for a path below `/assets/`; `None` for another version.

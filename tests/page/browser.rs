@@ -9,9 +9,13 @@ use serde_json::{Value, json};
 
 use crate::harness::eventually;
 use crate::stream_clients::chromium::Chromium;
+use crate::stream_clients::client::install_tools;
 
 /// Tested widths in pixels: a desktop's and a phone's.
 pub(super) const WIDTHS: [u32; 2] = [1_440, 390];
+
+/// Widths in pixels of a phone, a tablet, a desktop and a wide screen.
+pub(super) const ALL_WIDTHS: [u32; 4] = [390, 1_024, 1_440, 2_560];
 
 /// Tested colour schemes, as the system announces them.
 pub(super) const THEMES: [&str; 2] = ["light", "dark"];
@@ -108,6 +112,19 @@ impl Page {
         assert!(beyond.as_i64().is_some_and(|pixels| pixels <= 0), "{what}: {beyond} pixels beyond the edge");
         let pale = self.chromium.run(CONTRAST).await;
         assert_eq!(pale, json!([]), "{what}: these texts have too little contrast");
+    }
+
+    /// Checks that axe reports nothing serious or critical.
+    pub(super) async fn assert_accessible(&self, what: &str) {
+        let axe = fs::read_to_string(install_tools().join("node_modules/axe-core/axe.min.js")).unwrap();
+        self.chromium.run(&format!("{axe};")).await;
+        let script = "const done = arguments[arguments.length - 1];
+            const tags = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'];
+            axe.run(document, { runOnly: tags, resultTypes: ['violations'] }).then(({ violations }) => done(violations
+                .filter(({ impact }) => ['serious', 'critical'].includes(impact))
+                .map(({ id, nodes }) => [id, nodes.length, nodes[0].html])), (error) => done(String(error)));";
+        let findings = self.chromium.ask("execute/async", &json!({"script": script, "args": []})).await;
+        assert_eq!(findings, json!([]), "{what}");
     }
 
     /// Saves a screenshot in `target/page`.

@@ -1,6 +1,7 @@
 // A simulated meshkeep with any number of clusters in every possible state, and with changes at any
 // rate. The page and its assets come from a real meshkeep (`upstream`), or from the source tree:
-//   node tests/page/fake.mjs CLUSTERS CHANGES_PER_SECOND PORT [UPSTREAM]
+//   node tests/page/fake.mjs CLUSTERS CHANGES_PER_SECOND PORT [UPSTREAM [calm | warned]]
+// With `calm` all clusters are live and there is no finding, with `warned` there are warnings.
 
 import { readFileSync, readdirSync } from "node:fs";
 import { createServer, request } from "node:http";
@@ -134,7 +135,7 @@ function selectedService(query) {
 }
 
 /** Starts the server. Resolves to `{url, close()}`. */
-export function start({ clusters: count = 255, perSecond = 0, port = 0, upstream, calm = false } = {}) {
+export function start({ clusters: count = 255, perSecond = 0, port = 0, upstream, calm = false, warned = false } = {}) {
   const open = new Set();
   const all = () => Array.from({ length: count }, (_, index) => cluster(index, calm));
   const known = () => new Set(all().map((one) => one.name));
@@ -142,7 +143,7 @@ export function start({ clusters: count = 255, perSecond = 0, port = 0, upstream
     "/v1/status": () => ({ version: "0.1.0", now: ago(0), uptimeSeconds: 99, loaded: true, position: position(), counts: { entries: count * 12_682, nodes: count * 50, services: count * 118, serviceExports: 4, endpointSlices: 12, identities: count * 300, ipcache: count * 12_204, rejected: 3 }, clusters: {}, directory: { path: "/var/lib/cilium/clustermesh", readable: true }, store: { state: "healthy", restoredEntries: 0, damagedRecords: 0 } }),
     "/v1/config": () => ({ items: [{ name: "cluster-name", values: ["paris"], source: "flag", description: "" }] }),
     "/v1/clusters": () => ({ items: all(), meta: { position: position() } }),
-    "/v1/problems": () => ({ items: calm ? [] : problems(all()), complete: true, meta: { position: position() } }),
+    "/v1/problems": () => ({ items: calm && !warned ? [] : problems(all()), complete: true, meta: { position: position() } }),
     "/v1/global-services": () => ({ items: services(count === 0 ? 0 : 140), meta: { position: position() } }),
     "/v1/nodes": () => ({ items: [...known()].flatMap((name) => [1, 2, 3].map((index) => ({ cluster: name, name: `${name}-w${index}` }))), meta: {} }),
     "/v1/identities": () => ({ items: [{ id: 131_331, cluster: "tokyo", scope: "global", labels: { "k8s:app": "cart" } }], meta: {} }),
@@ -182,6 +183,16 @@ export function start({ clusters: count = 255, perSecond = 0, port = 0, upstream
     });
   }
 
+  /** Answers a batch lookup: each address belongs to the cluster in its second number. */
+  function lookup(incoming, response) {
+    let text = "";
+    incoming.on("data", (part) => (text += part)).on("end", () => {
+      const items = JSON.parse(text).ips.map((ip) => ({ ip, match: { ...explanation("10.2.0.1").match, cluster: ["osaka", "paris", "tokyo"][ip.split(".")[1] - 1] ?? "tokyo", podName: `cart-${ip.split(".")[3]}` } }));
+      response.writeHead(200, { "Content-Type": "application/json" });
+      response.end(JSON.stringify({ items, meta: {} }));
+    });
+  }
+
   function asset(response, path) {
     const name = path === "/" ? "index.html" : path.slice("/assets/dev/".length);
     let text = readFileSync(ASSETS + name, name.endsWith(".svg") ? undefined : "utf8");
@@ -196,6 +207,7 @@ export function start({ clusters: count = 255, perSecond = 0, port = 0, upstream
   const server = createServer((incoming, response) => {
     const { pathname, searchParams } = new URL(incoming.url, "http://fake");
     if (pathname === "/v1/events") return stream(response, searchParams);
+    if (incoming.method === "POST") return lookup(incoming, response);
     if (pathname.startsWith("/v1/")) {
       const body = answer(pathname, searchParams);
       response.writeHead(body ? 200 : 404, { "Content-Type": "application/json" });
@@ -230,5 +242,6 @@ export function start({ clusters: count = 255, perSecond = 0, port = 0, upstream
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const [clusters, perSecond, port] = process.argv.slice(2, 5).map(Number);
-  console.log((await start({ clusters, perSecond, port, upstream: process.argv[5] })).url);
+  const [upstream, mesh] = process.argv.slice(5, 7);
+  console.log((await start({ clusters, perSecond, port, upstream, calm: mesh === "calm" || mesh === "warned", warned: mesh === "warned" })).url);
 }

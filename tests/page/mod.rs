@@ -5,6 +5,9 @@
 mod browser;
 mod hostile;
 mod names;
+mod rows;
+mod states;
+mod windows;
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -295,10 +298,16 @@ struct SimulatedMesh {
 }
 
 impl SimulatedMesh {
+    /// Starts a mesh in which clusters have each state.
     fn start(upstream: &str) -> Self {
+        Self::start_with(upstream, CLUSTERS, CHANGES_PER_SECOND, "")
+    }
+
+    /// Starts a mesh: `calm` without findings, `warned` with warnings only, otherwise with each state.
+    fn start_with(upstream: &str, clusters: usize, changes_per_second: usize, mesh: &str) -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/page/fake.mjs");
         let mut command = Command::new("node");
-        command.arg(script).args([&CLUSTERS.to_string(), &CHANGES_PER_SECOND.to_string(), "0", upstream]);
+        command.arg(script).args([&clusters.to_string(), &changes_per_second.to_string(), "0", upstream, mesh]);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn().unwrap();
         let mut url = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut url).unwrap();
@@ -318,13 +327,18 @@ async fn a_page_with_255_busy_clusters_stays_readable_and_fast() {
     let meshkeep = home.start().await;
     let simulated = SimulatedMesh::start(meshkeep.url());
     let page = Page::open(&simulated.url).await;
+    page.wait_for("all squares", &format!("return document.querySelectorAll('.strip .square').length === {CLUSTERS}")).await;
+    // the healthy clusters are one row, until they are unfolded
+    page.wait_for("35 rows and the fold", "return document.querySelectorAll('tbody tr').length === 36").await;
+    page.save_screenshot("folded").await;
+    page.wait_for_text(&["show 220 healthy clusters"]).await;
+    page.chromium.run("document.querySelector('.fold').click()").await;
     page.wait_for("all rows", &format!("return document.querySelectorAll('tbody tr').length === {CLUSTERS}")).await;
-    page.wait_for("all squares", &format!("return document.querySelectorAll('.square').length === {CLUSTERS}")).await;
     // sorted by severity: never read, lost, connecting, live
     let ages = page.chromium.run("return [...document.querySelectorAll('tbody .age')].map((cell) => cell.textContent)").await;
     assert_eq!((&ages[0], &ages[6]), (&json!("never read"), &json!("never read")));
     let height = page.chromium.run("return document.querySelectorAll('tbody tr')[100].getBoundingClientRect().height").await;
-    assert_eq!(height, json!(20), "20 pixels a row");
+    assert_eq!(height, json!(24), "24 pixels a row");
     for theme in THEMES {
         for width in WIDTHS {
             page.set_appearance(theme, width).await;

@@ -5,6 +5,8 @@
 // send a header. The browser's cache is not used: a cached answer would have the age of its first
 // request.
 
+import { surplus } from "./windows.js";
+
 /**
  * Maximum silence of a stream, in ms: two bookmarks are missing then, because one arrives at least
  * every 15 s.
@@ -26,6 +28,9 @@ const LINE_MAX = 32 << 20;
  * two.
  */
 const HIDDEN_MS = 5_000;
+
+/** Interval in which a window that may not open streams tries again, in ms. */
+const SURPLUS_MS = 1_000;
 
 /**
  * Characters that a browser interprets instead of showing them: control characters, line
@@ -120,11 +125,18 @@ function headers(accept) {
   return token === null ? { Accept: accept } : { Accept: accept, Authorization: `Bearer ${token}` };
 }
 
-async function request(path, accept, signal) {
+/** Returns the number of open streams. */
+export function streamCount() {
+  return streams.size;
+}
+
+async function request(path, accept, signal, body) {
   const used = token;
   let response;
   try {
-    response = await fetch(path, { headers: headers(accept), cache: "no-store", credentials: "same-origin", redirect: "error", signal });
+    const sent = body === undefined ? {} : { method: "POST", body: JSON.stringify(body) };
+    const type = body === undefined ? {} : { "Content-Type": "application/json" };
+    response = await fetch(path, { headers: { ...headers(accept), ...type }, cache: "no-store", credentials: "same-origin", redirect: "error", signal, ...sent });
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new RequestError(0, { detail: "meshkeep does not answer" });
@@ -138,9 +150,9 @@ async function request(path, accept, signal) {
   throw new RequestError(response.status, problem);
 }
 
-/** Returns one answer as JSON. */
-export async function ask(path, signal) {
-  return parse(await (await request(path, "application/json", signal)).text());
+/** Returns one answer as JSON. With a body, the request is a `POST`. */
+export async function ask(path, signal, body) {
+  return parse(await (await request(path, "application/json", signal, body)).text());
 }
 
 /** Like `ask`, but returns `null` for status 404. */
@@ -166,7 +178,8 @@ export function query(pairs) {
  *
  * Calls `on.event(event)` for each event, `on.data()` for any data, and `on.link(link)` with the
  * state of the connection: `{state, since, until, why}`. The states are `connecting`, `catchingUp`,
- * `following`, `loading` (meshkeep answers, but loads its store) and `lost`.
+ * `following`, `loading` (meshkeep answers, but loads its store), `hidden` (the window is not
+ * visible), `surplus` (other windows use the connections) and `lost`.
  */
 export function follow(filter, on) {
   let position = null;
@@ -232,10 +245,16 @@ export function follow(filter, on) {
       let state = "lost";
       // without a position, the stream would miss the changes in between
       if (document.hidden && position !== null) {
+        on.link({ state: "hidden" });
         await untilVisible();
         [failures, lostSince] = [0, null];
         if (closed) return;
         on.link({ state: "connecting" });
+      }
+      if (surplus()) {
+        on.link({ state: "surplus" });
+        await pause(SURPLUS_MS);
+        continue;
       }
       try {
         await read();
@@ -253,6 +272,8 @@ export function follow(filter, on) {
         wait = error.code === "loading" ? 0 : error.retryAfter * 1000;
       }
       if (closed) return;
+      // the window closed its own stream
+      if (surplus() || (document.hidden && position !== null)) continue;
       lostSince ??= Date.now();
       const doubled = Math.min(BACK_OFF_MS[1], BACK_OFF_MS[0] * 2 ** Math.max(0, Math.min(failures - EAGER_COUNT, 10)));
       failures += 1;

@@ -4,10 +4,13 @@
 import { Component, html } from "./html.js";
 import { signIn } from "./api.js";
 import { mirror, reconnect, summary } from "./mirror.js";
+import { Commands } from "./copy.js";
 import { noClusters } from "./parts/empty.js";
 import { hash } from "./route.js";
 import { Search } from "./search.js";
-import { age, clock, plural, tone } from "./words.js";
+import { STATE_WORDS, clusterState, clustersState, isGone, pageState, problemsState } from "./state.js";
+import { surplus } from "./windows.js";
+import { age, clock, number, plural } from "./words.js";
 
 /**
  * State of the frame. `isRefused`: a token is needed. `isWrong`: the given token was not accepted.
@@ -63,15 +66,16 @@ function toggleTheme() {
 function Facts() {
   const { live, count, oldest, never, unknown } = summary();
   if (!mirror.isRead) return html`<p class="facts"><span class="quiet">reading the clusters …</span></p>`;
-  const none = noClusters() && html`<a href=${hash("mesh")} class="red" title=${noClusters()}><span class="dot bad" aria-hidden="true"></span>no remote cluster</a>`;
+  const none = noClusters() && html`<a href=${hash("mesh")} class="is-${isGone() ? "gone" : "bad"} tone" title=${noClusters()}><span class="dot" aria-hidden="true"></span>no remote cluster</a>`;
   if (count === 0) return html`<p class="facts">${none || html`<span class="quiet">no cluster yet</span>`}</p>`;
-  const areAllLive = live === count;
+  const state = clustersState();
   const more = [never && `${never} never read`, unknown && `${unknown} of unknown age`].filter(Boolean).join(", ");
+  const oldestState = never + unknown > 0 || !oldest ? state : clusterState(mirror.clusters.get(oldest.cluster));
   return html`<p class="facts">${none}
-    <a href=${hash("mesh")} class=${areAllLive ? "" : "amber"}>
-      <span class="dot ${areAllLive ? "good" : "warn"}" aria-hidden="true"></span><b>${live}/${count}</b> live
+    <a href=${hash("mesh")} class="is-${state} tone">
+      <span class="dot" aria-hidden="true"></span><b>${number(live)}/${number(count)}</b> ${state === "gone" ? `live at ${clock(mirror.heardAt)}` : "live"}
     </a>
-    <span class="tone-${never + unknown > 0 ? "unknown" : tone(oldest?.age)}" title=${oldest ? `the oldest is ${oldest.cluster}` : ""}>
+    <span class="is-${oldestState} tone" title=${oldest ? `the oldest is ${oldest.cluster}` : ""}>
       ${oldest ? html`oldest <b>${age(oldest.age)}</b>` : ""}${more && oldest ? ", " : ""}${more}
     </span>
   </p>`;
@@ -86,6 +90,8 @@ function linkState() {
     return { state: "lost", text: `lost at ${clock(link.since)}: reconnecting ${wait > 1 ? `in ${wait} s` : "now"}` };
   }
   if (link.state === "loading" || (link.state !== "following" && status && !status.loaded)) return { state: "busy", text: "meshkeep is loading its store" };
+  if (link.state === "surplus") return { state: "busy", text: "polling: other windows have the streams" };
+  if (link.state === "hidden") return { state: "hidden", text: "paused while this window is hidden" };
   if (link.state === "following") return { state: "following", text: `following, ${age((now - heardAt) / 1000)} ago` };
   return { state: "busy", text: link.state === "catchingUp" ? "catching up" : "connecting" };
 }
@@ -104,7 +110,7 @@ function announcement(state) {
 function Link() {
   const { state, text } = linkState();
   return html`<p class="link link-${state}">
-    <span class="dot ${{ following: "good", lost: "bad", busy: "busy" }[state]}" aria-hidden="true"></span>
+    <span class="dot is-${{ following: "good", lost: "bad", busy: "busy", hidden: "gone" }[state]}" aria-hidden="true"></span>
     <span>${text}</span>
     ${state === "lost" && html`<button type="button" class="small" onClick=${reconnect}>now</button>`}
   </p>`;
@@ -117,6 +123,14 @@ function Lost() {
   return html`<div class="banner bad" id="lost">
     <b>meshkeep does not answer</b> since ${clock(link.since)} (${link.why}). ${shownState} The page reconnects by itself and continues.
   </div>`;
+}
+
+/** Reason why this window has no stream. */
+function Surplus() {
+  const older = surplus();
+  if (!older) return null;
+  return html`<div class="banner" id="surplus"><b>This window waits for a stream</b> and reads the state every few seconds. Over HTTP/1.1, a browser opens six connections to one server,
+    and ${plural(older.windows, "older window")} of this page ${older.windows === 1 ? "uses" : "use"} ${number(older.count)} for streams. Close or hide one: a hidden window releases its connections after 5 s.</div>`;
 }
 
 function NewVersion() {
@@ -143,6 +157,7 @@ function Help() {
         <dt><span class="mark">◌</span></dt><dd>restored from the store, not confirmed by its source since meshkeep started</dd>
         <dt><span class="mark">◍</span></dt><dd>held: its source lost it; meshkeep keeps it until the source is back</dd>
         <dt><span class="mark amber">▲</span></dt><dd>a certificate that expires within 30 days</dd>
+        ${Object.entries(STATE_WORDS).map(([state, words]) => html`<dt><span class="dot is-${state}"></span></dt><dd>${words}${state === "gone" ? ": meshkeep does not answer" : ""}</dd>`)}
       </dl>
       <p><a href="/docs">The API</a> · <a href="/metrics">metrics</a> · <a href="/openapi.json">OpenAPI</a></p>
     </div>
@@ -183,12 +198,12 @@ class SignIn extends Component {
 /** The whole page. */
 export function Frame({ route, part }) {
   const { state } = linkState();
-  const critical = (mirror.problems ?? []).filter((one) => one.severity !== "info").length;
+  const found = problemsState();
   const isCovered = frameState.isRefused;
   return html`
-    <div class="sheet ${state === "lost" ? "is-lost" : ""}" inert=${isCovered}>
+    <div class="sheet ${isGone() ? "is-lost" : ""}" inert=${isCovered}>
       <a class="skip" href="#main" onClick=${(event) => (event.preventDefault(), document.getElementById("main").focus())}>skip to the content</a>
-      <header class="bar">
+      <header><div class="bar">
         <a class="brand" href=${hash("mesh")}><${Logo} /> meshkeep${mirror.home && html`<span class="home">${mirror.home}</span>`}</a>
         <${Search} draw=${frameState.draw} />
         <${Facts} />
@@ -196,16 +211,17 @@ export function Frame({ route, part }) {
           <button type="button" class="icon" onClick=${toggleTheme} aria-label=${isDark() ? "light colours" : "dark colours"} title="light or dark theme">${isDark() ? "☀" : "☾"}</button>
           <button type="button" class="icon" onClick=${() => ((frameState.help = true), frameState.draw())} aria-label="help and keys" title="keys (?)">?</button>
         </div>
-      </header>
+      </div>
       <div class="places">
         <nav aria-label="views">
           ${VIEWS.map(([name, title]) => html`<a key=${name} href=${hash(name)} aria-current=${route.part === name ? "page" : undefined}>
-            ${title}${name === "problems" && critical > 0 && html` <span class="badge" aria-label=${plural(critical, "problem")}>${critical}</span>`}
+            ${title}${name === "problems" && found.count > 0 && html` <span class="badge is-${found.state}"><span aria-hidden="true">${number(found.count)}</span><span class="unseen">${plural(found.count, "problem")}</span></span>`}
           </a>`)}
         </nav>
+        <${Commands} view=${part?.commands?.(route)} />
         <${Link} />
       </div>
-      <${Lost} /><${NewVersion} /><${Dump} />
+      <${Lost} /><${Surplus} /><${NewVersion} /><${Dump} /></header>
       <main id="main" tabindex="-1" aria-label=${part?.title(route)}>${part?.view()}</main>
       <p class="unseen" role="status" aria-live="polite">${announcement(state)}</p>
     </div>
@@ -215,7 +231,7 @@ export function Frame({ route, part }) {
 }
 
 function Logo() {
-  return html`<svg class="logo" viewBox="0 0 32 32" aria-hidden="true">
+  return html`<svg class="logo is-${pageState().state}" viewBox="0 0 32 32" aria-hidden="true">
     <path d="M9 22 16 9l7 13z" /><circle cx="16" cy="9" r="3.4" /><circle cx="9" cy="22" r="3.4" /><circle cx="23" cy="22" r="3.4" />
   </svg>`;
 }

@@ -7,6 +7,7 @@ import { Frame, frameState } from "./frame.js";
 import { mirror, restart, start } from "./mirror.js";
 import { current, go, hash } from "./route.js";
 import { hasToken, signIn, whenRefused } from "./api.js";
+import { showPageState } from "./state.js";
 import { changes } from "./parts/changes.js";
 import { explain } from "./parts/explain.js";
 import { find } from "./parts/find.js";
@@ -37,13 +38,15 @@ function draw() {
   if (isDrawPending) return;
   isDrawPending = true;
   const wait = Math.max(0, DRAW_EVERY_MS - (performance.now() - drawnAt));
-  setTimeout(() => requestAnimationFrame(drawNow), wait);
+  // a hidden window gets no animation frames, but its title and icon are visible
+  setTimeout(() => (document.hidden ? drawNow() : requestAnimationFrame(drawNow)), wait);
 }
 
 function drawNow() {
   isDrawPending = false;
   drawnAt = performance.now();
   drawn += 1;
+  showPageState(currentPart.title(route));
   render(html`<${Frame} route=${route} part=${currentPart} />`, root);
   // screen readers start at the new part
   if (isNewPart) document.getElementById("main").focus({ preventScroll: true });
@@ -55,7 +58,6 @@ function follow() {
   const before = route;
   route = current();
   if (currentPart && before.part === route.part && currentPart.moved?.(route)) {
-    document.title = `${currentPart.title(route)} · meshkeep`;
     draw();
     return;
   }
@@ -63,7 +65,7 @@ function follow() {
   const part = parts[route.part];
   currentPart = part.open(route, draw);
   currentPart.title = part.title;
-  document.title = `${part.title(route)} · meshkeep`;
+  currentPart.commands = part.commands;
   draw();
   if (before.part !== route.part) {
     scrollTo(0, 0);

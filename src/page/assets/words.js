@@ -30,12 +30,18 @@ export function age(seconds) {
   return `${number(Math.round(seconds / 86_400))} d`;
 }
 
-/** Returns the colour of an age: up to 5 s, up to 60 s, up to 15 min, and above. */
+/** Returns the state of data by its age: up to 60 s, up to 15 min, and above. */
 export function tone(seconds) {
-  if (seconds === undefined || seconds === null) return "unknown";
-  if (seconds <= 5) return "fresh";
-  if (seconds <= 60) return "faint";
-  return seconds <= 900 ? "amber" : "red";
+  if (seconds === undefined || seconds === null) return "warn";
+  if (seconds <= 60) return "good";
+  return seconds <= 900 ? "warn" : "bad";
+}
+
+const collator = new Intl.Collator("en", { numeric: true });
+
+/** Compares names as people order them: `node-2` is before `node-10`. */
+export function compareNames(one, other) {
+  return collator.compare(one, other) || (one < other ? -1 : one > other ? 1 : 0);
 }
 
 /** Returns the seconds since a time of meshkeep's clock. */

@@ -2,7 +2,7 @@
 // and shown later. The filters are those of the API and are in the URL.
 
 import { Component, html } from "../html.js";
-import { follow } from "../api.js";
+import { follow, query } from "../api.js";
 import { go, hash } from "../route.js";
 import { clock, linkOfKey, number, ofKey, phase, plural } from "../words.js";
 
@@ -170,6 +170,12 @@ function Filters({ params, change }) {
 
 export const changes = {
   title: () => "Changes",
+  commands({ params }) {
+    const filter = Object.fromEntries(["kind", ...TEXT_FILTERS.map(([name]) => name)].map((name) => [name, params.getAll(name).filter(Boolean)]));
+    const option = (name) => (["kind", "cluster", "namespace"].includes(name) ? `--${name}=` : `--filter=${name}=`);
+    const words = Object.entries(filter).flatMap(([name, values]) => values.map((value) => option(name) + value));
+    return { path: `/v1/events${query(filter)}`, words: ["watch", ...words], isStream: true };
+  },
 
   open(route, draw) {
     let following = new ChangeList(route.params, draw);
@@ -185,7 +191,7 @@ export const changes = {
           <${Filters} params=${route.params} change=${change} />
           <div class="run">
             <button type="button" class="main" onClick=${() => following.toggle()} aria-pressed=${pausedAt !== null}>${pausedAt === null ? "pause" : "continue"}</button>
-            <span class="quiet">${pausedAt !== null ? html`paused: <b>${number(pausedCount)}</b> since ${clock(pausedAt)}` : link.state === "lost" ? "lost, reconnecting" : `${plural(count, "change")} since the page was opened`}</span>
+            <span class="quiet">${pausedAt !== null ? html`paused: <b>${number(pausedCount)}</b> since ${clock(pausedAt)}` : link.state === "lost" ? "lost, reconnecting" : link.state === "connecting" ? "connecting" : link.state === "surplus" ? "waiting: other windows of this page use the connections" : `${plural(count, "change")} since the page was opened`}</span>
           </div>
           ${trouble && html`<p class="sentence red">${trouble}</p>`}
           ${lines.length === 0 && !trouble && html`<p class="sentence quiet">No changes since the page was opened. New changes appear here immediately.</p>`}

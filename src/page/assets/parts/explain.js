@@ -3,8 +3,10 @@
 
 import { html } from "../html.js";
 import { ask, follow } from "../api.js";
+import { Copy } from "../copy.js";
 import { ageOf, atMostEvery, mirror, whenMoved } from "../mirror.js";
 import { hash } from "../route.js";
+import { clusterState } from "../state.js";
 import { address, age, clock, labels, phase, tone } from "../words.js";
 
 /** Minimum interval between requests of the explanation, in ms: it reads all clusters. */
@@ -71,16 +73,16 @@ function Head({ answer, at }) {
   const currentAge = known ? ageOf(known) : reported === undefined || isFollowed ? reported : reported + (Date.now() - at) / 1000;
   const inPhase = known?.object.phase ?? meta.phase;
   const trust = match
-    ? html`<span class="tone-${tone(currentAge)}">${meta.origin === "dump" ? "from a dump" : meta.origin !== "live" ? "restored" : inPhase === "live" ? "live" : "last known"}${meta.stale ? ", held: its source lost it" : ""}, from ${age(currentAge)} ago${
+    ? html`<span class="is-${known ? clusterState(known) : tone(currentAge)} tone">${meta.origin === "dump" ? "from a dump" : meta.origin !== "live" ? "restored" : inPhase === "live" ? "live" : "last known"}${meta.stale ? ", held: its source lost it" : ""}, from ${age(currentAge)} ago${
         inPhase && inPhase !== "live" ? `; the cluster is ${phase(inPhase)}` : ""
       }</span>`
     : html`<span class="quiet">${
         meta.sourceCount ? `${meta.liveSources} of ${meta.sourceCount} clusters are live, the oldest data is from ${age(currentAge)} ago` : "no cluster is mirrored yet"
       }</span>`;
   return html`<header class="answer">
-    <h1><span class="mono">${ip}</span> <span class="arrow" aria-label="is">→</span> ${
+    <h1><span class="mono">${ip}</span><${Copy} text=${ip} /> <span class="arrow" aria-hidden="true">→</span> ${
       match
-        ? html`<a class="chip large" href=${hash("mesh", [match.cluster])}>${match.cluster}</a> <a href=${hash("find", [String(match.identity)])}>${identity(match)}</a>
+        ? html`<a class="chip large" href=${hash("mesh", [match.cluster])}>${match.cluster}</a> <a href=${hash("find", [String(match.identity)])}>${identity(match)}</a><${Copy} text=${String(match.identity)} name=${`copy identity ${match.identity}`} />
             ${match.podName && html` <span class="pod">${match.namespace}/${match.podName}</span>`}`
         : html`<span class="miss">no entry</span>`
     }</h1>
@@ -105,7 +107,7 @@ function Labels({ match }) {
 
 function Node({ node, match }) {
   const facts = [
-    ["addresses", node.addresses.map((one) => html`<div key=${one.ip}>${one.ip} <span class="quiet">${one.type}</span></div>`)],
+    ["addresses", node.addresses.map((one) => html`<div key=${one.ip}>${one.ip}<${Copy} text=${one.ip} /> <span class="quiet">${one.type}</span></div>`)],
     ["pod ranges", [node.ipv4PodCIDR, node.ipv6PodCIDR, ...(node.secondaryPodCIDRs ?? [])].filter(Boolean).map((one) => html`<div key=${one}>${one}</div>`)],
     ["encryption", [node.encryptionKey && `IPsec key ${node.encryptionKey}`, node.wireguardPublicKey && "WireGuard"].filter(Boolean).join(", ")],
     ["zone", node.labels?.["topology.kubernetes.io/zone"]],
@@ -162,6 +164,10 @@ function View({ answer, at }) {
 
 export const explain = {
   title: (route) => (route.path[0] ? `${route.path[0]}, explained` : "Explain"),
+  commands({ path }) {
+    const ip = address(path[0] ?? "");
+    return ip && { path: `/v1/explain/${ip}`, words: ["explain", ip] };
+  },
 
   open(route, draw) {
     const ip = address(route.path[0] ?? "");

@@ -3,6 +3,7 @@
 
 import { html } from "../html.js";
 import { ask, askMaybe, query } from "../api.js";
+import { Copy } from "../copy.js";
 import { firstPage, nameOfNode, nameOfService, textKind } from "../search_query.js";
 import { mirror, whenMoved } from "../mirror.js";
 import { hash } from "../route.js";
@@ -19,7 +20,7 @@ function Addresses({ list, title }) {
     ${list.items.length === 0 && html`<p class="quiet">${list.next ? "none in the part that was searched" : "none"}</p>`}
     ${list.items.length > 0 && html`<div class="scroll"><table class="plain-table"><thead><tr><th scope="col">prefix</th><th scope="col">cluster</th><th scope="col">identity</th><th scope="col">pod</th><th scope="col">host</th></tr></thead>
       <tbody>${list.items.map((one) => html`<tr key=${`${one.cluster}${one.prefix}${one.host}${one.source}`}>
-        <td><a data-row class="mono" href=${hash("explain", [one.prefix.split("/")[0]])}>${one.prefix}</a></td><td>${one.cluster}</td><td><a href=${hash("find", [String(one.identity)])}>${one.identity}</a></td>
+        <td><a data-row class="mono" href=${hash("explain", [one.prefix.split("/")[0]])}>${one.prefix}</a><${Copy} text=${one.prefix.replace(/\/(32|128)$/, "")} /></td><td>${one.cluster}</td><td><a href=${hash("find", [String(one.identity)])}>${one.identity}</a><${Copy} text=${String(one.identity)} name=${`copy identity ${one.identity}`} /></td>
         <td>${one.podName ? `${one.namespace}/${one.podName}` : html`<span class="quiet">${one.source === "node" ? (one.nodeName ?? "node") : ""}</span>`}</td><td class="mono">${one.hostIP ?? ""}</td></tr>`)}</tbody></table></div>`}
     ${list.trouble && html`<p class="red">${list.trouble.message}</p>`}
     ${list.next && html`<button type="button" onClick=${list.more}>more</button>`}
@@ -27,14 +28,14 @@ function Addresses({ list, title }) {
 }
 
 function Identity({ one }) {
-  return html`<section class="card"><h2>identity ${one.id}</h2>
+  return html`<section class="card"><h2>identity ${one.id}<${Copy} text=${String(one.id)} name=${`copy identity ${one.id}`} /></h2>
     <p>${one.reserved ? html`reserved: <b>${one.reserved}</b>` : html`of <a class="chip" href=${hash("mesh", [one.cluster])}>${one.cluster}</a>`} <span class="quiet">${one.scope}</span></p>
     <ul class="labels">${labels(one.labels).map((text) => html`<li key=${text}><a href=${hash("find", [text])}>${text}</a></li>`)}</ul></section>`;
 }
 
 function Node({ node }) {
   const facts = [
-    ["addresses", node.addresses.map((one) => html`<div key=${one.ip}>${one.ip} <span class="quiet">${one.type}</span></div>`)],
+    ["addresses", node.addresses.map((one) => html`<div key=${one.ip}>${one.ip}<${Copy} text=${one.ip} /> <span class="quiet">${one.type}</span></div>`)],
     ["pod ranges", [node.ipv4PodCIDR, node.ipv6PodCIDR, ...(node.secondaryPodCIDRs ?? [])].filter(Boolean).map((one) => html`<div key=${one}>${one}</div>`)],
     ["health", node.healthIPs?.join(", ")],
     ["ingress", node.ingressIPs?.join(", ")],
@@ -133,6 +134,22 @@ async function byName(text, signal, draw) {
 
 export const find = {
   title: (route) => route.path.join("/") || "Search",
+  commands({ path }) {
+    const text = path.join("/");
+    const [before, after] = text.includes("/") ? text.split("/", 2) : [undefined, text];
+    const isNode = mirror.clusters.has(before);
+    const asked = {
+      prefix: ["ipcache", { cidr: text }],
+      number: ["ipcache", { identity: text }],
+      labels: ["identities", { labelSelector: text }],
+      pair: isNode ? ["ipcache", { cluster: before, node: after }] : ["ipcache", { namespace: before, pod: after }],
+      word: ["ipcache", { pod: text }],
+    }[text && textKind(text)];
+    if (!asked) return null;
+    const [kind, filter] = asked;
+    const words = Object.entries(filter).flatMap(([name, value]) => (name === "labelSelector" ? [`--selector=${value}`] : value ? [`--filter=${name}=${value}`] : []));
+    return { path: `/v1/${kind}${query(filter)}`, words: ["get", kind, ...words] };
+  },
 
   open(route, draw) {
     const text = route.path.join("/");

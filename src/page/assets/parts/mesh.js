@@ -1,56 +1,19 @@
-// Mesh: one row per cluster, worst first. Colours show stale data.
+// Mesh: one row per cluster, worst first. The colour of a row is the state of its cluster.
 
 import { Component, html } from "../html.js";
 import { follow } from "../api.js";
 import { ageOf, mirror, readClusters } from "../mirror.js";
 import { go, hash } from "../route.js";
+import { clusterState } from "../state.js";
 import { Empty, NoClusters } from "./empty.js";
-import { age, daysUntil, number, phase, plural, since, tone } from "../words.js";
-
-const KINDS = [
-  ["node", "nodes"],
-  ["service", "services"],
-  ["identity", "identities"],
-  ["ipcache", "addresses"],
-  ["serviceExport", "exports"],
-  ["endpointSlice", "slices"],
-];
-
-/** Order of the rows: never read, then lost, then in progress. */
-const PHASE_RANKS = { sourceLost: 1, backingOff: 1, waitingForFiles: 2, connecting: 3, readingConfig: 3, waitingForCanary: 3, draining: 3, listing: 4 };
-
-/** Age from which data counts as old in the order of rows, in s. */
-const OLD_S = 60;
+import { COLUMNS, Filters, Folded, Head, KINDS, Strip, ageText, selectRows } from "./mesh_list.js";
+import { age, daysUntil, number, phase, plural, since } from "../words.js";
 
 /** Days until expiry from which a certificate is marked. */
 const CERTIFICATE_DAYS = { red: 7, amber: 30 };
 
 /** Number of seconds in the chart of an opened row. */
 const CHART_S = 120;
-
-function rank(known) {
-  const { object } = known;
-  if (object.origin === "neverRead") return 0;
-  const own = PHASE_RANKS[object.phase];
-  if (own !== undefined) return own;
-  return ageOf(known) > OLD_S ? 5 : object.origin === "live" ? 6 : 5;
-}
-
-function sorted() {
-  const rows = [...mirror.clusters.values()].map((known) => ({ known, rank: rank(known) }));
-  return rows.sort((one, other) => one.rank - other.rank || (one.known.object.name < other.known.object.name ? -1 : 1)).map((row) => row.known);
-}
-
-/** Returns the colour of a cluster's square, by its age and phase. */
-function squareColour(known) {
-  const { object } = known;
-  if (object.origin === "neverRead") return "never";
-  if (object.origin === "dump") return "busy";
-  const own = tone(ageOf(known));
-  if (own === "unknown") return "red";
-  if (own === "amber" || own === "red") return own;
-  return object.phase === "live" && object.origin === "live" ? "fresh" : "busy";
-}
 
 function Resource({ object, kind }) {
   const resource = object.resources.find((one) => one.kind === kind);
@@ -94,17 +57,16 @@ function note(object) {
  */
 class Row extends Component {
   shouldComponentUpdate(next) {
-    return next.object !== this.props.object || next.seconds !== this.props.seconds || next.isOpen !== this.props.isOpen || next.time !== this.props.time;
+    return next.object !== this.props.object || next.state !== this.props.state || next.address !== this.props.address || next.seconds !== this.props.seconds || next.isOpen !== this.props.isOpen || next.time !== this.props.time;
   }
 
-  render({ object, seconds, isOpen, time }) {
-    const address = isOpen ? hash("mesh") : hash("mesh", [object.name]);
+  render({ object, state, address, seconds, isOpen, time }) {
     const isLive = object.phase === "live";
-    return html`<tr class=${isOpen ? "open" : ""} data-cluster=${object.name}>
+    return html`<tr class="is-${state} ${isOpen ? "open" : ""}" data-cluster=${object.name}>
       <th scope="row"><a data-row href=${address} aria-expanded=${isOpen}>${object.name}</a>${object.local && html` <span class="tag">local</span>`}</th>
-      <td class="phase"><span class="dot ${isLive ? (object.origin === "live" ? "good" : "busy") : object.phase === "listing" || object.origin === "dump" ? "busy" : "bad"}" aria-hidden="true"></span>${object.origin === "dump" ? "dump" : phase(object.phase)}
+      <td class="phase"><span class="dot" aria-hidden="true"></span>${state === "gone" ? "was " : ""}${object.origin === "dump" ? "dump" : phase(object.phase)}
         ${!isLive && time && html` <span class="quiet">${time}</span>`}</td>
-      <td class="age tone-${tone(seconds === "" ? undefined : Number(seconds))}">${seconds === "" ? noAge(object) : age(Number(seconds))}</td>
+      <td class="age tone">${ageText(object, seconds === "" ? undefined : Number(seconds))}</td>
       ${KINDS.map(([kind]) => html`<${Resource} key=${kind} object=${object} kind=${kind} />`)}
       <${Certificate} expiry=${object.certificateExpiry} />
       <td class="note" title=${note(object)}>${note(object)}</td>
@@ -112,25 +74,10 @@ class Row extends Component {
   }
 }
 
-/** Text for an unknown age. */
-function noAge(object) {
-  return object.origin === "neverRead" ? "never read" : "unknown";
-}
-
 /** Rounds an age as it is shown, so that equal texts are equal: tenths below ten seconds. */
 function rounded(seconds) {
   if (seconds === undefined) return "";
   return seconds < 9.95 ? seconds.toFixed(1) : String(Math.round(seconds));
-}
-
-function Strip({ rows }) {
-  if (rows.length < 2) return null;
-  const worst = rows.filter((known) => squareColour(known) !== "fresh").length;
-  const words = worst === 0 ? "every cluster is live and up to date" : `${worst} of ${plural(rows.length, "cluster")} need attention`;
-  return html`<div class="strip" role="img" aria-label=${words}>
-    ${rows.map((known) => html`<a key=${known.object.name} tabindex="-1" class="square look-${squareColour(known)}" href=${hash("mesh", [known.object.name])}
-      title=${`${known.object.name}: ${phase(known.object.phase)}, ${known.object.ageSeconds === undefined ? noAge(known.object) : age(ageOf(known))}`}></a>`)}
-  </div>`;
 }
 
 function Totals() {
@@ -225,6 +172,7 @@ function state(resource) {
 
 export const mesh = {
   title: (route) => (route.path[0] ? `${route.path[0]}, mesh` : "Mesh"),
+  commands: ({ path }) => (path[0] ? { path: `/v1/clusters/${encodeURIComponent(path[0])}`, words: ["get", "clusters", path[0]] } : { path: "/v1/clusters", words: ["status"] }),
 
   open(route, draw) {
     let opened = route.path[0];
@@ -245,32 +193,39 @@ export const mesh = {
 
     return {
       view() {
-        const rows = sorted();
-        if (rows.length === 0) return html`<h1 class="unseen">Mesh</h1><${Empty} />`;
+        if (mirror.clusters.size === 0) return html`<h1 class="unseen">Mesh</h1><${Empty} />`;
+        const { rows, folded, canFold } = selectRows(route.params, opened);
+        const params = Object.fromEntries(route.params);
         return html`<h1 class="unseen">Mesh</h1><${NoClusters} />
-          <div class="over"><${Strip} rows=${rows} /><${Totals} /></div>
+          <div class="over"><${Strip} route=${route} /><${Totals} /></div>
+          ${mirror.clusters.size > 1 && html`<${Filters} route=${route} canFold=${canFold} />`}
           <table class="mesh">
             <caption class="unseen">clusters, those that need attention first</caption>
-            <thead><tr><th scope="col">cluster</th><th scope="col">phase</th><th scope="col" class="age">age</th>
-              ${KINDS.map(([kind, name]) => html`<th key=${kind} scope="col" class="count">${name}</th>`)}<th scope="col" class="count">certificate</th><th scope="col"></th></tr></thead>
+            <${Head} route=${route} />
             <tbody>${rows.map((known) => {
               const { object, at } = known;
               const isOpen = object.name === opened;
               const time = object.phaseSeconds === undefined ? "" : age(object.phaseSeconds + (Date.now() - at) / 1000);
-              const row = html`<${Row} key=${object.name} object=${object} seconds=${rounded(ageOf(known))} time=${time} isOpen=${isOpen} />`;
-              return isOpen ? [row, html`<tr key="detail" class="detail-row" ref=${show}><td colspan="11"><${Detail} object=${object} chart=${chart} /></td></tr>`] : row;
-            })}</tbody>
+              const address = hash("mesh", isOpen ? [] : [object.name], params);
+              const row = html`<${Row} key=${object.name} object=${object} state=${clusterState(known)} address=${address} seconds=${rounded(ageOf(known))} time=${time} isOpen=${isOpen} />`;
+              return isOpen ? [row, html`<tr key="detail" class="detail-row" ref=${show}><td colspan=${COLUMNS.length}><${Detail} object=${object} chart=${chart} /></td></tr>`] : row;
+            })}
+            ${folded.length > 0 && html`<${Folded} key="folded" route=${route} folded=${folded} />`}</tbody>
           </table>
+          ${rows.length + folded.length === 0 && html`<p class="sentence quiet">None of ${plural(mirror.clusters.size, "cluster")} matches.</p>`}
           ${opened && !mirror.clusters.has(opened) && mirror.isRead && html`<p class="sentence">There is no cluster <b>${opened}</b> in this mesh.</p>`}`;
       },
       moved(next) {
-        opened = next.path[0];
-        openChart();
+        route = next;
+        if (opened !== next.path[0]) {
+          opened = next.path[0];
+          openChart();
+        }
         return true;
       },
       key(event) {
         if (event.key !== "Escape" || !opened) return false;
-        go(hash("mesh"));
+        go(hash("mesh", [], Object.fromEntries(route.params)));
         return true;
       },
       close: () => chart?.close(),

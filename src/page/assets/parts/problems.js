@@ -5,7 +5,8 @@ import { query } from "../api.js";
 import { PROBLEMS_MAX, mirror, readProblems, summary } from "../mirror.js";
 import { hash } from "../route.js";
 import { Empty, noClusters } from "./empty.js";
-import { age, linkOfKey, number, ofKey, plural, since, spaced } from "../words.js";
+import { isGone } from "../state.js";
+import { age, compareNames, linkOfKey, number, ofKey, plural, since, spaced } from "../words.js";
 
 const SEVERITIES = ["critical", "warning", "info"];
 
@@ -41,6 +42,10 @@ function link(route, change) {
 
 export const problems = {
   title: () => "Problems",
+  commands({ params }) {
+    const filter = Object.fromEntries(["severity", "kind", "cluster"].map((name) => [name, params.get(name)]).filter(([, value]) => value));
+    return { path: `/v1/problems${query(filter)}`, words: ["problems", ...Object.entries(filter).map(([name, value]) => `--${name}=${value}`)] };
+  },
 
   open(route, draw) {
     let shown = SHOWN_MAX;
@@ -57,7 +62,7 @@ export const problems = {
       view() {
         const all = mirror.problems;
         if (!all) return html`<h1 class="unseen">Problems</h1><p class="sentence quiet">Searching …</p>`;
-        const found = all.filter(matches).sort((one, other) => rank(one) - rank(other));
+        const found = all.filter(matches).sort((one, other) => rank(one) - rank(other) || compareNames(one.id, other.id));
         const count = (severity) => all.filter((one) => one.severity === severity).length;
         const cluster = route.params.get("cluster");
         const { count: clusters } = summary();
@@ -73,7 +78,7 @@ export const problems = {
           ${found.length === 0 && (noClusters() || clusters === 0)
             ? html`<${Empty} />`
             : found.length === 0
-            ? html`<div class="sentence fine"><span class="dot good" aria-hidden="true"></span>
+            ? html`<div class="sentence fine"><span class="dot is-${isGone() ? "gone" : "good"}" aria-hidden="true"></span>
                 <p>${mirror.moreProblems ? `None of the first ${number(PROBLEMS_MAX)} is of this kind` : `${all.length === 0 ? "No problems" : "No problems of this kind"} in ${cluster ?? plural(clusters, "cluster")}`}, ${seen}.</p></div>`
             : html`<ul class="problems">${found.slice(0, shown).map((problem) => html`<${Row} key=${problem.id} problem=${problem} />`)}</ul>`}
           ${found.length > shown && html`<button type="button" onClick=${() => ((shown += SHOWN_MAX), draw())}>${number(found.length - shown)} more</button>`}

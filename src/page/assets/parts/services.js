@@ -1,11 +1,13 @@
 // Services: the backends that a cluster would use, and why it does not use the others.
 
 import { html } from "../html.js";
-import { follow, query } from "../api.js";
+import { ask, follow, query } from "../api.js";
+import { Copy } from "../copy.js";
 import { firstPage } from "../search_query.js";
 import { ageOf, atMostEvery, mirror, whenMoved } from "../mirror.js";
 import { go, hash } from "../route.js";
-import { age, number, phase, plural, spaced, tone } from "../words.js";
+import { clusterState } from "../state.js";
+import { age, compareNames, number, phase, plural, spaced, tone } from "../words.js";
 
 /** Minimum interval between reads of the list while the position moves, in ms. */
 const LIST_EVERY_MS = 5_000;
@@ -17,6 +19,8 @@ const PAGE = 500;
 const PAUSE_MS = 150;
 /** Maximum number of backends that are drawn per cluster. */
 const BACKENDS_MAX = 100;
+/** Maximum number of addresses in a batch lookup. */
+const LOOKUP_MAX = 10_000;
 
 /** Fields of the list. The backends would be most of the answer. */
 const FIELDS = "namespace,name,clusters.cluster,clusters.backendCount,clusters.origin,clusters.stale,exports.type,conflicts.reason,tooLarge";
@@ -55,17 +59,18 @@ function whyNot(cluster, selection) {
   return isOwn ? "not used: affinity remote prefers backends of other clusters" : `not used: affinity local prefers backends of ${selection.from}`;
 }
 
-function Backend({ backend, isUsed, selection }) {
+function Backend({ backend, pod, isUsed, selection }) {
   return html`<li class="backend ${selection ? (isUsed ? "used" : "unused") : ""} ${backend.state}">
     <svg class="spot" viewBox="0 0 12 12" width="12" height="12" aria-hidden="true"><circle cx="6" cy="6" r="4.5" /></svg>
-    <div><a class="mono" href=${hash("explain", [backend.ip])}>${backend.ip}</a>
+    <div><a class="mono" href=${hash("explain", [backend.ip])}>${backend.ip}</a><${Copy} text=${backend.ip} />
+      ${pod && html`<span class="pod">${pod}</span>`}
       <span class="where">${[backend.hostname, backend.zone, backend.nodeName].filter(Boolean).join(" · ")}</span>
       <span class="ports">${backend.ports.map((port) => `${port.name ? `${port.name} ` : ""}${port.port}/${port.protocol}`).join(", ")}</span>
       ${backend.state !== "active" && html`<span class="why">${REASONS[backend.state] ?? backend.state}</span>`}</div>
   </li>`;
 }
 
-function Column({ cluster, backends, used, selection }) {
+function Column({ cluster, backends, pods, used, selection }) {
   // the current age, because the answer only has the age at its request
   const known = mirror.clusters.get(cluster.cluster);
   const currentAge = known ? ageOf(known) : cluster.ageSeconds;
@@ -75,19 +80,19 @@ function Column({ cluster, backends, used, selection }) {
   const why = backends.length > 0 ? whyNot(cluster.cluster, selection) : "";
   return html`<section class="column ${selection?.from === cluster.cluster ? "own" : ""}">
     <h3><a class="chip" href=${hash("mesh", [cluster.cluster])}>${cluster.cluster}</a>
-      <span class="tone-${tone(currentAge)}">${isLive ? "live" : cluster.stale ? "held" : cluster.origin === "live" ? phase(inPhase) : cluster.origin}, ${age(currentAge)}</span></h3>
+      <span class="is-${known ? clusterState(known) : tone(currentAge)} tone">${isLive ? "live" : cluster.stale ? "held" : cluster.origin === "live" ? phase(inPhase) : cluster.origin}, ${age(currentAge)}</span></h3>
     <p class="quiet">${cluster.source === "endpointSlice" ? "by endpoint slices" : `${cluster.includeExternal === false ? "does not use backends of other clusters" : "uses backends of other clusters too"}`}${
       cluster.frontends?.length ? `, at ${cluster.frontends.map((one) => one.ip).join(", ")}` : ""
     }</p>
     ${backends.length === 0 && html`<p class="none">no backend</p>`}
     ${why && html`<p class="all">${why}</p>`}
-    <ul class="backends">${shown.map((one) => html`<${Backend} key=${one.ip} backend=${one} isUsed=${used?.has(`${one.cluster} ${one.ip}`)} selection=${selection} />`)}</ul>
+    <ul class="backends">${shown.map((one) => html`<${Backend} key=${one.ip} backend=${one} pod=${pods.get(`${one.cluster} ${one.ip}`)} isUsed=${used?.has(`${one.cluster} ${one.ip}`)} selection=${selection} />`)}</ul>
     ${backends.length > shown.length && html`<p class="quiet">and ${number(backends.length - shown.length)} more</p>`}
   </section>`;
 }
 
 function Choice({ route, service, chosen, from, affinity }) {
-  const names = [...new Set([...service.clusters.map((one) => one.cluster), ...mirror.clusters.keys(), mirror.home])].filter(Boolean).sort();
+  const names = [...new Set([...service.clusters.map((one) => one.cluster), ...mirror.clusters.keys(), mirror.home])].filter(Boolean).sort(compareNames);
   const to = (change) => go(hash("services", route.path, { from, affinity, ...change }), true);
   return html`<div class="choice">
     <label>as seen from <select value=${from} onChange=${(event) => to({ from: event.target.value })}>
@@ -108,17 +113,31 @@ function Exports({ service }) {
   </section>`;
 }
 
-function One({ route, service, chosen, from, affinity }) {
+function One({ route, service, pods, chosen, from, affinity }) {
   const selection = chosen?.selection;
   const used = chosen && new Set(chosen.backends.map((one) => `${one.cluster} ${one.ip}`));
   return html`<article class="service">
     <h2><span class="quiet">${service.namespace}/</span>${service.name}</h2>
     ${service.tooLarge && html`<p class="red">Its clusters and backends are not shown: ${service.tooLarge.reason}. The first key is <span class="mono">${service.tooLarge.key}</span>.</p>`}
     <${Choice} route=${route} service=${service} chosen=${chosen} from=${from} affinity=${affinity} />
-    <div class="columns">${service.clusters.map((cluster) => html`<${Column} key=${cluster.cluster} cluster=${cluster} used=${used} selection=${selection}
+    <div class="columns">${service.clusters.map((cluster) => html`<${Column} key=${cluster.cluster} cluster=${cluster} pods=${pods} used=${used} selection=${selection}
       backends=${service.backends.filter((one) => one.cluster === cluster.cluster)} />`)}</div>
     <${Exports} service=${service} />
   </article>`;
+}
+
+/** Returns the pods of backends by `cluster ip`: `namespace/pod`. */
+async function podsOf(backends, signal) {
+  const countByCluster = new Map();
+  const drawn = backends.filter(({ cluster }) => {
+    const count = (countByCluster.get(cluster) ?? 0) + 1;
+    countByCluster.set(cluster, count);
+    return count <= BACKENDS_MAX;
+  });
+  const ips = [...new Set(drawn.map((one) => one.ip))].slice(0, LOOKUP_MAX);
+  if (ips.length === 0) return new Map();
+  const { items } = await ask("/v1/ipcache/lookup?meta=none", signal, { ips });
+  return new Map(items.filter((one) => one.match?.podName).map(({ ip, match }) => [`${match.cluster} ${ip}`, `${match.namespace}/${match.podName}`]));
 }
 
 class Open {
@@ -127,6 +146,8 @@ class Open {
     this.draw = draw;
     this.stop = new AbortController();
     this.service = undefined;
+    /** Pods by `cluster ip`. */
+    this.pods = new Map();
     this.read = atMostEvery(ONE_EVERY_MS, () => this.readNow());
     const [namespace, name] = route.path;
     this.stream = follow(
@@ -154,7 +175,11 @@ class Open {
     const { from, affinity } = this;
     try {
       const [service, chosen] = await Promise.all([one({}), from ? one({ affinity, from }) : null]);
+      service?.backends.sort((one, other) => compareNames(one.ip, other.ip));
       Object.assign(this, { service, chosen, trouble: null });
+      this.draw();
+      // backends have no pod names, but the entries of their addresses do
+      if (service) this.pods = await podsOf(service.backends, this.stop.signal);
     } catch (error) {
       if (this.stop.signal.aborted) return;
       this.trouble = error;
@@ -163,8 +188,8 @@ class Open {
   }
 
   view() {
-    const { service, chosen, route, from, affinity, trouble } = this;
-    if (service) return html`<${One} route=${route} service=${service} chosen=${from ? chosen : null} from=${from} affinity=${affinity} />`;
+    const { service, pods, chosen, route, from, affinity, trouble } = this;
+    if (service) return html`<${One} route=${route} service=${service} pods=${pods} chosen=${from ? chosen : null} from=${from} affinity=${affinity} />`;
     if (trouble) return html`<p class="sentence red">${trouble.message}</p>`;
     if (service === undefined) return html`<p class="sentence quiet">Searching …</p>`;
     return html`<div class="sentence"><h2>${route.path.join("/")}</h2><p>No cluster shares or exports a service of this name.</p></div>`;
@@ -179,6 +204,17 @@ class Open {
 
 export const services = {
   title: (route) => (route.path.length === 2 ? `${route.path.join("/")}, services` : "Services"),
+  commands({ path, params }) {
+    if (path.length !== 2) return { path: "/v1/global-services", words: ["get", "global-services"] };
+    const [namespace, name] = path;
+    const from = params.get("from");
+    const selection = from ? { affinity: params.get("affinity") ?? "none", from } : {};
+    const filters = Object.entries({ name, ...selection }).map(([key, value]) => `--filter=${key}=${value}`);
+    return {
+      path: `/v1/global-services/${path.map(encodeURIComponent).join("/")}${query(selection)}`,
+      words: from ? ["get", "global-services", `--namespace=${namespace}`, ...filters] : ["get", "global-services", path.join("/")],
+    };
+  },
 
   open(route, draw) {
     let items = null;

@@ -1,0 +1,82 @@
+//! Rows of the mesh and copies: filters, sorting, natural order, pod names, and the commands of each
+//! view.
+
+use serde_json::json;
+
+use super::SimulatedMesh;
+use super::browser::Page;
+use crate::harness::meshkeep::Home;
+
+/// Script that returns the names of the rows.
+const NAMES: &str = "return [...document.querySelectorAll('tbody tr[data-cluster]')].map((row) => row.dataset.cluster)";
+
+#[tokio::test]
+async fn columns_sort_and_filter_and_names_sort_naturally() {
+    let mut home = Home::new();
+    let meshkeep = home.start().await;
+    let simulated = SimulatedMesh::start_with(meshkeep.url(), 200, 0, "");
+    let page = Page::open(&simulated.url).await;
+    page.wait_for("the fold", "return document.querySelector('.fold')").await;
+    page.go_to("#/mesh?q=oslo").await;
+    page.wait_for("13 rows", "return document.querySelectorAll('tbody tr').length === 13").await;
+    page.go_to("#/mesh?q=oslo&sort=cluster").await;
+    page.wait_for("the order of names", "return document.querySelector('th[aria-sort=ascending]')?.innerText.includes('cluster')").await;
+    let expected: Vec<String> = (1..=13).map(|number| if number == 1 { "oslo".to_owned() } else { format!("oslo-{number}") }).collect();
+    assert_eq!(page.chromium.run(NAMES).await, json!(expected), "oslo-2 is before oslo-10");
+    // a second click reverses the order
+    page.chromium.run("document.querySelector('th[aria-sort] button').click()").await;
+    page.wait_for("the reverse order", "return document.querySelector('tbody tr').dataset.cluster === 'oslo-13'").await;
+    // the legend filters by state
+    page.go_to("#/mesh").await;
+    page.wait_for("the legend", "return document.querySelector('.legend')?.innerText.includes('old data')").await;
+    page.chromium.run("[...document.querySelectorAll('.legend button')].find((one) => one.innerText.includes('old data')).click()").await;
+    page.wait_for("only old data", "const rows = [...document.querySelectorAll('tbody tr')]; return rows.length > 0 && rows.every((row) => row.classList.contains('is-warn'))").await;
+    // wide screens are used
+    page.set_appearance("light", 2_560).await;
+    let used = page.chromium.run("return document.querySelector('.mesh').getBoundingClientRect().width").await;
+    assert!(used.as_f64().unwrap() > 2_400.0, "{used}");
+    assert_eq!(page.console_errors(&[]).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn each_view_can_be_copied_as_commands() {
+    let mut home = Home::new();
+    let meshkeep = home.start().await;
+    let simulated = SimulatedMesh::start_with(meshkeep.url(), 20, 0, "");
+    let (page, url) = (Page::open(&simulated.url).await, &simulated.url);
+    for (hash, path, words) in [
+        ("#/mesh", "/v1/clusters", "status"),
+        ("#/mesh/osaka", "/v1/clusters/osaka", "get clusters osaka"),
+        ("#/explain/10.2.1.9", "/v1/explain/10.2.1.9", "explain 10.2.1.9"),
+        ("#/services/shop/cart", "/v1/global-services/shop/cart", "get global-services shop/cart"),
+        ("#/problems?severity=warning", "/v1/problems?severity=warning", "problems --severity=warning"),
+        ("#/changes?kind=ipcache&pod=cart", "/v1/events?kind=ipcache&pod=cart", "watch --kind=ipcache --filter=pod=cart"),
+        ("#/find/131331", "/v1/ipcache?identity=131331", "get ipcache --filter=identity=131331"),
+    ] {
+        page.go_to(hash).await;
+        let flag = if path.contains("events") { "-N" } else { "-s" };
+        let quote = if path.contains('?') { "'" } else { "" };
+        let expected = json!([format!("curl {flag} {quote}{url}{path}{quote}"), format!("meshkeep {words} --server {url}")]);
+        page.wait_for(
+            hash,
+            &format!(
+                "return JSON.stringify([...document.querySelectorAll('.commands button')].map((one) => one.title)) === {}",
+                json!(expected.to_string())
+            ),
+        )
+        .await;
+    }
+    // the buttons copy
+    page.chromium.run("navigator.clipboard.writeText = async (text) => { window.copied = text; }").await;
+    page.go_to("#/explain/10.2.1.9").await;
+    page.wait_for("the buttons", "return document.querySelectorAll('.answer .copy').length === 2").await;
+    for (index, text) in [(0, "10.2.1.9"), (1, "131331")] {
+        page.chromium.run(&format!("document.querySelectorAll('.answer .copy')[{index}].click()")).await;
+        page.wait_for("the copy", &format!("return window.copied === '{text}'")).await;
+    }
+    page.wait_for_text(&["copied"]).await;
+    // backends have the names of their pods
+    page.go_to("#/services/shop/cart").await;
+    page.wait_for_text(&["shop/cart-21", "shop/cart-23"]).await;
+    assert_eq!(page.console_errors(&[]).await, Vec::<String>::new());
+}
