@@ -26,11 +26,13 @@ pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
 /// Paths without access checks.
 const OPEN_PATHS: [&str; 3] = ["/livez", "/readyz", "/healthz"];
 
-/// Returns whether a path needs no token: the page with its files, and the pages about problems.
+/// Returns whether a path needs no token: the page with its files, the pages about problems, and the
+/// description of the API.
 ///
 /// They are identical in every meshkeep of a version. Nothing may be added that is not public.
 fn is_page_file(path: &str) -> bool {
-    path == "/" || path == "/problems" || path.starts_with("/problems/") || path.starts_with("/assets/")
+    matches!(path, "/" | "/problems" | "/docs" | "/openapi.json" | "/openapi-3.0.json")
+        || ["/problems/", "/assets/", "/docs/"].iter().any(|folder| path.starts_with(folder))
 }
 
 /// Access of a client. The guard adds it to the extensions of requests to probes.

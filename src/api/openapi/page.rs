@@ -15,6 +15,9 @@ pub(crate) const STYLE: &str = include_str!("page/style.css");
 /// Script of the filter and the `send` buttons.
 pub(crate) const SCRIPT: &str = include_str!("page/script.js");
 
+/// Style sheet and script of the page, as elements.
+const HEAD: &str = "<link rel=\"stylesheet\" href=\"/docs/style.css\">\n<script src=\"/docs/script.js\" defer></script>\n";
+
 /// Methods in the order in which the page lists them.
 const METHODS: [&str; 2] = ["get", "post"];
 
@@ -25,16 +28,13 @@ pub(crate) fn page() -> &'static str {
 }
 
 fn write_page(document: &Value) -> String {
-    let mut out = String::from(
-        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width\">\n\
-         <title>meshkeep: the API</title>\n<link rel=\"stylesheet\" href=\"/docs/style.css\">\n<script src=\"/docs/script.js\" defer></script>\n",
-    );
-    let info = &document["info"];
-    add(&mut out, format_args!("<header><h1>{}</h1>\n<p>{}</p>\n", text(&info["title"]), prose(&info["description"])));
+    let mut out = String::new();
+    add(&mut out, format_args!("<p>{}</p>\n", prose(&document["info"]["description"])));
     out.push_str(
         "<p>Machine-readable: <a href=\"/openapi.json\">OpenAPI 3.1</a>, <a href=\"/openapi-3.0.json\">OpenAPI 3.0</a>. \
-         <a href=\"/problems\">Problems</a>. <a href=\"/\">Start page</a>.</p>\n\
-         <input id=\"filter\" type=\"search\" placeholder=\"filter\" aria-label=\"filter\"></header>\n<main>\n",
+         <a href=\"/problems\">Problem types</a>.</p>\n\
+         <div class=\"tools\"><input id=\"filter\" type=\"search\" placeholder=\"filter\" aria-label=\"filter\">\n\
+         <label>token <input id=\"token\" type=\"password\" autocomplete=\"off\" placeholder=\"only with --token-file\"></label></div>\n",
     );
     for tag in list(&document["tags"]) {
         add(&mut out, format_args!("<section><h2 id=\"{0}\">{0}</h2>\n<p>{1}</p>\n", text(&tag["name"]), prose(&tag["description"])));
@@ -51,8 +51,8 @@ fn write_page(document: &Value) -> String {
     for (name, schema) in members(&document["components"]["schemas"]) {
         write_schema(&mut out, name, schema);
     }
-    out.push_str("</section>\n</main>\n</html>\n");
-    out
+    out.push_str("</section>\n");
+    crate::page::document("The API", HEAD, &out)
 }
 
 fn write_operation(out: &mut String, path: &str, method: &str, operation: &Value) {
@@ -68,25 +68,25 @@ fn write_operation(out: &mut String, path: &str, method: &str, operation: &Value
     add(out, format_args!("<form data-method=\"{upper_method}\" data-path=\"{path_html}\">\n"));
     let parameters = list(&operation["parameters"]);
     if !parameters.is_empty() {
-        out.push_str("<table><tr><th>parameter</th><th>type</th><th>value</th><th></th></tr>\n");
+        out.push_str("<table><tr><th>parameter</th><th>type</th><th>value</th><th>description</th></tr>\n");
         for parameter in parameters {
             write_parameter(out, parameter);
         }
         out.push_str("</table>\n");
     }
     if let Some(schema) = content(&operation["requestBody"]) {
-        add(out, format_args!("<p>body: {} <textarea name=\"body\" rows=\"4\"></textarea></p>\n", type_of(schema)));
+        add(out, format_args!("<p>body: {} <textarea name=\"body\" rows=\"4\" aria-label=\"body\"></textarea></p>\n", type_of(schema)));
     }
     // a stream does not end, so it opens in a new tab
     let is_stream = operation["responses"]["200"]["content"].get("text/event-stream").is_some();
     add(
         out,
         format_args!(
-            "<button{}>send</button> <code class=\"curl\"></code>\n<pre hidden></pre>\n</form>\n",
+            "<button{}>send</button> <code class=\"curl\"></code>\n<pre hidden tabindex=\"0\"></pre>\n</form>\n",
             if is_stream { " data-open" } else { "" }
         ),
     );
-    out.push_str("<table><tr><th>status</th><th>answer</th><th></th></tr>\n");
+    out.push_str("<table><tr><th>status</th><th>answer</th><th>description</th></tr>\n");
     for (status, response) in members(&operation["responses"]) {
         let answer = content(response).map(type_of).unwrap_or_default();
         add(out, format_args!("<tr><td>{}</td><td>{answer}</td><td>{}</td></tr>\n", escaped(status), prose(&response["description"])));
@@ -104,7 +104,7 @@ fn write_parameter(out: &mut String, parameter: &Value) {
     add(
         out,
         format_args!(
-            "<tr><td><code>{name}</code>{}</td><td>{}</td><td><input name=\"{name}\" data-in=\"{location}\" placeholder=\"{example}\"></td><td>{}</td></tr>\n",
+            "<tr><td><code>{name}</code>{}</td><td>{}</td><td><input name=\"{name}\" aria-label=\"{name}\" data-in=\"{location}\" placeholder=\"{example}\"></td><td>{}</td></tr>\n",
             if is_required { " <b>*</b>" } else { "" },
             type_of(&parameter["schema"]),
             prose(&parameter["description"])
@@ -123,7 +123,7 @@ fn write_schema(out: &mut String, name: &str, schema: &Value) {
     );
     if let Some(properties) = schema["properties"].as_object() {
         let required = list(&schema["required"]);
-        out.push_str("<table><tr><th>member</th><th>type</th><th></th></tr>\n");
+        out.push_str("<table><tr><th>member</th><th>type</th><th>description</th></tr>\n");
         for (member, property) in properties {
             let mark = if required.iter().any(|name| name == member) { " <b>*</b>" } else { "" };
             let (kind, description) = (type_of(property), prose(&property["description"]));
@@ -140,7 +140,7 @@ fn write_schema(out: &mut String, name: &str, schema: &Value) {
     }
     for example in list(&schema["examples"]).iter().filter(|example| !example.is_string()) {
         let example = serde_json::to_string_pretty(example).unwrap_or_default();
-        add(out, format_args!("<pre>{}</pre>\n", escaped(&example)));
+        add(out, format_args!("<pre tabindex=\"0\">{}</pre>\n", escaped(&example)));
     }
     out.push_str("</details>\n");
 }

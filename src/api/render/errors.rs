@@ -10,6 +10,7 @@ use axum::response::Response;
 use super::accept::prefers_page;
 use super::problem_pages;
 use crate::api::problem::{Problem, ProblemCode};
+use crate::page;
 
 /// Middleware that writes the problem of a response into the body.
 ///
@@ -35,7 +36,7 @@ pub(crate) async fn render(request: Request, next: Next) -> Response {
     }
     let body = if code == ProblemCode::Unauthorized && accepts_html {
         parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
-        parts.headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'"));
+        parts.headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(page::DOCUMENT_POLICY));
         problem_pages::token_page().into_bytes()
     } else {
         serde_json::to_vec(&problem.document(Some(path))).unwrap_or_default()

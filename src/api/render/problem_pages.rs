@@ -2,38 +2,47 @@
 
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
+use axum::http::HeaderName;
+use axum::http::header::CONTENT_SECURITY_POLICY;
 use axum::response::Html;
 
 use crate::api::problem::{Problem, ProblemCode};
 use crate::model::{ApiEnum, suggest_word};
+use crate::page;
+
+/// A page with its content security policy.
+type ProblemPage = ([(HeaderName, &'static str); 1], Html<String>);
 
 /// Advice for browsers: how to send a request with a token.
-const WITH_TOKEN: &str = "<p>Browsers do not send this header. Use a program that does:</p>\n\
-    <pre>curl -H \"Authorization: Bearer $(cat TOKEN-FILE)\" URL\nmeshkeep status --token-file TOKEN-FILE --server URL</pre>\n\
-    <p><code>meshkeep openapi</code> prints the description of the API without a server.</p>\n";
+const WITH_TOKEN: &str = "<p>Browsers do not send this header. <a href=\"/\">The page</a> and <a href=\"/docs\">the description of the API</a> ask for the token. Other paths need a program:</p>\n\
+    <pre>curl -H \"Authorization: Bearer $(cat TOKEN-FILE)\" URL\nmeshkeep status --token-file TOKEN-FILE --server URL</pre>\n";
 
 /// Serves the list of all problems.
-pub(crate) async fn index() -> Html<String> {
+pub(crate) async fn index() -> ProblemPage {
     let items =
         ProblemCode::ALL.iter().map(|code| format!("<li><a href=\"/problems/{0}\">{0}</a>: {1}</li>\n", code.api_name(), code.title()));
-    Html(html_page("Problems", &format!("<ul>\n{}</ul>\n", items.collect::<String>())))
+    with_policy(page::document("Problem types", "", &format!("<ul class=\"plain\">\n{}</ul>\n", items.collect::<String>())))
 }
 
 /// Serves the page of one problem.
-pub(crate) async fn page_of_problem(path: Result<Path<String>, PathRejection>) -> Result<Html<String>, Problem> {
+pub(crate) async fn page_of_problem(path: Result<Path<String>, PathRejection>) -> Result<ProblemPage, Problem> {
     let Path(name) = path.map_err(|_| Problem::new(ProblemCode::NotFound, "there is no such problem: /problems lists all"))?;
     let Some(code) = ProblemCode::from_api_name(&name) else {
         let meant = suggest_word(&name, ProblemCode::ALL.map(ProblemCode::api_name));
         let meant = meant.map(|meant| format!(", perhaps /problems/{meant}")).unwrap_or_default();
         return Err(Problem::new(ProblemCode::NotFound, format!("there is no problem of that name{meant}: /problems lists all")));
     };
-    Ok(Html(html_page(code.title(), &format!("{}<p><a href=\"/problems\">all problems</a></p>\n", explain_problem(code)))))
+    Ok(with_policy(page::document(
+        code.title(),
+        "",
+        &format!("{}<p><a href=\"/problems\">all problem types</a></p>\n", explain_problem(code)),
+    )))
 }
 
 /// Returns the page for a browser without a token.
 pub(crate) fn token_page() -> String {
     let code = ProblemCode::Unauthorized;
-    html_page(code.title(), &format!("{}{WITH_TOKEN}", explain_problem(code)))
+    page::document(code.title(), "", &format!("{}{WITH_TOKEN}", explain_problem(code)))
 }
 
 fn explain_problem(code: ProblemCode) -> String {
@@ -45,8 +54,6 @@ fn explain_problem(code: ProblemCode) -> String {
     )
 }
 
-fn html_page(title: &str, body: &str) -> String {
-    format!(
-        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>{title} - meshkeep</title>\n<h1>{title}</h1>\n{body}</html>\n"
-    )
+fn with_policy(text: String) -> ProblemPage {
+    ([(CONTENT_SECURITY_POLICY, page::DOCUMENT_POLICY)], Html(text))
 }

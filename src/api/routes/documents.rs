@@ -7,7 +7,7 @@ use crate::api::openapi;
 
 /// Content security policy of the page. It loads nothing from other servers, whatever the document
 /// contains.
-const DOCS_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+const DOCS_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// Serves the document in OpenAPI 3.1.
 pub(crate) async fn openapi_31() -> Response {

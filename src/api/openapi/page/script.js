@@ -41,8 +41,12 @@ function urlOf(form) {
   return path + (text ? "?" + text : "");
 }
 
+// the token is only in the input: it is never stored, and never part of a URL
+const token = document.getElementById("token");
+
 function optionsOf(form) {
   const options = { method: form.dataset.method, headers: {} };
+  if (token.value) options.headers.Authorization = "Bearer " + token.value.trim();
   for (const input of form.querySelectorAll("input[data-in=header]")) {
     if (input.value) options.headers[input.name] = input.value;
   }
@@ -59,17 +63,24 @@ for (const form of document.querySelectorAll("form")) {
   const answer = form.querySelector("pre");
   const show = () => {
     const body = form.querySelector("textarea");
-    curl.textContent = "curl " + (body ? "--json '" + body.value + "' " : "") + "'" + location.origin + urlOf(form) + "'";
+    const bearer = token.value ? "-H \"Authorization: Bearer $(cat TOKEN-FILE)\" " : "";
+    curl.textContent = "curl " + bearer + (body ? "--json '" + body.value + "' " : "") + "'" + location.origin + urlOf(form) + "'";
   };
   form.addEventListener("input", show);
+  token.addEventListener("input", show);
   show();
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    if (form.querySelector("[data-open]")) {
+    const isStream = form.querySelector("[data-open]");
+    if (isStream && !token.value) {
       open(urlOf(form), "_blank", "noopener");
       return;
     }
     answer.hidden = false;
+    if (isStream) {
+      answer.textContent = "A stream does not end, and a new tab cannot send the token: use the curl command.";
+      return;
+    }
     try {
       const response = await fetch(urlOf(form), optionsOf(form));
       let text = await response.text();

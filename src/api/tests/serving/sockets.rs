@@ -219,12 +219,12 @@ async fn hosts_and_tokens_are_checked_but_probes_are_open() {
     assert_eq!(ask("/v1/nodes", Some("evil.example"), Some("sesame")).await, 421);
     assert_eq!(ask("/readyz", Some("10.0.0.7:9870"), None).await, 200);
     // the page asks for the token itself: with a valid `Host`, only its files and the pages about
-    // problems are open
+    // problems, and the description of the API, are open
     let asset = format!("/assets/{}/main.js", crate::page::version());
-    for path in ["/", "/problems", &asset] {
+    for path in ["/", "/problems", "/docs", "/docs/script.js", "/openapi.json", &asset] {
         assert_eq!((ask(path, None, None).await, ask(path, Some("evil.example"), None).await), (200, 421), "{path}");
     }
-    for path in ["/docs", "/openapi.json", "/metrics", "/v1/status", "/v1/events", "/problemsolver", "/assets", "/nothing"] {
+    for path in ["/docsy", "/openapi", "/metrics", "/v1/status", "/v1/events", "/problemsolver", "/assets", "/nothing"] {
         assert_eq!(ask(path, None, None).await, 401, "{path}");
     }
     running.stopped().await;

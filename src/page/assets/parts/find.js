@@ -142,11 +142,11 @@ export const find = {
       prefix: ["ipcache", { cidr: text }],
       number: ["ipcache", { identity: text }],
       labels: ["identities", { labelSelector: text }],
-      pair: isNode ? ["ipcache", { cluster: before, node: after }] : ["ipcache", { namespace: before, pod: after }],
-      word: ["ipcache", { pod: text }],
+      word: isNode ? ["ipcache", { cluster: before, node: after }] : ["ipcache", { search: text }],
     }[text && textKind(text)];
     if (!asked) return null;
     const [kind, filter] = asked;
+    if (filter.search) return { path: `/v1/${kind}${query(filter)}`, words: ["find", text] };
     const words = Object.entries(filter).flatMap(([name, value]) => (name === "labelSelector" ? [`--selector=${value}`] : value ? [`--filter=${name}=${value}`] : []));
     return { path: `/v1/${kind}${query(filter)}`, words: ["get", kind, ...words] };
   },
