@@ -26,8 +26,8 @@ pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
 /// Paths without access checks.
 const OPEN_PATHS: [&str; 3] = ["/livez", "/readyz", "/healthz"];
 
-/// Returns whether a path needs no token: the page with its files, the pages about problems, and the
-/// description of the API.
+/// Returns whether a path needs no token: the page with its files, the pages about problems, and
+/// the description of the API.
 ///
 /// They are identical in every meshkeep of a version. Nothing may be added that is not public.
 fn is_page_file(path: &str) -> bool {

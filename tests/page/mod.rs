@@ -303,7 +303,8 @@ impl SimulatedMesh {
         Self::start_with(upstream, CLUSTERS, CHANGES_PER_SECOND, "")
     }
 
-    /// Starts a mesh: `calm` without findings, `warned` with warnings only, otherwise with each state.
+    /// Starts a mesh: `calm` without findings, `warned` with warnings only, otherwise with each
+    /// state.
     fn start_with(upstream: &str, clusters: usize, changes_per_second: usize, mesh: &str) -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/page/fake.mjs");
         let mut command = Command::new("node");

@@ -1,5 +1,5 @@
-//! Rows of the mesh and copies: filters, sorting, natural order, pod names, and the commands of each
-//! view.
+//! Rows of the mesh and copies: filters, sorting, natural order, pod names, and the commands of
+//! each view.
 
 use serde_json::json;
 

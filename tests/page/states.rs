@@ -1,5 +1,5 @@
-//! Colours of the states: one state has one colour in the rows, the squares, the legend, the bar, the
-//! badge, the title and the icon, at each width and in both themes.
+//! Colours of the states: one state has one colour in the rows, the squares, the legend, the bar,
+//! the badge, the title and the icon, at each width and in both themes.
 
 use serde_json::json;
 
@@ -23,8 +23,8 @@ const GREEN: &str = "
     return [...document.querySelectorAll('body *')].filter((one) => one.checkVisibility()).flatMap((one) =>
         ['color', 'backgroundColor', 'borderTopColor', 'fill', 'stroke'].filter((name) => isGreen(getComputedStyle(one)[name])).map((name) => `${one.outerHTML.slice(0, 80)} ${name}`)).slice(0, 5);";
 
-/// Checks that each state has one colour, and that it is a green, red or amber one where it must be.
-/// Returns `place state` of everything that was found.
+/// Checks that each state has one colour, of the right hue. Returns `place state` of everything that
+/// has a colour.
 async fn assert_colours(page: &Page, what: &str) -> Vec<String> {
     let found = page.chromium.run(COLOURS).await;
     let mut colour_by_state = std::collections::BTreeMap::new();
@@ -76,7 +76,7 @@ async fn assert_everywhere(page: &Page, name: &str, expected: &[&str]) {
 async fn a_state_has_one_colour_everywhere() {
     let mut home = Home::new();
     let meshkeep = home.start().await;
-    let simulated = SimulatedMesh::start_with(meshkeep.url(), 60, 0, "");
+    let simulated = SimulatedMesh::start_with(meshkeep.url(), 16, 0, "");
     let page = Page::open(&simulated.url).await;
     page.wait_for("the badge", "return document.querySelector('.badge')").await;
     let expected = [
@@ -97,7 +97,7 @@ async fn a_state_has_one_colour_everywhere() {
         "strip warn",
     ];
     assert_everywhere(&page, "degraded", &expected).await;
-    assert_window(&page, "icon-bad.svg", "50/60 live, 5 problems · Mesh · meshkeep").await;
+    assert_window(&page, "icon-bad.svg", "11/16 live, 4 problems · Mesh · meshkeep").await;
     // the other views, on a phone and on a desktop
     for (theme, width) in [("light", 1_440), ("dark", 390)] {
         page.set_appearance(theme, width).await;

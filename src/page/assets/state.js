@@ -22,7 +22,7 @@ export function isGone() {
   return ["lost", "loading", "hidden"].includes(mirror.link.state);
 }
 
-/** Returns the last known state of a cluster. Severities of findings are the same: see `/v1/problems`. */
+/** Returns the last known state of a cluster, by the severity of the finding about it. */
 export function lastState(known) {
   const { object } = known;
   if (object.origin === "neverRead") return object.lastError ? "bad" : "busy";
