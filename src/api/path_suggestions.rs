@@ -78,8 +78,7 @@ fn path_below(name: &str, rest: &[&str]) -> String {
         ("identities", [id]) => format!("/v1/identities/{id}"),
         ("identities", [id, ..]) => format!("/v1/identities/{id}/ips"),
         ("explain", []) => "/v1/explain/10.1.2.40".to_owned(),
-        ("explain", [ip, ..]) => format!("/v1/explain/{ip}"),
-        ("ipcache" | "entries", [_, ..]) => format!("/v1/{name}/{}", rest.join("/")),
+        ("ipcache" | "entries" | "explain", [_, ..]) => format!("/v1/{name}/{}", rest.join("/")),
         (_, _) => format!("/v1/{name}"),
     }
 }

@@ -77,13 +77,14 @@ pub(crate) struct FindingList {
     pub(crate) meta: ListMeta,
 }
 
-/// Explanation of an address.
+/// Explanation of an address or of a CIDR.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Explanation {
-    /// The address.
+    /// The address, or the CIDR.
     pub(crate) ip: String,
-    /// The entry that an agent would use. Null if no entry covers the address.
+    /// The entry that an agent would use; for a CIDR, the entry for all its addresses that have no
+    /// more specific one. Null if no entry covers the address or the whole CIDR.
     #[serde(rename = "match")]
     #[schema(required = true)]
     pub(crate) found: Option<IpcacheEntry>,
@@ -129,10 +130,11 @@ pub(crate) struct ExplainedEntry {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Hint {
     /// `rejected`: meshkeep rejected the value that a cluster announces for the address, for a
-    /// range around it or for the node. `podCIDR`: the address is in the pod CIDR of a node.
-    /// `deleted`: an entry for exactly this address was deleted. `neverRead`, `restored`: clusters
-    /// whose addresses are not known, or not confirmed. `nearest`: an entry for a nearby address,
-    /// if none covers this one.
+    /// range around it or for the node. `inside`: entries inside the CIDR, which take precedence
+    /// for their addresses. `podCIDR`: the address is in the pod CIDR of a node. `deleted`: an
+    /// entry for exactly this address was deleted. `neverRead`, `restored`: clusters whose
+    /// addresses are not known, or not confirmed. `nearest`: an entry for a nearby address, if none
+    /// covers this one.
     pub(crate) kind: HintKind,
     /// The reason as text.
     pub(crate) detail: String,

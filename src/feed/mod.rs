@@ -8,11 +8,11 @@
 mod announcement;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use imbl::{OrdMap, Vector};
+use ipnet::IpNet;
 
 use crate::model::{EntryKey, Kind, ObjectPrefix, Sequence, Tombstone};
 
@@ -263,11 +263,11 @@ impl Feed {
         self.ring.focus().narrow(start..).into_iter()
     }
 
-    /// Returns the tombstones of the ipcache entries for exactly `ip`, newest first. They come from
-    /// all clusters, and entries derived from nodes are included.
+    /// Returns the tombstones of the ipcache entries for exactly this network, newest first. They
+    /// come from all clusters, and entries derived from nodes are included.
     #[must_use]
-    pub fn tombstones_at(&self, ip: IpAddr) -> Vec<&Tombstone> {
-        let names = [true, false].map(|host| ObjectPrefix { net: ip.into(), host }.to_string());
+    pub fn tombstones_at(&self, net: IpNet) -> Vec<&Tombstone> {
+        let names = [true, false].map(|host| ObjectPrefix { net, host }.to_string());
         let mut sequences: Vec<Sequence> = Vec::new();
         let mut start = EntryKey::lowest_of(Kind::Ip);
         // jump from cluster to cluster, without reading the keys in between
@@ -278,8 +278,8 @@ impl Feed {
         }
         let derived = self.tombstone_of.range(EntryKey::lowest_of(Kind::NodeIp)..).take(NODE_TOMBSTONES_SCANNED_MAX);
         let derived = derived.take_while(|(key, _)| key.kind == Kind::NodeIp);
-        let is_for_ip = |key: &EntryKey| EntryKey::split_node_ip(&key.name).is_some_and(|(_, prefix)| prefix.net == ip.into());
-        sequences.extend(derived.filter(|(key, _)| is_for_ip(key)).map(|(_, sequence)| *sequence));
+        let is_for_net = |key: &EntryKey| EntryKey::split_node_ip(&key.name).is_some_and(|(_, prefix)| prefix.net == net);
+        sequences.extend(derived.filter(|(key, _)| is_for_net(key)).map(|(_, sequence)| *sequence));
         sequences.sort_unstable_by(|one, other| other.cmp(one));
         sequences.iter().filter_map(|sequence| self.tombstones.get(sequence)).collect()
     }
@@ -352,7 +352,7 @@ mod tests {
             let key = EntryKey::from_cache_form(&format!("cilium/cache/{text}")).unwrap();
             feed.announce(Announcement { key, ..change(sequence, "", None, true) }, SystemTime::UNIX_EPOCH);
         }
-        let found = feed.tombstones_at("10.1.2.3".parse().unwrap());
+        let found = feed.tombstones_at("10.1.2.3/32".parse().unwrap());
         let found: Vec<String> = found.iter().map(|tombstone| tombstone.key.to_string()).collect();
         assert_eq!(found, [7, 4, 2, 1].map(|index: usize| format!("cilium/cache/{}", texts[index])));
     }

@@ -69,9 +69,11 @@ api_enum! {
 }
 
 api_enum! {
-    /// Kind of a possible reason why an address has no entry of its own, or an outdated one.
+    /// Kind of a possible reason why an address has no entry of its own, or an outdated one. For a
+    /// CIDR, `inside` reports more specific entries.
     pub(crate) enum HintKind {
         Rejected = "rejected",
+        Inside = "inside",
         PodCidr = "podCIDR",
         Deleted = "deleted",
         NeverRead = "neverRead",

@@ -1,5 +1,5 @@
-//! Explains a lookup: the entry for an address that an agent would use, and why it does not use the
-//! others.
+//! Explains a lookup: the entry for an address or a CIDR that an agent would use, and why it does
+//! not use the others.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 use crate::handle::{LookupMatch, Reading};
 use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Record};
-use crate::view::RankReason;
+use crate::view::{NetworkEntries, RankReason};
 
 /// Role of an entry that covers an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,13 +40,13 @@ pub enum UseReason {
 }
 
 impl Reading {
-    /// Returns every entry of every cluster that covers `ip`, strongest first, with its role.
-    /// [`EntryRank`](crate::view::EntryRank) orders the entries for one prefix.
+    /// Returns every entry of every cluster that covers the whole network, strongest first, with
+    /// its role. [`EntryRank`](crate::view::EntryRank) orders the entries for one prefix.
     #[must_use]
-    pub fn explain(&self, ip: IpAddr) -> Vec<(LookupMatch, EntryRole)> {
+    pub fn explain(&self, net: IpNet) -> Vec<(LookupMatch, EntryRole)> {
         let view = &self.published().view;
         let mut matches: Vec<(ObjectPrefix, LookupMatch)> = view
-            .covering(ip)
+            .covering(net)
             .filter_map(|key| view.record(&key))
             .filter_map(|record| Some((record.object.as_deref()?.as_ip()?.prefix, view.join_labels_and_node(&record)?)))
             .collect();
@@ -90,6 +90,21 @@ impl Reading {
         }
     }
 
+    /// Returns the keys of the ipcache entries inside a network, without entries for exactly this
+    /// network. If there are more than `count_max`, returns only the clusters that have some.
+    #[must_use]
+    pub fn entries_inside(&self, net: IpNet, count_max: usize) -> NetworkEntries {
+        let view = &self.published().view;
+        let is_inside = |key: &EntryKey| {
+            let prefix = view.record(key).and_then(|record| Some(record.object.as_deref()?.as_ip()?.prefix));
+            prefix.is_some_and(|prefix| prefix.net != net)
+        };
+        match view.ips_within(net, count_max) {
+            NetworkEntries::Keys(keys) => NetworkEntries::Keys(keys.into_iter().filter(is_inside).collect()),
+            many => many,
+        }
+    }
+
     /// Returns the nodes with this address.
     pub fn nodes_at(&self, ip: IpAddr) -> impl Iterator<Item = std::sync::Arc<Record>> {
         self.published().view.nodes_at(ip)
@@ -101,14 +116,15 @@ impl Reading {
         self.published().view.has_any_node_at(ip)
     }
 
-    /// Returns the ipcache entries for an address and for the ranges around it whose newest value
+    /// Returns the ipcache entries for a network and for the ranges around it whose newest value
     /// was rejected. They are sorted by cluster, the most specific first.
     #[must_use]
-    pub fn rejected_at(&self, ip: IpAddr) -> Vec<Arc<Record>> {
+    pub fn rejected_at(&self, net: IpNet) -> Vec<Arc<Record>> {
         let view = &self.published().view;
-        let lengths = (0..=IpNet::from(ip).prefix_len()).rev();
-        let nets = lengths.filter_map(|length| Some(IpNet::new(ip, length).ok()?.trunc().to_string()));
-        let names: Vec<String> = std::iter::once(ip.to_string()).chain(nets).collect();
+        let lengths = (0..=net.prefix_len()).rev();
+        let nets = lengths.filter_map(|length| Some(IpNet::new(net.addr(), length).ok()?.trunc().to_string()));
+        let host = (net.prefix_len() == net.max_prefix_len()).then(|| net.addr().to_string());
+        let names: Vec<String> = host.into_iter().chain(nets).collect();
         let mut matches = Vec::new();
         for cluster in self.cluster_names() {
             let start = EntryKey::new(Kind::Ip, cluster.clone(), "");

@@ -1,5 +1,5 @@
-//! Explains why an address has no entry of its own: the ranges that contain it, its earlier
-//! entries, and the clusters that are not completely known.
+//! Explains why an address or a CIDR has no entry of its own: the ranges that contain it, its
+//! earlier entries, and the clusters that are not completely known.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -26,7 +26,8 @@ const NEAREST_COUNT: usize = 3;
 /// Possible reasons why an address has no entry of its own.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct MissExplanation {
-    /// Pod CIDRs that contain the address, longest first, with the keys of their nodes.
+    /// Pod CIDRs that contain the address, longest first, with the keys of their nodes. Empty for a
+    /// CIDR.
     pub pod_cidrs: Vec<(IpNet, EntryKey)>,
     /// Tombstones of entries for exactly this address, newest first.
     pub deleted: Vec<Tombstone>,
@@ -38,30 +39,30 @@ pub struct MissExplanation {
     /// the number of these nodes (up to [`REJECTED_COUNTED_MAX`]) and the first of them. The
     /// addresses and pod CIDRs of these nodes are not known.
     pub rejected_nodes: Vec<(usize, Arc<Record>)>,
-    /// Nearest entries, if nothing covers the address.
+    /// Nearest entries, if nothing covers the address. Empty for a CIDR.
     pub nearest: Vec<(ObjectPrefix, Arc<Record>)>,
 }
 
 impl Reading {
-    /// Returns possible reasons why `ip` has no entry of its own, or `None` if it has one.
+    /// Returns possible reasons why a network has no entry of its own, or `None` if it has one.
     /// `covering` has the entries that cover it, strongest first.
     #[must_use]
-    pub fn explain_miss<'a>(&self, ip: IpAddr, covering: impl Iterator<Item = &'a LookupMatch>) -> Option<MissExplanation> {
-        let full = IpNet::from(ip).prefix_len();
+    pub fn explain_miss<'a>(&self, net: IpNet, covering: impl Iterator<Item = &'a LookupMatch>) -> Option<MissExplanation> {
+        let is_host = net.prefix_len() == net.max_prefix_len();
         let mut miss = MissExplanation::default();
         let mut is_covered = false;
         for entry in covering {
             let Some(prefix) = prefix_of(&entry.record) else { continue };
             let is_pod_cidr = entry.record.key.is_fallback();
-            if prefix.net.prefix_len() == full && !is_pod_cidr {
+            if prefix.net.prefix_len() == net.prefix_len() && !(is_host && is_pod_cidr) {
                 return None;
             }
             is_covered = true;
-            if is_pod_cidr {
+            if is_host && is_pod_cidr {
                 miss.pod_cidrs.push((prefix.net, entry.record.key.origin()));
             }
         }
-        miss.deleted = self.published().feed.tombstones_at(ip).into_iter().cloned().collect();
+        miss.deleted = self.published().feed.tombstones_at(net).into_iter().cloned().collect();
         for cluster in self.cluster_names() {
             let origins = self.sources(&cluster, [Kind::Ip, Kind::Node]).map(|source| source.origin);
             match origins.into_iter().min() {
@@ -72,7 +73,7 @@ impl Reading {
         }
         if !is_covered {
             miss.rejected_nodes = self.cluster_names().iter().filter_map(|cluster| self.rejected_nodes_of(cluster)).collect();
-            miss.nearest = self.nearest_to(ip);
+            miss.nearest = if is_host { self.nearest_to(net.addr()) } else { Vec::new() };
         }
         Some(miss)
     }

@@ -322,11 +322,10 @@ impl View {
         self.indices.duplicate_prefixes()
     }
 
-    /// Iterates over the keys of all ipcache entries whose prefixes cover an address, most specific
-    /// first. A host precedes a CIDR of full length.
-    pub fn covering(&self, ip: IpAddr) -> impl Iterator<Item = EntryKey> {
-        let full = IpNet::from(ip).prefix_len();
-        let nets = (0..=full).rev().filter_map(move |length| IpNet::new(ip, length).ok());
+    /// Iterates over the keys of all ipcache entries whose prefixes cover a whole network, most
+    /// specific first. A host precedes a CIDR of full length.
+    pub fn covering(&self, net: IpNet) -> impl Iterator<Item = EntryKey> {
+        let nets = (0..=net.prefix_len()).rev().filter_map(move |length| IpNet::new(net.addr(), length).ok());
         nets.flat_map(|net| self.indices.ips_at(net.trunc()))
     }
 

@@ -1,5 +1,5 @@
-//! Route that explains an address: all entries that cover it, the one that wins and why, its node
-//! and services, and the findings about it.
+//! Route that explains an address or a CIDR: all entries that cover it, the one that wins and why,
+//! its node and services, and the findings about it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,13 +8,14 @@ use std::sync::Arc;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::Response;
+use ipnet::IpNet;
 
-use super::hints::{is_exactly, miss_hints, rejected_hint};
+use super::hints::{INSIDE_COUNTED_MAX, inside_hint, is_exactly, miss_hints, rejected_hint};
 use crate::admission::Scanner;
 use crate::api::dto::meta::MetaOptions;
 use crate::api::paging::pages::respond_with_object;
 use crate::api::problem::Problem;
-use crate::api::query::{ItemQuery, Parameters};
+use crate::api::query::{ItemQuery, Parameters, parse_network};
 use crate::api::routes::bad_path;
 use crate::api::state::ApiState;
 use crate::dto::findings::{BackedService, ExplainedEntry, Explanation, Hint};
@@ -32,14 +33,15 @@ const KINDS: [Kind; 5] = [Kind::Ip, Kind::Identity, Kind::Node, Kind::Service, K
 /// address.
 const REJECTED_MAX: usize = 20;
 
-/// Explanation of an address.
+/// Explanation of an address or a CIDR.
 ///
 /// All entries of all clusters that cover the address, the entry that an agent would use and
 /// the reason, the identity and its labels, the node, the services that have it as a backend,
 /// and the findings about it. `hints` has possible reasons why the address has no entry of its
-/// own, or an outdated one.
-#[utoipa::path(get, path = "/v1/explain/{ip}", operation_id = "explainIp", tag = "ipcache",
-    params(("ip" = String, Path, description = "The address, IPv4 or IPv6."), ItemQuery),
+/// own, or an outdated one. For a CIDR, these are the entries that cover the whole CIDR, and
+/// `hints` also reports the entries inside it.
+#[utoipa::path(get, path = "/v1/explain/{*ip}", operation_id = "explainIp", tag = "ipcache",
+    params(("ip" = String, Path, description = "The address or CIDR, IPv4 or IPv6. The slash of a CIDR may be percent-encoded."), ItemQuery),
     responses((status = 200, description = "The explanation; `match` is null if no entry covers the address.", body = Explanation)))]
 pub(crate) async fn explain_ip(
     State(state): State<ApiState>,
@@ -48,23 +50,18 @@ pub(crate) async fn explain_ip(
     scanner: Scanner,
 ) -> Result<Response, Problem> {
     let Path(text) = path.map_err(|rejection| bad_path(&rejection))?;
-    let ip: IpAddr = text.parse().map_err(|_| Problem::bad_parameter("ip", format!("{text:?} is not an IP address")))?;
+    let net = parse_network(&text).ok_or_else(|| Problem::bad_parameter("ip", format!("{text:?} is not an address or CIDR")))?;
     let meta_options = query.values.meta_options()?;
     let reading = state.handle.reading().await?;
     let current = state.findings.index.wait_for_index(&reading).await;
     // in a slice, because many clusters may announce the address, and it may be a backend of many
     // services
-    respond_with_object(&scanner, move || explain_address(&reading, &current, ip, meta_options)).await
+    respond_with_object(&scanner, move || explain_network(&reading, &current, net, meta_options)).await
 }
 
-fn explain_address(
-    reading: &Reading,
-    current: &CurrentFindingIndex,
-    ip: IpAddr,
-    meta_options: MetaOptions,
-) -> Result<Explanation, Problem> {
+fn explain_network(reading: &Reading, current: &CurrentFindingIndex, net: IpNet, meta_options: MetaOptions) -> Result<Explanation, Problem> {
     let index = current.index.as_ref();
-    let found = reading.explain(ip.to_canonical());
+    let found = reading.explain(net);
     let winner = found.iter().find(|(_, verdict)| matches!(verdict, EntryRole::Used(_))).map(|(found, _)| found);
     let sources = sources(reading, &found);
     meta_options.check(&sources)?;
@@ -74,21 +71,27 @@ fn explain_address(
     };
     let node = winner.and_then(|winner| hosting_node(reading, winner));
     let mut findings = possible_findings(&found);
-    findings.extend(index.zip(node.as_ref()).into_iter().flat_map(|(index, node)| pod_cidr_findings(index, node, ip.to_canonical())));
+    findings.extend(index.zip(node.as_ref()).into_iter().flat_map(|(index, node)| pod_cidr_findings(index, node, net)));
     let findings: Vec<Finding> = findings.into_iter().collect();
-    let rejected = reading.rejected_at(ip.to_canonical());
-    let is_rejected = rejected.iter().any(|record| is_exactly(ip.to_canonical(), record));
-    let mut hints: Vec<Hint> = rejected.iter().filter_map(|record| rejected_hint(ip.to_canonical(), record)).take(REJECTED_MAX).collect();
-    let miss = reading.explain_miss(ip.to_canonical(), found.iter().map(|(found, _)| found));
+    let rejected = reading.rejected_at(net);
+    let is_rejected = rejected.iter().any(|record| is_exactly(net, record));
+    let mut hints: Vec<Hint> = rejected.iter().filter_map(|record| rejected_hint(net, record)).take(REJECTED_MAX).collect();
+    let host = (net.prefix_len() == net.max_prefix_len()).then(|| net.addr());
+    if host.is_none() {
+        hints.extend(inside_hint(net, &reading.entries_inside(net, INSIDE_COUNTED_MAX)));
+    }
+    let miss = reading.explain_miss(net, found.iter().map(|(found, _)| found));
     hints.extend(miss.iter().flat_map(|miss| miss_hints(miss, is_rejected)));
     Ok(Explanation {
-        ip: ip.to_string(),
+        ip: host.map_or_else(|| net.to_string(), |ip| ip.to_string()),
         found: winner.and_then(IpcacheEntry::from_match),
         entries: found.iter().filter_map(|(found, verdict)| explain_entry(reading, found, verdict)).collect(),
         hints,
         node: node.as_deref().and_then(Node::from_record),
-        services: index.map(|index| services_with_backend(index, ip.to_canonical())).unwrap_or_default(),
-        problems: index.map(|index| describe_existing(&findings, index, reading).into_iter().map(Into::into).collect()).unwrap_or_default(),
+        services: index.zip(host).map(|(index, ip)| services_with_backend(index, ip)).unwrap_or_default(),
+        problems: index
+            .map(|index| describe_existing(&findings, index, reading).into_iter().map(Into::into).collect())
+            .unwrap_or_default(),
         complete: current.is_complete && index.is_some_and(FindingIndex::has_all_backends),
         meta,
     })
@@ -166,10 +169,10 @@ fn possible_findings(found: &[(LookupMatch, EntryRole)]) -> BTreeSet<Finding> {
     findings
 }
 
-/// Returns the findings about the pod CIDRs of a node that contain an address.
-fn pod_cidr_findings(index: &FindingIndex, node: &Record, ip: IpAddr) -> Vec<Finding> {
+/// Returns the findings about the pod CIDRs of a node that contain a network.
+fn pod_cidr_findings(index: &FindingIndex, node: &Record, net: IpNet) -> Vec<Finding> {
     let cidrs = node.object.as_deref().and_then(|object| object.as_node()).into_iter().flat_map(|node| node.pod_cidrs());
-    cidrs.filter(|net| net.contains(&ip)).flat_map(|net| index.findings_about_pod_cidr(net, &node.key.cluster)).collect()
+    cidrs.filter(|cidr| cidr.contains(&net)).flat_map(|cidr| index.findings_about_pod_cidr(cidr, &node.key.cluster)).collect()
 }
 
 fn services_with_backend(index: &FindingIndex, ip: IpAddr) -> Vec<BackedService> {

@@ -1,18 +1,23 @@
 //! Possible reasons why an address has no entry of its own, or an outdated one, as text.
 
-use std::net::IpAddr;
+use std::collections::BTreeSet;
 use std::sync::Arc;
+
+use ipnet::IpNet;
 
 use crate::api::query::parse_network;
 use crate::dto::findings::Hint;
 use crate::dto::text::rfc3339;
 use crate::dto::values::closed::HintKind;
-use crate::handle::MissExplanation;
+use crate::handle::{MissExplanation, NetworkEntries};
 use crate::model::{ClusterName, DeleteReason, EntryKey, ObjectPrefix, Record, Tombstone};
 
 /// Maximum number of clusters that a hint names. Same as in `meta.sources`
 /// (docs/use/api/lookups-and-explain.md).
 const CLUSTERS_NAMED_MAX: usize = 20;
+
+/// Maximum number of entries inside a CIDR that are counted.
+pub(super) const INSIDE_COUNTED_MAX: usize = 1_000;
 
 /// Maximum number of deleted entries per address, the newest first: one of each kind from three
 /// clusters.
@@ -33,11 +38,39 @@ pub(super) fn miss_hints(miss: &MissExplanation, is_rejected: bool) -> Vec<Hint>
     hints
 }
 
+/// Returns the hint about entries inside a CIDR; `None` if there are none, or if it is unknown.
+pub(super) fn inside_hint(net: IpNet, inside: &NetworkEntries) -> Option<Hint> {
+    let (clusters, entries): (BTreeSet<&ClusterName>, String) = match inside {
+        NetworkEntries::Keys(keys) => {
+            let first = keys.first()?;
+            let name = EntryKey::split_node_ip(&first.name).map_or_else(|| first.name.to_string(), |(_, prefix)| prefix.to_string());
+            let entries = match keys.len() {
+                1 => format!("1 entry inside {net}, {name} of {}, is more specific and wins for its addresses", first.cluster),
+                count => {
+                    format!(
+                        "{count} entries inside {net}, such as {name} of {}, are more specific and win for their addresses",
+                        first.cluster
+                    )
+                }
+            };
+            (keys.iter().map(|key| &key.cluster).collect(), entries)
+        }
+        NetworkEntries::Clusters(clusters) => {
+            let entries = format!("more than {INSIDE_COUNTED_MAX} entries inside {net} are more specific and win for their addresses");
+            (clusters.iter().collect(), entries)
+        }
+        NetworkEntries::Unknown => return None,
+    };
+    let clusters: Vec<ClusterName> = clusters.into_iter().cloned().collect();
+    let hint = clusters_hint(HintKind::Inside, &clusters, |_| format!("{entries}: /v1/ipcache?cidr={net} lists them"))?;
+    Some(Hint { prefix: Some(net.to_string()), ..hint })
+}
+
 /// Returns the hint for a rejected value of an address, or of a range that contains it.
-pub(super) fn rejected_hint(ip: IpAddr, record: &Record) -> Option<Hint> {
+pub(super) fn rejected_hint(net: IpNet, record: &Record) -> Option<Hint> {
     let rejection = record.rejection.as_ref()?;
     let (cluster, name) = (&record.key.cluster, &record.key.name);
-    let what = if is_exactly(ip, record) { "it".to_owned() } else { format!("the range {name}, which contains it") };
+    let what = if is_exactly(net, record) { "it".to_owned() } else { format!("the range {name}, which contains it") };
     let outcome = if record.object.is_some() { "the last good value stays in use" } else { "it is not used" };
     Some(Hint {
         clusters: vec![cluster.to_string()],
@@ -48,9 +81,9 @@ pub(super) fn rejected_hint(ip: IpAddr, record: &Record) -> Option<Hint> {
     })
 }
 
-/// Returns whether an entry is for exactly this address.
-pub(super) fn is_exactly(ip: IpAddr, record: &Record) -> bool {
-    parse_network(&record.key.name) == Some(ip.into())
+/// Returns whether an entry is for exactly this network.
+pub(super) fn is_exactly(net: IpNet, record: &Record) -> bool {
+    parse_network(&record.key.name) == Some(net)
 }
 
 fn rejected_nodes_hint(count: usize, first: &Record) -> Hint {

@@ -70,6 +70,38 @@ async fn an_explanation_has_every_entry_and_the_reason_for_its_choice() {
     assert_eq!(fixture.get("/v1/explain/nowhere").await.status.as_u16(), 400);
 }
 
+/// An explained CIDR has the entries that cover all of it. Entries inside it are only counted.
+#[tokio::test]
+async fn a_cidr_is_explained_by_the_entries_that_cover_it() {
+    let fixture = mesh(vec![
+        put(key(Kind::Node, "paris", "worker"), node("worker", "172.18.1.2", "a"), 1),
+        put(key(Kind::Ip, "paris", "10.9.0.0/16"), cidr("10.9.0.0/16", 2, "172.18.1.2"), 1),
+        put(key(Kind::Ip, "tokyo", "10.9.1.0/24"), cidr("10.9.1.0/24", 2, "172.18.2.2"), 1),
+        put(key(Kind::Ip, "paris", "10.9.1.7"), pod("10.9.1.7", 68_352, "172.18.1.2"), 1),
+        put(key(Kind::Ip, "tokyo", "10.9.1.8"), pod("10.9.1.8", 131_073, "172.18.2.2"), 1),
+    ]);
+    let story = fixture.json("/v1/explain/10.9.1.0/24").await;
+    let entries: Vec<Value> = story["entries"].as_array().unwrap().iter().map(|entry| json!([entry["prefix"], entry["verdict"]])).collect();
+    assert_eq!(entries, [json!(["10.9.1.0/24", "wins"]), json!(["10.9.0.0/16", "lessSpecific"])]);
+    assert_eq!((&story["ip"], &story["match"]["cluster"], &story["services"]), (&json!("10.9.1.0/24"), &json!("tokyo"), &json!([])));
+    let detail = "2 entries inside 10.9.1.0/24, such as 10.9.1.7 of paris, are more specific and win for their addresses: /v1/ipcache?cidr=10.9.1.0/24 lists them";
+    let inside = json!([{ "kind": "inside", "detail": detail, "clusters": ["paris", "tokyo"], "prefix": "10.9.1.0/24" }]);
+    assert_eq!(story["hints"], inside);
+    // host bits are cleared, and the slash may be encoded
+    assert_eq!(fixture.json("/v1/explain/10.9.1.7%2F24").await["entries"], story["entries"]);
+    // no entry for exactly this CIDR, and one inside it
+    let part = fixture.json("/v1/explain/10.9.1.8/31").await;
+    assert_eq!((&part["match"]["prefix"], &part["hints"][0]["kind"]), (&json!("10.9.1.0/24"), &json!("inside")));
+    assert!(part["hints"][0]["detail"].as_str().unwrap().starts_with("1 entry inside 10.9.1.8/31, 10.9.1.8 of tokyo, is more specific"));
+    // a CIDR of full length is the address
+    assert_eq!(fixture.json("/v1/explain/10.9.1.7/32").await["ip"], "10.9.1.7");
+    let nothing = fixture.json("/v1/explain/192.0.2.0/24").await;
+    assert_eq!((&nothing["match"], &nothing["entries"]), (&Value::Null, &json!([])));
+    let hints: Vec<&Value> = nothing["hints"].as_array().unwrap().iter().map(|hint| &hint["kind"]).collect();
+    assert_eq!(hints, [&json!("restored")]);
+    assert_eq!(fixture.get("/v1/explain/10.9.1.0/33").await.status.as_u16(), 400);
+}
+
 /// Returns the entries that cover an address with their verdicts, the cluster of the lookup's
 /// match, and the cluster of the exact entry.
 async fn verdicts(fixture: &ApiFixture) -> (Value, [Value; 2]) {

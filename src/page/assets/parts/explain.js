@@ -137,7 +137,7 @@ function Problems({ problems }) {
   <//>`;
 }
 
-const HINTS = { rejected: "rejected", podCIDR: "pod range", deleted: "deleted", neverRead: "never read", restored: "not confirmed", nearest: "nearby" };
+const HINTS = { rejected: "rejected", inside: "more specific", podCIDR: "pod range", deleted: "deleted", neverRead: "never read", restored: "not confirmed", nearest: "nearby" };
 
 function Hints({ hints }) {
   if (!hints?.length) return null;
