@@ -21,6 +21,7 @@ mod generated_clients;
 mod harness_itself;
 mod hostile;
 mod interrupted;
+mod kubectl_habits;
 mod kvstore_command;
 mod load;
 mod local_etcd;

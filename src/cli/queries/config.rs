@@ -2,14 +2,15 @@
 
 use super::api_client::{ApiClient, ServerOptions, items};
 use crate::cli::failure::{ExitStatus, Failure};
-use crate::cli::terminal::output::{OutputOptions, TableColumn, TableShape, joined, print_list, text};
+use crate::cli::terminal::list_output::ListOptions;
+use crate::cli::terminal::output::{TableColumn, TableShape, joined, text};
 use crate::dto::config::Setting;
 use clap::Args;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ConfigOptions {
     #[command(flatten)]
-    output: OutputOptions,
+    list: ListOptions,
 }
 
 const SHAPE: TableShape<Setting> = TableShape {
@@ -25,6 +26,6 @@ const SHAPE: TableShape<Setting> = TableShape {
 
 pub(in crate::cli) async fn run(options: &ConfigOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {
     let answer = ApiClient::new(server)?.get("/v1/config", &[]).await?;
-    print_list(options.output.output, &SHAPE, &items(answer))?;
+    options.list.print_list(&SHAPE, items(answer))?;
     Ok(ExitStatus::Success)
 }

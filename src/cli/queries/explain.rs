@@ -1,4 +1,4 @@
-//! `meshkeep explain IP`: everything that is known about an address, drawn as a tree.
+//! `meshkeep explain IP`: everything that is known about an address or a CIDR, drawn as a tree.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ use crate::dto::values::closed::{HintKind, Verdict};
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ExplainOptions {
-    /// The address, IPv4 or IPv6
+    /// The address or CIDR, IPv4 or IPv6
     #[arg(value_name = "IP")]
     ip: String,
     #[command(flatten)]
@@ -109,12 +109,13 @@ fn draw_details(out: &mut String, found: &IpcacheEntry, explanation: &Explanatio
     }
 }
 
-/// Draws the rejected values, then the possible reasons for a missing entry: the pod CIDR that the
-/// address belongs to, its former entry, an entry nearby, and the clusters whose addresses are
-/// unknown or unconfirmed.
+/// Draws the rejected values, the entries inside a CIDR, then the possible reasons for a missing
+/// entry: the pod CIDR that the address belongs to, its former entry, an entry nearby, and the
+/// clusters whose addresses are unknown or unconfirmed.
 fn draw_hints(out: &mut String, hints: &[Hint]) {
     let (rejected, others): (Vec<&Hint>, Vec<&Hint>) = hints.iter().partition(|hint| hint.kind == HintKind::Rejected);
-    for (title, hints) in [("rejected value", rejected), ("possible reasons for a missing entry", others)] {
+    let (inside, others): (Vec<&Hint>, Vec<&Hint>) = others.into_iter().partition(|hint| hint.kind == HintKind::Inside);
+    for (title, hints) in [("rejected value", rejected), ("inside", inside), ("possible reasons for a missing entry", others)] {
         if !hints.is_empty() {
             let _ = write!(out, "\n{title}\n");
         }

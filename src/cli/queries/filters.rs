@@ -9,7 +9,10 @@ pub(in crate::cli) struct FilterOptions {
     pub(in crate::cli) cluster: Vec<String>,
     /// Only objects in this namespace
     #[arg(short, long, value_name = "NAMESPACE")]
-    pub(super) namespace: Option<String>,
+    namespace: Option<String>,
+    /// Objects in all namespaces, even with -n; this is the default
+    #[arg(short = 'A', long)]
+    all_namespaces: bool,
     /// Only objects with these labels, in kubectl's syntax: app=cart,tier!=web,env in (a,b)
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     pub(super) selector: Option<String>,
@@ -19,12 +22,17 @@ pub(in crate::cli) struct FilterOptions {
 }
 
 impl FilterOptions {
+    /// Returns the only namespace, if one is selected.
+    pub(super) fn namespace(&self) -> Option<&String> {
+        self.namespace.as_ref().filter(|_| !self.all_namespaces)
+    }
+
     /// Returns the filters as query parameters of the API.
     pub(super) fn query(&self) -> Vec<(String, String)> {
         let named = |name: &'static str| move |value: &String| (name.to_owned(), value.clone());
         let mut query = self.filter.clone();
         query.extend(self.cluster.iter().map(named("cluster")));
-        query.extend(self.namespace.iter().map(named("namespace")));
+        query.extend(self.namespace().map(named("namespace")));
         query.extend(self.selector.iter().map(named("labelSelector")));
         query
     }

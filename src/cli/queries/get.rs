@@ -3,12 +3,13 @@
 use clap::Args;
 use serde_json::Value;
 
-use super::api_client::{ApiClient, ServerOptions};
+use super::api_client::{ApiClient, ServerOptions, items};
 use super::filters::FilterOptions;
 use super::kinds::{KINDS, KindRow};
 use super::watch;
 use crate::cli::failure::{ExitStatus, Failure};
-use crate::cli::terminal::output::{OutputFormat, OutputOptions, print_list, print_one};
+use crate::cli::terminal::list_output::ListOptions;
+use crate::cli::terminal::output::OutputFormat;
 use crate::model::check_exact_name;
 
 #[derive(Debug, Args)]
@@ -27,7 +28,7 @@ pub(in crate::cli) struct GetOptions {
     #[arg(short, long)]
     watch: bool,
     #[command(flatten)]
-    output: OutputOptions,
+    list: ListOptions,
 }
 
 /// Prints the objects that the options select.
@@ -42,17 +43,15 @@ pub(in crate::cli) async fn run(options: &GetOptions, server: &ServerOptions) ->
     let client = ApiClient::new(server)?;
     let filters = check_filters(&options.filters, kind)?;
     let query: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    if options.watch && options.name.is_some() {
-        return Err(Failure::usage("-w only follows lists: omit the name, and give --cluster or another filter"));
-    }
+    check_watch(options, kind)?;
     if let Some(path) = options.name.as_deref().and_then(|name| object_path(kind, options, name)) {
         check_object_filters(kind, &query, &path)?;
         let by_cluster: Vec<(&str, &str)> = query.into_iter().filter(|_| needs_cluster(kind)).collect();
         let found: Value = client.get(&path, &by_cluster).await?;
-        if let Some(Value::Array(items)) = found.get("items") {
-            print_list(options.output.output, kind.shape, items)?;
+        if found.get("items").is_some_and(Value::is_array) {
+            options.list.print_list(kind.shape, items(found))?;
         } else {
-            print_one(options.output.output, kind.shape, &found)?;
+            options.list.print_one(kind.shape, &found)?;
         }
         return Ok(ExitStatus::Success);
     }
@@ -63,26 +62,32 @@ pub(in crate::cli) async fn run(options: &GetOptions, server: &ServerOptions) ->
             return Err(Failure::new(format!("there is no {} {name:?} in any mirrored cluster", kind.names[1])));
         }
     }
-    if items.is_empty() && matches!(options.output.output, OutputFormat::Table | OutputFormat::Wide) {
-        crate::cli::print_to_stderr("none found\n".to_owned());
-    } else {
-        print_list(options.output.output, kind.shape, &items)?;
-    }
-    match (options.watch, kind.streamed) {
-        (false, _) => Ok(ExitStatus::Success),
-        (true, Some(streamed)) => {
-            let mut query: Vec<(String, String)> = filters.clone();
-            query.push(("kind".to_owned(), streamed.to_string()));
-            watch::follow(&client, query, watch::WatchStart::After(position), options.output.output).await
+    options.list.print_list(kind.shape, items)?;
+    let Some(streamed) = kind.streamed.filter(|_| options.watch) else { return Ok(ExitStatus::Success) };
+    let mut query: Vec<(String, String)> = filters.clone();
+    query.push(("kind".to_owned(), streamed.to_string()));
+    watch::follow(&client, query, watch::WatchStart::After(position), options.list.format()).await
+}
+
+/// Refuses `-w` with options that it does not support.
+fn check_watch(options: &GetOptions, kind: &KindRow) -> Result<(), Failure> {
+    let format = options.list.format();
+    let reason = match (kind.streamed, &options.name) {
+        _ if !options.watch => return Ok(()),
+        (None, _) => format!("does not support {}: use services", kind.names[0]),
+        (_, Some(_)) => "only follows lists: omit the name, and give --cluster or another filter".to_owned(),
+        _ if matches!(format, OutputFormat::JsonPath(_) | OutputFormat::CustomColumns(_)) => {
+            "prints events after the list, which have other members: use -o json, or meshkeep watch -o jsonpath=…".to_owned()
         }
-        (true, None) => Err(Failure::usage(format!("-w does not support {}: use services", kind.names[0]))),
-    }
+        _ => return Ok(()),
+    };
+    Err(Failure::usage(format!("-w {reason}")))
 }
 
 /// Returns the query parameters of the list. Refuses filters that the kind does not have.
 fn check_filters(options: &FilterOptions, kind: &KindRow) -> Result<Vec<(String, String)>, Failure> {
     let name = kind.names[0];
-    if options.namespace.is_some() && !kind.namespaced {
+    if options.namespace().is_some() && !kind.namespaced {
         return Err(Failure::usage(format!("{name} have no namespace")));
     }
     if options.selector.is_some() && !kind.labelled {

@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::api_client::{ApiClient, ServerOptions, items};
 use super::kinds::{identity_labels, owner};
 use crate::cli::failure::{ExitStatus, Failure};
-use crate::cli::terminal::output::{OutputOptions, TableColumn, TableShape, age_of, number, parse_answer, print_list, print_one, text};
+use crate::cli::terminal::list_output::ListOptions;
+use crate::cli::terminal::output::{TableColumn, TableShape, age_of, number, parse_answer, text};
 use crate::dto::findings::Explanation;
 use crate::dto::lookup::{LookupAnswer, LookupItem, LookupRequest};
 use crate::dto::objects::IpcacheEntry;
@@ -23,7 +24,7 @@ pub(in crate::cli) struct LookupOptions {
     #[arg(value_name = "IP", required = true)]
     ips: Vec<String>,
     #[command(flatten)]
-    output: OutputOptions,
+    list: ListOptions,
 }
 
 /// Result of a lookup, from the API's answer for one address or for a batch.
@@ -128,20 +129,16 @@ pub(in crate::cli) async fn run(options: &LookupOptions, server: &ServerOptions)
     let ips = addresses(&options.ips)?;
     if let [ip] = ips.as_slice() {
         let answer = client.get("/v1/ipcache/lookup", &[("ip", ip)]).await?;
-        print_one(options.output.output, &LookupAnswer::SHAPE, &answer)?;
+        options.list.print_one(&LookupAnswer::SHAPE, &answer)?;
         return is_found::<LookupAnswer>(&answer).map(ExitStatus::from_success);
     }
     let mut all = Vec::new();
     for batch in ips.chunks(BATCH_LENGTH_MAX) {
         all.extend(items(client.post("/v1/ipcache/lookup", &LookupRequest { ips: batch.to_vec() }).await?));
     }
-    print_list(options.output.output, &LookupItem::SHAPE, &all)?;
-    for item in &all {
-        if !is_found::<LookupItem>(item)? {
-            return Ok(ExitStatus::Failed);
-        }
-    }
-    Ok(ExitStatus::Success)
+    let found: Result<Vec<bool>, Failure> = all.iter().map(is_found::<LookupItem>).collect();
+    options.list.print_list(&LookupItem::SHAPE, all)?;
+    Ok(ExitStatus::from_success(found?.into_iter().all(|found| found)))
 }
 
 /// Returns whether an answer has an entry for the address.

@@ -71,6 +71,9 @@ struct StreamProgress {
 pub(in crate::cli) async fn run(options: &WatchOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {
     let mut query = options.filters.query();
     query.extend(options.kind.iter().map(|kind| ("kind".to_owned(), kind.clone())));
+    if matches!(options.output.output, OutputFormat::CustomColumns(_)) {
+        return Err(Failure::usage("a watch has no columns: use -o jsonpath=, such as -o jsonpath='{.type} {.key}'"));
+    }
     let start = match &options.after {
         Some(position) => WatchStart::After(position.to_string()),
         None if options.snapshot => WatchStart::Snapshot,
@@ -175,7 +178,7 @@ fn event_text(line: &[u8], progress: &mut StreamProgress, format: OutputFormat) 
     }
 }
 
-/// Returns the event as the API sent it, for JSON output.
+/// Returns the event as the API sent it, for output that consists of its JSON.
 fn raw_text(line: &[u8], format: OutputFormat) -> Option<String> {
     match format {
         OutputFormat::Json => Some(printable(&String::from_utf8_lossy(line)).into_owned() + "\n"),
@@ -183,7 +186,8 @@ fn raw_text(line: &[u8], format: OutputFormat) -> Option<String> {
             let json: Value = serde_json::from_slice(line).ok()?;
             yaml(&json).ok().map(|text| format!("---\n{}", printable(&text)))
         }
-        OutputFormat::Table | OutputFormat::Wide | OutputFormat::Name => None,
+        OutputFormat::JsonPath(template) => Some(printable(&template.text(&serde_json::from_slice(line).ok()?)).into_owned() + "\n"),
+        OutputFormat::Table | OutputFormat::Wide | OutputFormat::Name | OutputFormat::CustomColumns(_) => None,
     }
 }
 
@@ -198,7 +202,7 @@ fn apply_event(event: &WatchEvent, line: &[u8], progress: &mut StreamProgress, f
     }
     progress.snapshot &= event_type != Some(EventType::Synced);
     match (event_type, format) {
-        (_, OutputFormat::Json | OutputFormat::Yaml) => raw_text(line, format),
+        (_, OutputFormat::Json | OutputFormat::Yaml | OutputFormat::JsonPath(_)) => raw_text(line, format),
         // The key changed while no stream was open, so the server does not know its former object.
         // Only filters of `kind` and `cluster` can decide whether that object matched.
         (Some(EventType::Delete), _) if progress.has_other_filters && event.reason == Some(EventReason::Unknown.into()) => None,

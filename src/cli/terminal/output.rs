@@ -1,4 +1,5 @@
-//! Output formats of the commands: tables that fit the terminal, JSON, YAML or names.
+//! Output formats of the commands: tables that fit the terminal, JSON, YAML, names, or kubectl's
+//! templates and custom columns.
 //!
 //! A table is a list of [`TableColumn`]s; `-o wide` shows more of them. Tables and names are made
 //! from the `dto` shapes of this version. JSON and YAML print the API's answer itself, including
@@ -10,21 +11,21 @@
 use std::fmt::Display;
 use std::io::{self, IsTerminal, StdoutLock, Write};
 
-use clap::{Args, ValueEnum};
-use comfy_table::{ContentArrangement, Table, presets};
+use clap::Args;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::json_path::JsonPathTemplate;
+pub(in crate::cli) use super::table_cells::one_line;
+use super::table_cells::{CustomColumns, TableCells};
 use crate::cli::failure::{Failure, ResultExt as _};
 use crate::model::{is_terminal_control, printable, printable_with_colours};
 
 /// Start of the message for a failed write to standard output.
 const NOT_WRITTEN: &str = "cannot write to standard output";
 
-/// Padding left and right of a column, the same as kubectl's.
-const COLUMN_PADDING: (u16, u16) = (0, 2);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+/// Output format. The arguments are parsed once and never freed, so that the format is `Copy`.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::cli) enum OutputFormat {
     /// Columns
     Table,
@@ -36,12 +37,44 @@ pub(in crate::cli) enum OutputFormat {
     Yaml,
     /// Only names, one per line
     Name,
+    /// Values of the API's JSON, as text
+    JsonPath(&'static JsonPathTemplate),
+    /// Columns with values of the API's JSON
+    CustomColumns(&'static CustomColumns),
+}
+
+/// Output formats as the user types them. The last two have an argument.
+pub(in crate::cli) const OUTPUT_FORMATS: [&str; 7] = ["table", "wide", "json", "yaml", "name", "jsonpath=", "custom-columns="];
+
+impl OutputFormat {
+    fn parse(text: &str) -> Result<Self, String> {
+        if let Some(template) = text.strip_prefix("jsonpath=") {
+            return JsonPathTemplate::parse(template).map(|template| Self::JsonPath(Box::leak(Box::new(template))));
+        }
+        if let Some(columns) = text.strip_prefix("custom-columns=") {
+            return CustomColumns::parse(columns).map(|columns| Self::CustomColumns(Box::leak(Box::new(columns))));
+        }
+        match text {
+            "table" => Ok(Self::Table),
+            "wide" => Ok(Self::Wide),
+            "json" => Ok(Self::Json),
+            "yaml" => Ok(Self::Yaml),
+            "name" => Ok(Self::Name),
+            _ => Err(format!("use one of {}", OUTPUT_FORMATS.join(", "))),
+        }
+    }
+
+    /// Returns whether the format is a table with this version's columns.
+    pub(in crate::cli) fn is_table(self) -> bool {
+        matches!(self, Self::Table | Self::Wide)
+    }
 }
 
 #[derive(Debug, Clone, Copy, Args)]
 pub(in crate::cli) struct OutputOptions {
-    /// Output format
-    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    /// Output format: table, wide, json, yaml, name, jsonpath=TEMPLATE or
+    /// custom-columns=HEADING:PATH,…
+    #[arg(short, long, value_name = "FORMAT", default_value = "table", value_parser = OutputFormat::parse)]
     pub(in crate::cli) output: OutputFormat,
 }
 
@@ -72,19 +105,24 @@ pub(in crate::cli) struct TableShape<T: 'static> {
 
 /// A [`TableShape`] without its type parameter, so that shapes of all kinds fit in one list.
 pub(in crate::cli) trait Tabular: Sync {
+    /// Returns the headings, and a row for each object.
+    fn cells(&self, items: &[Value], wide: bool) -> Result<TableCells, Failure>;
+
     /// Returns the rows below their headings. Each line ends with a line feed.
-    fn table(&self, items: &[Value], wide: bool) -> Result<String, Failure>;
+    fn table(&self, items: &[Value], wide: bool) -> Result<String, Failure> {
+        self.cells(items, wide).map(|cells| cells.text(true))
+    }
 
     /// Returns the name of an object, for `-o name`.
     fn name(&self, item: &Value) -> Result<String, Failure>;
 }
 
 impl<T: DeserializeOwned> Tabular for TableShape<T> {
-    fn table(&self, items: &[Value], wide: bool) -> Result<String, Failure> {
+    fn cells(&self, items: &[Value], wide: bool) -> Result<TableCells, Failure> {
         let mut failure = Ok(());
         let items = items.iter().map_while(|item| parse_answer(item).map_err(|error| failure = Err(error)).ok());
-        let table = table(self, items, wide);
-        failure.map(|()| table)
+        let cells = cells(self, items, wide);
+        failure.map(|()| cells)
     }
 
     fn name(&self, item: &Value) -> Result<String, Failure> {
@@ -114,11 +152,6 @@ fn has_terminal_controls(value: &Value) -> bool {
     }
 }
 
-/// Escapes a text from a remote source so that it fits into one line.
-pub(in crate::cli) fn one_line(text: &str) -> String {
-    printable(text).replace(['\n', '\t'], " ")
-}
-
 fn texts_in_one_line(value: &Value) -> Value {
     match value {
         Value::String(text) => Value::String(one_line(text)),
@@ -129,14 +162,21 @@ fn texts_in_one_line(value: &Value) -> Value {
 }
 
 pub(in crate::cli) fn print_list(format: OutputFormat, shape: &dyn Tabular, items: &[Value]) -> Result<(), Failure> {
+    print_items(format, true, shape, items)
+}
+
+/// Prints a list, with or without headings.
+pub(super) fn print_items(format: OutputFormat, has_headings: bool, shape: &dyn Tabular, items: &[Value]) -> Result<(), Failure> {
     match format {
-        OutputFormat::Table | OutputFormat::Wide => print_coloured(&shape.table(items, format == OutputFormat::Wide)?),
+        OutputFormat::Table | OutputFormat::Wide => print_coloured(&shape.cells(items, format == OutputFormat::Wide)?.text(has_headings)),
         OutputFormat::Json => print_json(&json!({ "items": items })),
         OutputFormat::Yaml => print_yaml(&json!({ "items": items })),
         OutputFormat::Name => {
             let names = items.iter().map(|item| shape.name(item).map(|name| name + "\n"));
             print(&names.collect::<Result<String, Failure>>()?)
         }
+        OutputFormat::JsonPath(template) => print(&template.text(&json!({ "items": items }))),
+        OutputFormat::CustomColumns(columns) => print(&columns.cells(items).text(has_headings)),
     }
 }
 
@@ -144,33 +184,18 @@ pub(in crate::cli) fn print_one(format: OutputFormat, shape: &dyn Tabular, item:
     match format {
         OutputFormat::Json => print_json(item),
         OutputFormat::Yaml => print_yaml(item),
-        OutputFormat::Table | OutputFormat::Wide | OutputFormat::Name => print_list(format, shape, std::slice::from_ref(item)),
+        OutputFormat::JsonPath(template) => print(&template.text(item)),
+        OutputFormat::Table | OutputFormat::Wide | OutputFormat::Name | OutputFormat::CustomColumns(_) => {
+            print_list(format, shape, std::slice::from_ref(item))
+        }
     }
 }
 
-fn table<T>(shape: &TableShape<T>, items: impl IntoIterator<Item = T>, wide: bool) -> String {
+/// Returns the headings of a shape, and a row for each item.
+pub(in crate::cli) fn cells<T>(shape: &TableShape<T>, items: impl IntoIterator<Item = T>, wide: bool) -> TableCells {
     let columns: Vec<&TableColumn<T>> = shape.columns.iter().filter(|column| wide || !column.wide).collect();
-    let mut table = Table::new();
-    // lines in a pipe are not wrapped, because programs split them at blanks and not at a width
-    let arrangement = if io::stdout().is_terminal() { ContentArrangement::Dynamic } else { ContentArrangement::Disabled };
-    table.load_preset(presets::NOTHING).set_content_arrangement(arrangement);
-    table.set_header(columns.iter().map(|column| column.heading));
-    let mut has_blanks = vec![false; columns.len()];
-    for item in items {
-        let cells = columns.iter().map(|column| (column.cell)(&item)).zip(&mut has_blanks).map(|(cell, has_blanks)| {
-            *has_blanks |= cell.contains(' ');
-            if cell.is_empty() { "-".to_owned() } else { cell }
-        });
-        table.add_row(cells.collect::<Vec<String>>());
-    }
-    for (column, has_blanks) in table.column_iter_mut().zip(has_blanks) {
-        column.set_padding(COLUMN_PADDING);
-        // a narrow terminal then wraps lists of labels and addresses at their commas
-        if !has_blanks {
-            column.set_delimiter(',');
-        }
-    }
-    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+    let row = |item| columns.iter().map(|column| (column.cell)(&item)).collect();
+    TableCells { headings: columns.iter().map(|column| column.heading.to_owned()).collect(), rows: items.into_iter().map(row).collect() }
 }
 
 /// Prints text that may contain characters from remote sources. A closed pipe ends the command
@@ -363,8 +388,9 @@ mod tests {
             name: |(name, _, _)| (*name).to_owned(),
         };
         let items: [TestRow; 2] = [("paris", &[("a", "1"), ("b", "2")], Some(7)), ("tokyo-1", &[], None)];
-        assert_eq!(table(&SHAPE, items, false), "NAME     LABELS\nparis    a=1,b=2\ntokyo-1  -\n");
-        assert_eq!(table(&SHAPE, items, true), "NAME     LABELS   ID\nparis    a=1,b=2  7\ntokyo-1  -        -\n");
+        assert_eq!(cells(&SHAPE, items, false).text(true), "NAME     LABELS\nparis    a=1,b=2\ntokyo-1  -\n");
+        assert_eq!(cells(&SHAPE, items, true).text(true), "NAME     LABELS   ID\nparis    a=1,b=2  7\ntokyo-1  -        -\n");
+        assert_eq!(cells(&SHAPE, items, false).text(false), "paris    a=1,b=2\ntokyo-1  -\n");
     }
 
     #[test]

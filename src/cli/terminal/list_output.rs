@@ -1,0 +1,123 @@
+//! Options of lists with kubectl's names: `--no-headers` and `--sort-by`.
+
+use std::cmp::Ordering;
+
+use clap::Args;
+use serde_json::Value;
+
+use super::json_path::{JsonPath, value_text};
+use super::output::{OutputFormat, OutputOptions, Tabular, print_items, print_one};
+use super::table_cells::TableCells;
+use crate::cli::failure::Failure;
+
+#[derive(Debug, Clone, Args)]
+pub(in crate::cli) struct ListOptions {
+    #[command(flatten)]
+    output: OutputOptions,
+    /// Print a table without its headings
+    #[arg(long)]
+    no_headers: bool,
+    /// Sort a list by the value at this JSONPath, such as .name or '{.meta.ageSeconds}'
+    #[arg(long, value_name = "PATH", value_parser = JsonPath::parse_relaxed)]
+    sort_by: Option<JsonPath>,
+}
+
+impl ListOptions {
+    pub(in crate::cli) fn format(&self) -> OutputFormat {
+        self.output.output
+    }
+
+    /// Returns the text of a table.
+    pub(in crate::cli) fn table_text(&self, cells: &TableCells) -> String {
+        cells.text(!self.no_headers)
+    }
+
+    /// Prints a list. An empty table is only a note on standard error, as in kubectl.
+    pub(in crate::cli) fn print_list(&self, shape: &dyn Tabular, items: Vec<Value>) -> Result<(), Failure> {
+        if items.is_empty() && self.format().is_table() {
+            crate::cli::print_to_stderr("none found\n".to_owned());
+            return Ok(());
+        }
+        print_items(self.format(), !self.no_headers, shape, &self.sorted(items)?)
+    }
+
+    pub(in crate::cli) fn print_one(&self, shape: &dyn Tabular, item: &Value) -> Result<(), Failure> {
+        match self.format() {
+            format @ (OutputFormat::Json | OutputFormat::Yaml | OutputFormat::JsonPath(_)) => print_one(format, shape, item),
+            format => print_items(format, !self.no_headers, shape, std::slice::from_ref(item)),
+        }
+    }
+
+    /// Sorts a list by `--sort-by`. Items without the value are first.
+    fn sorted(&self, items: Vec<Value>) -> Result<Vec<Value>, Failure> {
+        let Some(path) = &self.sort_by else { return Ok(items) };
+        let key_of = |item: &Value| path.values(item).first().map(|value| (*value).clone());
+        let mut keyed: Vec<(Option<Value>, Value)> = items.into_iter().map(|item| (key_of(&item), item)).collect();
+        if !keyed.is_empty() && keyed.iter().all(|(key, _)| key.is_none()) {
+            return Err(Failure::usage("--sort-by: no item has a value at this path; -o json shows the members of the items"));
+        }
+        keyed.sort_by(|(one, _), (other, _)| match (one, other) {
+            (Some(one), Some(other)) => compare(one, other),
+            _ => one.is_some().cmp(&other.is_some()),
+        });
+        Ok(keyed.into_iter().map(|(_, item)| item).collect())
+    }
+}
+
+/// Compares two values: numbers by value, other values by their text, in natural order.
+fn compare(one: &Value, other: &Value) -> Ordering {
+    match (one.as_f64(), other.as_f64()) {
+        (Some(one), Some(other)) => one.total_cmp(&other),
+        _ => compare_naturally(&value_text(one), &value_text(other)),
+    }
+}
+
+/// Compares texts in the order that kubectl uses: numbers inside them count as numbers, so that
+/// `worker-2` precedes `worker-10`.
+fn compare_naturally(mut one: &str, mut other: &str) -> Ordering {
+    let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+    loop {
+        let (count, other_count) = (digits(one), digits(other));
+        if count > 0 && other_count > 0 {
+            let (number, rest) = one.split_at(count);
+            let (other_number, other_rest) = other.split_at(other_count);
+            let (number, other_number) = (number.trim_start_matches('0'), other_number.trim_start_matches('0'));
+            match number.len().cmp(&other_number.len()).then_with(|| number.cmp(other_number)) {
+                Ordering::Equal => (one, other) = (rest, other_rest),
+                order => return order,
+            }
+            continue;
+        }
+        let (mut letters, mut other_letters) = (one.chars(), other.chars());
+        match (letters.next(), other_letters.next()) {
+            (Some(letter), Some(other_letter)) if letter == other_letter => (one, other) = (letters.as_str(), other_letters.as_str()),
+            (letter, other_letter) => return letter.cmp(&other_letter),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn sorted(path: &str, items: Vec<Value>) -> Result<Vec<Value>, String> {
+        let output = OutputOptions { output: OutputFormat::Table };
+        let options = ListOptions { output, no_headers: false, sort_by: Some(JsonPath::parse_relaxed(path).unwrap()) };
+        options.sorted(items).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn lists_are_sorted_as_kubectl_does() {
+        let names = |order: [&str; 4]| order.map(|name| json!({ "name": name })).to_vec();
+        let sorted_names = sorted(".name", names(["worker-10", "worker-2", "10.0.10.1", "10.0.9.1"])).unwrap();
+        assert_eq!(sorted_names, names(["10.0.9.1", "10.0.10.1", "worker-2", "worker-10"]));
+        let counts = vec![json!({"n": 9.5}), json!({"n": 10}), json!({"other": 1}), json!({"n": -1})];
+        let expected = [json!({"other": 1}), json!({"n": -1}), json!({"n": 9.5}), json!({"n": 10})];
+        assert_eq!(sorted("{.n}", counts).unwrap(), expected);
+        let error = sorted(".nope", names(["a", "b", "c", "d"])).unwrap_err();
+        assert_eq!(error, "--sort-by: no item has a value at this path; -o json shows the members of the items");
+        assert_eq!(sorted(".nope", Vec::new()).unwrap(), Vec::<Value>::new());
+    }
+}

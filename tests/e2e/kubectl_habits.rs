@@ -1,0 +1,40 @@
+//! Options and commands that users of kubectl expect: templates, columns, sorted lists, completion,
+//! the version, the log, raw entries and rejected values.
+
+use super::command_line::{exit_code_and_error, run};
+use super::samples::in_state_form;
+use crate::harness::etcd::etcd_binaries;
+
+fn output(server: &str, arguments: &[&str]) -> String {
+    let output = run(server, arguments);
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[tokio::test]
+async fn lists_have_the_options_of_kubectl() {
+    let (_etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
+    let server = running.url();
+    let names = r#"jsonpath={range .items[*]}{.cluster}/{.name}{"\n"}{end}"#;
+    assert_eq!(
+        output(server, &["get", "nodes", "-o", names]),
+        "paris/paris-worker-1\nparis/paris-worker-2\ntokyo/tokyo-worker-1\ntokyo/tokyo-worker-2\n"
+    );
+    assert_eq!(output(server, &["get", "node", "paris/paris-worker-1", "-o", "jsonpath={.addresses[0].ip}"]), "172.18.1.1");
+    assert_eq!(output(server, &["lookup", "10.1.2.40", "-o", "jsonpath={.match.namespace}/{.match.podName}"]), "shop/db-0");
+    let columns = ["get", "svc", "-A", "-n", "nowhere", "--cluster", "tokyo", "-o", "custom-columns=NAME:.name,PORT:.frontends[0].ip"];
+    assert_eq!(output(server, &columns), "NAME         PORT\ncart         10.96.2.10\ndb-headless  <none>\n");
+    let sorted = ["get", "identities", "--sort-by", "{.id}", "--no-headers", "-o", "custom-columns=ID:.id"];
+    assert_eq!(output(server, &sorted), "65795\n68352\n131331\n133888\n");
+    let table = output(server, &["get", "nodes", "--no-headers", "--sort-by=.name", "--cluster", "paris"]);
+    assert!(table.starts_with("paris  paris-worker-1") && table.lines().count() == 2, "{table}");
+    for (arguments, expected) in [
+        (&["get", "nodes", "-o", "jsonpath={..name}"][..], "is not a supported path"),
+        (&["get", "nodes", "-o", "xml"], "use one of table, wide, json, yaml, name, jsonpath=, custom-columns="),
+        (&["get", "nodes", "--sort-by", ".nope"], "--sort-by: no item has a value at this path"),
+        (&["get", "nodes", "-w", "-o", "jsonpath={.items}"], "-w prints events after the list"),
+    ] {
+        let (code, text) = exit_code_and_error(&run(server, arguments));
+        assert!(code == Some(2) && text.contains(expected), "{arguments:?}: {text}");
+    }
+}
