@@ -16,12 +16,13 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
 use rustix::fs::Mode;
 use rustix::process::umask;
 
 use self::failure::{CommandResult, EXIT_USAGE, ResultExt as _};
 use self::queries::api_client::ServerOptions;
+use self::queries::api_client::connection_words::move_behind_command;
 use crate::config::{Setting, Settings, UsageError};
 use crate::model::{printable, readable_error, redact_url_secrets, redact_urls};
 use crate::runtime::StartSignals;
@@ -75,8 +76,8 @@ enum CliCommand {
     Find(QueryArgs<queries::find::FindOptions>),
     /// Look up an address: show the entry that an agent would use (longest prefix)
     Lookup(QueryArgs<queries::lookup::LookupOptions>),
-    /// Explain an address: every entry that covers it, which one wins and why, what is behind it,
-    /// and its problems
+    /// Explain an address or a CIDR: every entry that covers it, which one wins and why, what is
+    /// behind it, and its problems
     Explain(QueryArgs<queries::explain::ExplainOptions>),
     /// Follow changes, one line per change
     Watch(QueryArgs<queries::watch::WatchOptions>),
@@ -118,6 +119,12 @@ enum CliCommand {
     Man,
 }
 
+/// Returns the description of all commands, for the parser, the help and the completion. The
+/// connection options are also allowed before the command ([`move_behind_command`]).
+fn describe_commands() -> clap::Command {
+    ServerOptions::augment_args(Cli::command())
+}
+
 /// Options of a command that queries a running sidecar.
 #[derive(Debug, clap::Args)]
 struct QueryArgs<O: clap::Args> {
@@ -130,6 +137,7 @@ struct QueryArgs<O: clap::Args> {
 /// Runs the command that the arguments name. The first argument is the program's own name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let arguments = move_behind_command(arguments);
     let is_long = arguments.get(1).and_then(|name| name.to_str()).is_some_and(|name| LONG_COMMANDS.contains(&name));
     if !is_long {
         return run_with(&arguments, None);
@@ -191,8 +199,8 @@ fn execute(command: CliCommand, effective_settings: Vec<Setting>, start: Option<
         CliCommand::Kvstore(command) => block_on(etcd::kvstore::run(&command)),
         CliCommand::Openapi(options) => local::openapi::run(options),
         CliCommand::Store(command) => local::store::run(&command),
-        CliCommand::Completion { shell } => local::scripts::completion(shell, Cli::command()),
-        CliCommand::Man => local::scripts::man(Cli::command()),
+        CliCommand::Completion { shell } => local::scripts::completion(shell, describe_commands()),
+        CliCommand::Man => local::scripts::man(describe_commands()),
     }
 }
 
@@ -227,7 +235,7 @@ fn finish(outcome: CommandResult) -> ExitCode {
 /// Parses the arguments. For `serve` and `reflect`, also reads missing options from the environment
 /// and the config file, and returns the effective settings; for other commands, that list is empty.
 fn parse(arguments: &[OsString]) -> Result<(CliCommand, Vec<Setting>), UsageError> {
-    let mut command = Cli::command();
+    let mut command = describe_commands();
     command.build();
     if let (Some(name), Some(serve)) = (arguments.get(1), command.find_subcommand("serve"))
         && *name == *serve.get_name()

@@ -1,7 +1,7 @@
 //! Options and commands that users of kubectl expect: templates, columns, sorted lists, completion,
 //! the version, the log, raw entries and rejected values.
 
-use super::command_line::{exit_code_and_error, run};
+use super::command_line::{exit_code_and_error, meshkeep, run};
 use super::samples::in_state_form;
 use crate::harness::etcd::etcd_binaries;
 
@@ -37,4 +37,13 @@ async fn lists_have_the_options_of_kubectl() {
         let (code, text) = exit_code_and_error(&run(server, arguments));
         assert!(code == Some(2) && text.contains(expected), "{arguments:?}: {text}");
     }
+}
+
+#[tokio::test]
+async fn the_server_may_precede_the_command() {
+    let (_etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
+    let before = meshkeep(&["--server", running.url(), "get", "node", "paris/paris-worker-1", "-o", "name"]).output().unwrap();
+    assert_eq!((before.status.code(), String::from_utf8_lossy(&before.stdout).as_ref()), (Some(0), "node/paris/paris-worker-1\n"));
+    let (code, text) = exit_code_and_error(&meshkeep(&["--server", running.url(), "serve", "--check-config"]).output().unwrap());
+    assert!(code == Some(2) && text.contains("unexpected argument '--server'"), "{text}");
 }

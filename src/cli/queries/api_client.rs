@@ -5,6 +5,7 @@
 //! followed.
 
 mod certificates;
+pub(in crate::cli) mod connection_words;
 mod server_certificate;
 
 use std::path::{Path, PathBuf};
@@ -68,26 +69,19 @@ const SOCKET_HOST: &str = "http://localhost/";
 #[command(next_help_heading = "Connection")]
 pub(in crate::cli) struct ServerOptions {
     /// The address of a running meshkeep: http://HOST:PORT, https://HOST:PORT or unix:///path
-    #[arg(
-        long,
-        env = "MESHKEEP_SERVER",
-        hide_env_values = true,
-        value_name = "URL",
-        default_value = "http://127.0.0.1:9870",
-        global = true
-    )]
+    #[arg(long, env = "MESHKEEP_SERVER", hide_env_values = true, value_name = "URL", default_value = "http://127.0.0.1:9870")]
     server: String,
     /// File with the bearer token
-    #[arg(long, env = "MESHKEEP_TOKEN_FILE", value_name = "FILE", global = true)]
+    #[arg(long, env = "MESHKEEP_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// File with certificates of authorities to trust, in addition to those of the system
-    #[arg(long, env = "MESHKEEP_CA_FILE", value_name = "FILE", global = true)]
+    #[arg(long, env = "MESHKEEP_CA_FILE", value_name = "FILE")]
     ca_file: Option<PathBuf>,
     /// File with the client certificate
-    #[arg(long, env = "MESHKEEP_CLIENT_CERT", value_name = "FILE", global = true)]
+    #[arg(long, env = "MESHKEEP_CLIENT_CERT", value_name = "FILE")]
     client_cert: Option<PathBuf>,
     /// File with the private key of the client certificate
-    #[arg(long, env = "MESHKEEP_CLIENT_KEY", value_name = "FILE", global = true)]
+    #[arg(long, env = "MESHKEEP_CLIENT_KEY", value_name = "FILE")]
     client_key: Option<PathBuf>,
 }
 
