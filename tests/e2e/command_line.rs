@@ -133,7 +133,11 @@ async fn errors_say_what_to_do() {
     let server = running.url();
     let complaint_of = |arguments: &[&str]| exit_code_and_error(&run(server, arguments));
     assert_eq!(complaint_of(&["get", "svc", "nope"]), (Some(1), "error: there is no service \"nope\" in any mirrored cluster".to_owned()));
-    assert_eq!(complaint_of(&["get", "node", "paris/nope"]).0, Some(1));
+    // the API names its paths, and the command line its commands
+    let expected = "error: cluster paris has no node nope: `meshkeep get nodes` lists all nodes";
+    assert_eq!(complaint_of(&["get", "node", "paris/nope"]), (Some(1), expected.to_owned()));
+    let (_, text) = complaint_of(&["get", "nodes", "--filter", "colour=red"]);
+    assert!(text.starts_with("error: colour: is not a filter of this list: this list has labelSelector"), "{text}");
     for pattern in [&["get", "svc", "car*"][..], &["get", "svc", "paris/shop/car*"], &["get", "svc", "--filter", "name=car*"]] {
         let (code, text) = complaint_of(pattern);
         assert!(code == Some(2) && text.contains("names must be exact"), "{pattern:?}: {text}");
@@ -163,7 +167,7 @@ async fn errors_say_what_to_do() {
     let expected = format!("error: {etcd} answers 404 Not Found, and it is not a meshkeep: give another address with --server");
     assert_eq!(exit_code_and_error(&run(&etcd, &["status"])), (Some(3), expected));
     // an unknown name in a filter is reported in addition to the answer
-    let expected = "warning: cluster: there is no cluster lisbon, /v1/clusters lists all clusters\nnone found";
+    let expected = "warning: cluster: there is no cluster lisbon, `meshkeep get clusters` lists all clusters\nnone found";
     assert_eq!(exit_code_and_error(&run(server, &["get", "services", "--cluster", "lisbon"])), (Some(0), expected.to_owned()));
     assert_eq!(exit_code_and_error(&run(server, &["get", "services", "--cluster", "paris"])), (Some(0), String::new()));
     for wrong in ["127.0.0.1:9870", "unix://socket", "ftp://127.0.0.1"] {

@@ -47,3 +47,14 @@ async fn the_server_may_precede_the_command() {
     let (code, text) = exit_code_and_error(&meshkeep(&["--server", running.url(), "serve", "--check-config"]).output().unwrap());
     assert!(code == Some(2) && text.contains("unexpected argument '--server'"), "{text}");
 }
+
+#[tokio::test]
+async fn a_cidr_is_explained() {
+    let (_etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
+    let explained = output(running.url(), &["explain", "10.1.2.0/24"]);
+    assert!(explained.starts_with("10.1.2.0/24 -> paris"), "{explained}");
+    assert!(
+        explained.contains("inside\n") && explained.contains("`meshkeep get ipcache --filter cidr=10.1.2.0/24` lists them"),
+        "{explained}"
+    );
+}

@@ -22,6 +22,7 @@ use tokio::time::timeout;
 
 use crate::cli::failure::Failure;
 use crate::cli::terminal::progress::ProgressLine;
+use crate::cli::terminal::route_commands::name_commands;
 use crate::dto::Page;
 use crate::dto::lookup::LookupRequest;
 use crate::dto::problem::ProblemDocument;
@@ -199,7 +200,7 @@ impl ApiClient {
             items.extend(page.items);
             progress.set_text(format!("{} {} so far", items.len(), path.trim_start_matches("/v1/")));
             if token.is_none() {
-                page.warnings.iter().for_each(|warning| crate::cli::print_warning(warning));
+                page.warnings.iter().for_each(|warning| crate::cli::print_warning(&name_commands(warning)));
             }
             token = page.next_page_token;
             if token.is_none() || items.len() >= count_max {
@@ -363,6 +364,7 @@ impl ApiClient {
                 self.server
             ));
         };
+        let text = name_commands(&text);
         match status {
             StatusCode::NOT_FOUND => Failure::new(text),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure::unavailable(format!("{text} (give the token with --token-file)")),

@@ -11,6 +11,7 @@ use super::kinds::owner;
 use super::lookup::LookupResult;
 use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::terminal::output::{Colour, OutputFormat, OutputOptions, age_of, coloured, parse_answer, print_coloured, print_one, text};
+use crate::cli::terminal::route_commands::name_commands;
 use crate::dto::findings::{ExplainedEntry, Explanation, Hint};
 use crate::dto::objects::IpcacheEntry;
 use crate::dto::values::closed::{HintKind, Verdict};
@@ -29,7 +30,7 @@ pub(in crate::cli) async fn run(options: &ExplainOptions, server: &ServerOptions
     let answer: Value = ApiClient::new(server)?.get(&format!("/v1/explain/{}", encoded(&options.ip)), &[]).await?;
     let explanation: Explanation = parse_answer(&answer)?;
     match options.output.output {
-        OutputFormat::Table | OutputFormat::Wide => print_coloured(&ladder(&explanation))?,
+        OutputFormat::Table | OutputFormat::Wide => print_coloured(&name_commands(&ladder(&explanation)))?,
         format => print_one(format, &Explanation::SHAPE, &answer)?,
     }
     Ok(ExitStatus::from_success(explanation.found.is_some()))

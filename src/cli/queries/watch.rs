@@ -13,6 +13,7 @@ use super::filters::FilterOptions;
 use super::kinds::owner;
 use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::terminal::output::{Colour, OutputFormat, OutputOptions, coloured, labels, print_coloured, text, yaml};
+use crate::cli::terminal::route_commands::name_commands;
 use crate::dto::events::WatchEvent;
 use crate::dto::streamed::StreamedObject;
 use crate::dto::values::Open;
@@ -222,7 +223,7 @@ fn apply_event(event: &WatchEvent, line: &[u8], progress: &mut StreamProgress, f
             None
         }
         (Some(EventType::Error), _) => {
-            print_note(event.problem.as_ref().map(|problem| problem.detail.as_str()).unwrap_or_default());
+            print_note(&event.problem.as_ref().map(|problem| name_commands(&problem.detail)).unwrap_or_default());
             None
         }
         _ => None,

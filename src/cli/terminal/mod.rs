@@ -4,4 +4,5 @@ pub(super) mod json_path;
 pub(super) mod list_output;
 pub(super) mod output;
 pub(super) mod progress;
+pub(super) mod route_commands;
 mod table_cells;

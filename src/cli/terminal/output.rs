@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::json_path::JsonPathTemplate;
+use super::route_commands::name_commands;
 pub(in crate::cli) use super::table_cells::one_line;
 use super::table_cells::{CustomColumns, TableCells};
 use crate::cli::failure::{Failure, ResultExt as _};
@@ -191,10 +192,11 @@ pub(in crate::cli) fn print_one(format: OutputFormat, shape: &dyn Tabular, item:
     }
 }
 
-/// Returns the headings of a shape, and a row for each item.
+/// Returns the headings of a shape, and a row for each item. Paths of the API in a cell become
+/// commands.
 pub(in crate::cli) fn cells<T>(shape: &TableShape<T>, items: impl IntoIterator<Item = T>, wide: bool) -> TableCells {
     let columns: Vec<&TableColumn<T>> = shape.columns.iter().filter(|column| wide || !column.wide).collect();
-    let row = |item| columns.iter().map(|column| (column.cell)(&item)).collect();
+    let row = |item| columns.iter().map(|column| name_commands(&(column.cell)(&item))).collect();
     TableCells { headings: columns.iter().map(|column| column.heading.to_owned()).collect(), rows: items.into_iter().map(row).collect() }
 }
 
