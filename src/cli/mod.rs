@@ -83,6 +83,13 @@ enum CliCommand {
     Watch(QueryArgs<queries::watch::WatchOptions>),
     /// List the problems in the mesh, with advice
     Problems(QueryArgs<queries::problems::ProblemsOptions>),
+    /// List the values that meshkeep rejected, with the reasons
+    Rejected(QueryArgs<queries::entries::RejectedOptions>),
+    /// List the raw entries, or print the bytes of one
+    Entries(QueryArgs<queries::entries::EntriesOptions>),
+    /// Print the newest log lines of a running meshkeep, at most 1,000
+    #[command(visible_alias = "logs")]
+    Log(QueryArgs<queries::process::LogOptions>),
     /// Show the settings of a running meshkeep, and where each value comes from
     Config(QueryArgs<queries::config::ConfigOptions>),
     /// Check whether a running meshkeep is ready, for exec probes
@@ -110,6 +117,8 @@ enum CliCommand {
     /// Read, write and lock keys in any etcd, by its client file; needs no running meshkeep
     #[command(subcommand)]
     Kvstore(etcd::kvstore::KvstoreCommand),
+    /// Print the version of this command, and of a running meshkeep
+    Version(QueryArgs<queries::process::VersionOptions>),
     /// Print a completion script
     Completion {
         /// The shell
@@ -191,6 +200,10 @@ fn execute(command: CliCommand, effective_settings: Vec<Setting>, start: Option<
         CliCommand::Explain(args) => block_on(queries::explain::run(&args.options, &args.server)),
         CliCommand::Watch(args) => block_on(queries::watch::run(&args.options, &args.server)),
         CliCommand::Problems(args) => block_on(queries::problems::run(&args.options, &args.server)),
+        CliCommand::Rejected(args) => block_on(queries::entries::run_rejected(&args.options, &args.server)),
+        CliCommand::Entries(args) => block_on(queries::entries::run(&args.options, &args.server)),
+        CliCommand::Log(args) => block_on(queries::process::run_log(&args.options, &args.server)),
+        CliCommand::Version(args) => block_on(queries::process::run_version(&args.options, &args.server)),
         CliCommand::Config(args) => block_on(queries::config::run(&args.options, &args.server)),
         CliCommand::Healthcheck(args) => block_on(queries::healthcheck::run(&args.options, &args.server)),
         CliCommand::Bundle(args) => block_on(queries::bundle::run(&args.options, &args.server)),

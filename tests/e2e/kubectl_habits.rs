@@ -4,6 +4,7 @@
 use super::command_line::{exit_code_and_error, meshkeep, run};
 use super::samples::in_state_form;
 use crate::harness::etcd::etcd_binaries;
+use crate::harness::eventually;
 
 fn output(server: &str, arguments: &[&str]) -> String {
     let output = run(server, arguments);
@@ -46,6 +47,39 @@ async fn the_server_may_precede_the_command() {
     assert_eq!((before.status.code(), String::from_utf8_lossy(&before.stdout).as_ref()), (Some(0), "node/paris/paris-worker-1\n"));
     let (code, text) = exit_code_and_error(&meshkeep(&["--server", running.url(), "serve", "--check-config"]).output().unwrap());
     assert!(code == Some(2) && text.contains("unexpected argument '--server'"), "{text}");
+}
+
+#[tokio::test]
+async fn versions_logs_and_raw_values_have_commands() {
+    let (etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
+    let server = running.url();
+    let version = output(server, &["version"]);
+    let (client, theirs) = version.split_once('\n').unwrap();
+    assert_eq!(client.strip_prefix("Client Version: "), theirs.trim().strip_prefix("Server Version: "), "{version}");
+    assert_eq!(output(server, &["version", "--client"]), format!("{client}\n"));
+    // without a sidecar, only the own version
+    let lonely = run("http://127.0.0.1:1", &["version"]);
+    assert_eq!((lonely.status.code(), String::from_utf8_lossy(&lonely.stdout).trim()), (Some(3), client));
+    assert!(!output(server, &["log"]).is_empty());
+    assert_eq!(output(server, &["logs", "--tail", "1"]).lines().count(), 1);
+    let key = "cilium/cache/identities/v1/paris/id/68352";
+    assert_eq!(output(server, &["entries", "cilium/cache/identities/v1/paris/", "-o", "name"]).lines().last(), Some(key));
+    let value = "k8s:app=db;k8s:io.cilium.k8s.policy.cluster=paris;k8s:io.kubernetes.pod.namespace=shop;";
+    assert_eq!(output(server, &["entries", key, "--value"]), value);
+    let (code, text) = exit_code_and_error(&run(server, &["entries", "cilium/cache/nope", "--value"]));
+    assert_eq!(
+        (code, text.as_str()),
+        (Some(1), "error: there is no key cilium/cache/nope: `meshkeep entries PREFIX` lists the keys below a prefix")
+    );
+    assert_eq!(exit_code_and_error(&run(server, &["rejected"])), (Some(0), "none found".to_owned()));
+    etcds[0].put("cilium/state/nodes/v1/paris/broken", "no JSON").await;
+    let rejected = eventually("the rejected value", || async {
+        Some(output(server, &["rejected", "--cluster", "paris", "-o", "jsonpath={.items[*].key}"])).filter(|keys| !keys.is_empty())
+    })
+    .await;
+    assert_eq!(rejected, "cilium/cache/nodes/v1/paris/broken");
+    let table = output(server, &["rejected"]);
+    assert!(table.contains("broken") && table.contains("nothing"), "{table}");
 }
 
 #[tokio::test]

@@ -144,7 +144,7 @@ impl ApiClient {
     }
 
     /// Requests `path` and returns the bytes of the answer.
-    async fn fetch(&self, path: &str, query: &[(&str, &str)]) -> Result<Vec<u8>, Failure> {
+    pub(super) async fn fetch(&self, path: &str, query: &[(&str, &str)]) -> Result<Vec<u8>, Failure> {
         let _progress = self.start_progress();
         let request = self.client.get(self.url(path, query)?).timeout(ANSWER_TIME_MAX);
         self.success_body(request.send().await).await

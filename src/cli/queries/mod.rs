@@ -3,6 +3,7 @@
 pub(super) mod api_client;
 pub(super) mod bundle;
 pub(super) mod config;
+pub(super) mod entries;
 pub(super) mod explain;
 mod filters;
 pub(super) mod find;
@@ -11,5 +12,6 @@ pub(super) mod healthcheck;
 mod kinds;
 pub(super) mod lookup;
 pub(super) mod problems;
+pub(super) mod process;
 pub(super) mod status;
 pub(super) mod watch;
