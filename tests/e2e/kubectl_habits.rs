@@ -83,6 +83,35 @@ async fn versions_logs_and_raw_values_have_commands() {
 }
 
 #[tokio::test]
+async fn each_backend_has_the_rule_and_the_reason() {
+    let (_etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
+    let server = running.url();
+    let local = output(server, &["get", "global-services", "shop/cart", "--from", "paris", "--affinity", "local"]);
+    let lines: Vec<String> = local.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(lines[0], "shop/cart as seen from paris with affinity local: 2 of 4 backends would be used");
+    assert_eq!(lines[1], "localActive: the affinity is local and a local backend is active: only local backends are used");
+    assert_eq!(lines[3], "CLUSTER BACKEND PORTS STATE USED REASON");
+    assert!(lines[4].starts_with("paris 10.1.1.21 ") && lines[4].ends_with(" active yes localActive"), "{local}");
+    assert!(lines[6].starts_with("tokyo 10.2.1.21 "), "{local}");
+    assert!(lines[6].ends_with(" active no localActive: affinity local prefers backends of paris"), "{local}");
+    let remote =
+        output(server, &["get", "gsvc", "cart", "-n", "shop", "--from=paris", "--affinity=remote", "-o", "jsonpath={.backends[*].ip}"]);
+    assert_eq!(remote, "10.2.1.21 10.2.2.21");
+    // a list has the number of backends that would be used
+    let list = output(server, &["get", "gsvc", "--from=paris", "--affinity=local", "-o", "jsonpath={.items[0].selection.rule}"]);
+    assert_eq!(list, "localActive");
+    for (arguments, expected) in [
+        (&["get", "nodes", "--from", "paris"][..], "--from and --affinity are for global-services, not for nodes"),
+        (&["get", "gsvc", "cart", "--from", "paris"], "need the namespace of cart: write NAMESPACE/cart"),
+        (&["get", "gsvc", "shop/cart", "--affinity", "local"], "affinity: needs --from CLUSTER"),
+        (&["get", "gsvc", "shop/cart", "--from", "rome"], "from: there is no cluster rome: `meshkeep get clusters` lists all clusters"),
+    ] {
+        let (code, text) = exit_code_and_error(&run(server, arguments));
+        assert!(code == Some(2) && text.contains(expected), "{arguments:?}: {text}");
+    }
+}
+
+#[tokio::test]
 async fn a_cidr_is_explained() {
     let (_etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
     let explained = output(running.url(), &["explain", "10.1.2.0/24"]);

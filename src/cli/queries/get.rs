@@ -1,8 +1,11 @@
 //! `meshkeep get KIND [NAME]`: lists and single objects, once or followed.
 
+mod affinity;
+
 use clap::Args;
 use serde_json::Value;
 
+use self::affinity::AffinityOptions;
 use super::api_client::{ApiClient, ServerOptions, items};
 use super::filters::FilterOptions;
 use super::kinds::{KINDS, KindRow};
@@ -11,6 +14,9 @@ use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::terminal::list_output::ListOptions;
 use crate::cli::terminal::output::OutputFormat;
 use crate::model::check_exact_name;
+
+/// Kind whose backends `--from` and `--affinity` select.
+const GLOBAL_SERVICES: &str = "global-services";
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct GetOptions {
@@ -28,6 +34,8 @@ pub(in crate::cli) struct GetOptions {
     #[arg(short, long)]
     watch: bool,
     #[command(flatten)]
+    affinity: AffinityOptions,
+    #[command(flatten)]
     list: ListOptions,
 }
 
@@ -42,8 +50,18 @@ pub(in crate::cli) async fn run(options: &GetOptions, server: &ServerOptions) ->
     }
     let client = ApiClient::new(server)?;
     let filters = check_filters(&options.filters, kind)?;
-    let query: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let mut query: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     check_watch(options, kind)?;
+    if options.affinity.is_given() {
+        if kind.names[0] != GLOBAL_SERVICES {
+            return Err(Failure::usage(format!("--from and --affinity are for {GLOBAL_SERVICES}, not for {}", kind.names[0])));
+        }
+        if let Some(path) = options.name.as_deref().map(|name| service_path(kind, options, name)).transpose()? {
+            affinity::print_backends(&client, &path, &options.affinity, &options.list, kind.shape).await?;
+            return Ok(ExitStatus::Success);
+        }
+        query.extend(options.affinity.query());
+    }
     if let Some(path) = options.name.as_deref().and_then(|name| object_path(kind, options, name)) {
         check_object_filters(kind, &query, &path)?;
         let by_cluster: Vec<(&str, &str)> = query.into_iter().filter(|_| needs_cluster(kind)).collect();
@@ -82,6 +100,16 @@ fn check_watch(options: &GetOptions, kind: &KindRow) -> Result<(), Failure> {
         _ => return Ok(()),
     };
     Err(Failure::usage(format!("-w {reason}")))
+}
+
+/// Returns the path of the service for `--from`, whose namespace may come from `-n`.
+fn service_path(kind: &KindRow, options: &GetOptions, name: &str) -> Result<String, Failure> {
+    let full_name = match (options.filters.namespace(), name.contains('/')) {
+        (Some(namespace), false) => format!("{namespace}/{name}"),
+        _ => name.to_owned(),
+    };
+    let incomplete = || Failure::usage(format!("--from and --affinity need the namespace of {name}: write NAMESPACE/{name}"));
+    object_path(kind, options, &full_name).ok_or_else(incomplete)
 }
 
 /// Returns the query parameters of the list. Refuses filters that the kind does not have.
