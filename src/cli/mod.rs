@@ -16,6 +16,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
 use rustix::fs::Mode;
 use rustix::process::umask;
@@ -119,10 +120,12 @@ enum CliCommand {
     Kvstore(etcd::kvstore::KvstoreCommand),
     /// Print the version of this command, and of a running meshkeep
     Version(QueryArgs<queries::process::VersionOptions>),
-    /// Print a completion script
+    /// Print a completion script, for instance into `source`; it asks a running meshkeep for the
+    /// names of clusters
     Completion {
         /// The shell
-        shell: clap_complete::Shell,
+        #[arg(value_parser = PossibleValuesParser::new(local::completion::shell_names()))]
+        shell: String,
     },
     /// Print the manual page, for instance into `man -l -`
     Man,
@@ -146,6 +149,9 @@ struct QueryArgs<O: clap::Args> {
 /// Runs the command that the arguments name. The first argument is the program's own name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
+    if let Some(outcome) = local::completion::answer_script(&arguments, describe_commands) {
+        return finish(outcome);
+    }
     let arguments = move_behind_command(arguments);
     let is_long = arguments.get(1).and_then(|name| name.to_str()).is_some_and(|name| LONG_COMMANDS.contains(&name));
     if !is_long {
@@ -212,8 +218,8 @@ fn execute(command: CliCommand, effective_settings: Vec<Setting>, start: Option<
         CliCommand::Kvstore(command) => block_on(etcd::kvstore::run(&command)),
         CliCommand::Openapi(options) => local::openapi::run(options),
         CliCommand::Store(command) => local::store::run(&command),
-        CliCommand::Completion { shell } => local::scripts::completion(shell, describe_commands()),
-        CliCommand::Man => local::scripts::man(describe_commands()),
+        CliCommand::Completion { shell } => local::completion::print_script(&shell),
+        CliCommand::Man => local::manual::man(describe_commands()),
     }
 }
 

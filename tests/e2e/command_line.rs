@@ -238,11 +238,7 @@ async fn a_watch_continues_after_a_kill() {
 }
 
 #[test]
-fn completions_and_the_manual_contain_every_command() {
-    for shell in ["bash", "zsh", "fish"] {
-        let script = meshkeep(&["completion", shell]).output().unwrap();
-        assert!(script.status.success() && String::from_utf8_lossy(&script.stdout).contains("healthcheck"), "{shell}");
-    }
+fn the_manual_contains_every_command() {
     let page = meshkeep(&["man"]).output().unwrap();
     let page = String::from_utf8_lossy(&page.stdout);
     for command in

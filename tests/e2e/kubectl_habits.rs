@@ -121,3 +121,52 @@ async fn a_cidr_is_explained() {
         "{explained}"
     );
 }
+
+/// Returns the candidates for the last of these words.
+fn complete(shell: &str, words: &[&str]) -> Vec<String> {
+    let mut command = meshkeep(&[]);
+    command.env("MESHKEEP_COMPLETE", shell).env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string());
+    let output = command.arg("--").args(words).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{words:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn completion_offers_values_and_names_of_clusters() {
+    let (_etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
+    let server = running.url();
+    let kinds = ["nodes", "services", "global-services", "identities", "ipcache", "service-exports", "endpoint-slices", "clusters"];
+    let offered = complete("bash", &["meshkeep", "get", ""]);
+    assert!(kinds.iter().all(|kind| offered.contains(&(*kind).to_owned())), "{offered:?}");
+    assert_eq!(complete("bash", &["meshkeep", "get", "end"]), ["endpoint-slices"]);
+    assert_eq!(complete("bash", &["meshkeep", "problems", "--severity", ""]), ["critical", "warning", "info"]);
+    assert_eq!(complete("bash", &["meshkeep", "problems", "--kind", "clusterUnreac"]), ["clusterUnreachable"]);
+    assert_eq!(complete("bash", &["meshkeep", "watch", "--kind", "service"]), ["service", "serviceExport"]);
+    assert_eq!(complete("bash", &["meshkeep", "get", "nodes", "-o", "j"]), ["json", "jsonpath="]);
+    assert_eq!(complete("bash", &["meshkeep", "rej"]), ["rejected"]);
+    for words in [
+        &["meshkeep", "get", "nodes", "--server", server, "--cluster", ""][..],
+        &["meshkeep", "--server", server, "problems", "--cluster", ""],
+        &["meshkeep", "get", "gsvc", &format!("--server={server}"), "--from", ""],
+    ] {
+        assert_eq!(complete("bash", words), ["paris", "tokyo"], "{words:?}");
+    }
+    // without an answer there are no names, and no names of files
+    assert_eq!(complete("bash", &["meshkeep", "get", "nodes", "--server", "http://127.0.0.1:1", "--cluster", ""]), Vec::<String>::new());
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = meshkeep(&["completion", shell]).output().unwrap();
+        let script = String::from_utf8_lossy(&script.stdout).into_owned();
+        assert!(script.contains("MESHKEEP_COMPLETE"), "{shell}: {script}");
+    }
+}
+
+/// A server that accepts connections and never answers delays a completion only briefly.
+#[test]
+fn completion_does_not_wait_for_a_silent_server() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = format!("http://{}", listener.local_addr().unwrap());
+    let start = std::time::Instant::now();
+    assert_eq!(complete("bash", &["meshkeep", "get", "nodes", "--server", &server, "--cluster", ""]), Vec::<String>::new());
+    // the answer to a query may take 30 s
+    assert!(start.elapsed() < std::time::Duration::from_secs(10), "{:?}", start.elapsed());
+}

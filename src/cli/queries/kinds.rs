@@ -36,7 +36,7 @@ impl KindRow {
 }
 
 /// All kinds, in the order of the API.
-pub(super) static KINDS: &[KindRow] = &[
+pub(in crate::cli) static KINDS: &[KindRow] = &[
     KindRow {
         names: &["nodes", "node", "no"],
         streamed: Some(Kind::Node),

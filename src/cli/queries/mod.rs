@@ -9,7 +9,7 @@ mod filters;
 pub(super) mod find;
 pub(super) mod get;
 pub(super) mod healthcheck;
-mod kinds;
+pub(super) mod kinds;
 pub(super) mod lookup;
 pub(super) mod problems;
 pub(super) mod process;

@@ -1,18 +1,11 @@
-//! `meshkeep completion` and `meshkeep man`, generated from clap's description of the commands.
+//! `meshkeep man`, generated from clap's description of the commands.
 
 use std::io;
 
 use clap::Command;
-use clap_complete::Shell;
 
 use crate::cli::failure::{CommandResult, ExitStatus};
 use crate::cli::terminal::output::print;
-
-pub(in crate::cli) fn completion(shell: Shell, mut command: Command) -> CommandResult {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command, "meshkeep", &mut script);
-    print(&String::from_utf8_lossy(&script)).map(|()| ExitStatus::Success)
-}
 
 /// Prints one manual page for all commands, for `man -l -`.
 pub(in crate::cli) fn man(command: Command) -> CommandResult {
