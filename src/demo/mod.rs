@@ -39,6 +39,10 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of queued commands, for keys pressed while one is carried out.
 const COMMANDS_MAX: usize = 16;
 
+/// Default address of the sidecar, the same as that of `serve`. Commands find it without
+/// `--server`.
+pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9870);
+
 /// Options of the demo.
 #[derive(Debug, Clone)]
 pub struct DemoOptions {
@@ -70,8 +74,13 @@ pub enum DemoError {
     #[error("cannot start meshkeep serve: {0}")]
     Sidecar(std::io::Error),
     /// The sidecar ended by itself.
-    #[error("meshkeep serve ended ({0}): its log is above")]
-    SidecarEnded(std::process::ExitStatus),
+    #[error("meshkeep serve ended ({status}); its newest log lines:\n{log}")]
+    SidecarEnded {
+        /// Its exit status.
+        status: std::process::ExitStatus,
+        /// The end of its log.
+        log: String,
+    },
 }
 
 /// Runs the demo until `stopped` is ready or `q` is pressed.
@@ -105,7 +114,7 @@ pub async fn run(options: &DemoOptions, stopped: impl Future<Output = ()>) -> Re
     loop {
         tokio::select! {
             () = stopped.as_mut() => break,
-            ended = sidecar.ended() => return Err(DemoError::SidecarEnded(ended)),
+            ended = sidecar.ended() => return Err(ended),
             command = commands.recv() => match command {
                 None | Some(DemoCommand::Quit) => break,
                 Some(DemoCommand::Restart) => {
@@ -160,22 +169,58 @@ async fn write_heartbeat(sources: Arc<[Arc<SimulatedCluster>]>) {
 }
 
 fn print_usage(options: &DemoOptions) {
-    let (http, control) = (options.listen, options.control);
     let clusters = CLUSTERS.map(|(name, _)| name).join(", ");
-    print_line(&format!(
-        "a mesh of {clusters}, {} pods each, {} changes a second; http://{http}/ shows it\n\n  \
-         curl 'http://{http}/v1/status'\n  curl 'http://{http}/v1/explain/{}'\n  curl -N 'http://{http}/v1/events?snapshot=true'\n  \
-         curl -X POST http://{control}/demo/clusters/paris/break    # its etcd is unreachable: backingOff\n  \
-         curl -X POST http://{control}/demo/clusters/tokyo/lose     # its etcd loses everything: entries are held\n  \
-         curl -X POST http://{control}/demo/clusters/paris/heal\n\n\
-         or press a key: b break a cluster, l lose the data of a cluster, h heal a cluster, r kill and restart meshkeep, q quit",
-        options.pods,
-        options.changes_per_second,
-        data::address(1, 0)
-    ));
+    print_line(&usage(options, &format!("{clusters}, {} pods each, {} changes a second", options.pods, options.changes_per_second)));
+}
+
+/// Returns the address of the page, and commands to try. Each command is also there as a request
+/// with curl.
+fn usage(options: &DemoOptions, mesh: &str) -> String {
+    let (http, control) = (options.listen, options.control);
+    // the program as the user typed it, which may not be in `PATH`
+    let program = std::env::args().next().unwrap_or_else(|| "meshkeep".to_owned());
+    let server = if options.listen == DEFAULT_LISTEN { String::new() } else { format!(" --server http://{http}") };
+    let meshkeep = format!("{program}{server}");
+    let ip = data::address(1, 0);
+    let tries = [
+        (format!("{meshkeep} status"), format!("curl 'http://{http}/v1/status'")),
+        (format!("{meshkeep} explain {ip}"), format!("curl 'http://{http}/v1/explain/{ip}'")),
+        (format!("{meshkeep} watch --snapshot"), format!("curl -N 'http://{http}/v1/events?snapshot=true'")),
+        (format!("{meshkeep} log"), format!("curl 'http://{http}/v1/log'")),
+    ];
+    let width = tries.iter().map(|(command, _)| command.len()).max().unwrap_or_default();
+    let tries: String = tries.iter().map(|(command, request)| format!("  {command:width$}  # {request}\n")).collect();
+    let breaks = [
+        ("paris/break", "its etcd is unreachable: backingOff"),
+        ("tokyo/lose", "its etcd loses everything: entries are held"),
+        ("paris/heal", "undoes both"),
+    ];
+    let breaks = breaks.map(|(path, effect)| format!("  curl -X POST http://{control}/demo/clusters/{path:11}  # {effect}\n")).concat();
+    format!(
+        "a mesh of {mesh}; the page:\n\n  http://{http}/\n\nin another terminal:\n\n{tries}{breaks}\n\
+         or press a key: b break a cluster, l lose the data of a cluster, h heal a cluster, r kill and restart meshkeep, q quit"
+    )
 }
 
 /// Prints a line. A closed pipe does not stop the demo.
 fn print_line(text: &str) {
     let _ = writeln!(std::io::stdout().lock(), "{}", printable(text));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_of_the_page_has_its_own_line() {
+        let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let options = DemoOptions { pods: 1, changes_per_second: 0, listen: DEFAULT_LISTEN, control: address("127.0.0.1:9869") };
+        let by_default = usage(&options, "paris");
+        assert!(by_default.lines().any(|line| line.trim() == "http://127.0.0.1:9870/"), "{by_default}");
+        assert!(by_default.contains(" explain 10.1.0.10") && !by_default.contains("--server"), "{by_default}");
+        let elsewhere = usage(&DemoOptions { listen: address("127.0.0.1:7000"), ..options }, "paris");
+        assert!(elsewhere.lines().any(|line| line.trim() == "http://127.0.0.1:7000/"), "{elsewhere}");
+        let command = elsewhere.lines().find(|line| line.contains(" --server http://127.0.0.1:7000 status ")).unwrap();
+        assert!(command.ends_with("  # curl 'http://127.0.0.1:7000/v1/status'"), "{command}");
+    }
 }

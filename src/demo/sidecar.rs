@@ -1,12 +1,17 @@
-//! The sidecar of the demo: this program as `meshkeep serve`, in its own process.
+//! The sidecar of the demo: this program as `meshkeep serve`, in its own process. Its log does not
+//! run between the lines of the demo: `meshkeep log` prints it, and the demo only prints its end if
+//! the sidecar ends by itself.
 
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::process::{Child, ChildStdin, Command};
+use tokio::io::AsyncReadExt as _;
+use tokio::process::{Child, ChildStderr, ChildStdin, Command};
+use tokio::task::JoinHandle;
 
 use super::DemoError;
 use super::simulated_etcd::SimulatedEtcd;
@@ -14,6 +19,9 @@ use super::simulated_etcd::SimulatedEtcd;
 /// Maximum time for an orderly shutdown. Kubernetes waits at least as long
 /// (docs/develop/invariants.md, "Retries and shutdown").
 const STOP_MAX: Duration = Duration::from_secs(5);
+
+/// Maximum bytes of the log that are kept for the message about a sidecar that ended.
+const LOG_TAIL_BYTES: usize = 4 << 10;
 
 /// A running sidecar and its directory, which is deleted with it.
 pub(super) struct Sidecar {
@@ -23,6 +31,34 @@ pub(super) struct Sidecar {
     /// Pipe to the sidecar's standard input. The sidecar ends when the pipe is closed, so it never
     /// outlives this process. Taken out of `child`, which would close it on `wait`.
     stdin_pipe: Option<ChildStdin>,
+    log: SidecarLog,
+    /// Task that reads the log.
+    reader: Option<JoinHandle<()>>,
+}
+
+/// Newest bytes of a log, for the message about a sidecar that ended.
+#[derive(Clone, Default)]
+struct SidecarLog(Arc<Mutex<Vec<u8>>>);
+
+impl SidecarLog {
+    /// Reads the log until it ends.
+    async fn follow(self, mut log: ChildStderr) {
+        let mut bytes = [0; 4 << 10];
+        while let Ok(count @ 1..) = log.read(&mut bytes).await {
+            self.append(&bytes[..count]);
+        }
+    }
+
+    fn append(&self, bytes: &[u8]) {
+        let mut tail = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        tail.extend_from_slice(bytes);
+        let surplus = tail.len().saturating_sub(LOG_TAIL_BYTES);
+        tail.drain(..surplus);
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).trim_end().to_owned()
+    }
 }
 
 impl Sidecar {
@@ -35,16 +71,19 @@ impl Sidecar {
             fs::write(clusters.join(etcd.name()), etcd.client_file()).map_err(DemoError::Files)?;
         }
         let mut child = spawn(&directory, listen)?;
-        let stdin_pipe = child.stdin.take();
-        Ok(Self { directory, listen, child, stdin_pipe })
+        let (stdin_pipe, log) = (child.stdin.take(), SidecarLog::default());
+        let reader = child.stderr.take().map(|pipe| tokio::spawn(log.clone().follow(pipe)));
+        Ok(Self { directory, listen, child, stdin_pipe, log, reader })
     }
 
-    /// Waits until the sidecar ends by itself.
-    pub(super) async fn ended(&mut self) -> ExitStatus {
-        match self.child.wait().await {
-            Ok(status) => status,
-            Err(_) => std::future::pending().await,
+    /// Waits until the sidecar ends by itself. Returns the error for it.
+    pub(super) async fn ended(&mut self) -> DemoError {
+        let Ok(status) = self.child.wait().await else { return std::future::pending().await };
+        // the end of the log may still be in the pipe
+        if let Some(reader) = &mut self.reader {
+            drop(tokio::time::timeout(STOP_MAX, reader).await);
         }
+        DemoError::SidecarEnded { status, log: self.log.text() }
     }
 
     /// Kills the sidecar with `SIGKILL` and starts it again.
@@ -53,6 +92,7 @@ impl Sidecar {
         self.child.kill().await.map_err(DemoError::Sidecar)?;
         self.child = spawn(&self.directory, self.listen)?;
         self.stdin_pipe = self.child.stdin.take();
+        self.reader = self.child.stderr.take().map(|pipe| tokio::spawn(self.log.clone().follow(pipe)));
         Ok(())
     }
 
@@ -82,6 +122,22 @@ fn spawn(directory: &Path, listen: SocketAddr) -> Result<Child, DemoError> {
         // reconnect within seconds, because somebody is watching
         .args(["--backoff-max=2s", "--log-level=warn", "--allow-no-clusters", "--end-with-stdin"])
         .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
         .kill_on_drop(true);
     command.spawn().map_err(DemoError::Sidecar)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_end_of_the_log_is_kept() {
+        let log = SidecarLog::default();
+        log.append(b"first\n");
+        log.append(&vec![b'x'; LOG_TAIL_BYTES]);
+        log.append(b"\nlast\n");
+        let text = log.text();
+        assert!(text.ends_with("x\nlast") && !text.contains("first") && text.len() < LOG_TAIL_BYTES, "{text}");
+    }
 }

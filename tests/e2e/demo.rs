@@ -37,6 +37,7 @@ async fn demo_clusters_break_and_heal_and_lost_entries_are_held() {
         .args(["demo", "--pods=60", "--changes=5", "--listen", &listen, "--control", &control])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let mut demo = Demo(child);
@@ -74,8 +75,12 @@ async fn demo_clusters_break_and_heal_and_lost_entries_are_held() {
         (unknown.status().as_u16(), unknown.text().await.unwrap().as_str()),
         (404, "there is no cluster rome: the clusters are paris, tokyo, oslo\n")
     );
+    // the sidecar has warned about the clusters, but not on the terminal of the demo
+    let log = get(&format!("http://{listen}/v1/log")).await.unwrap();
+    assert!(log["lines"].to_string().contains("paris"), "{log}");
     terminate(&demo.0);
     assert!(demo.0.wait().unwrap().success());
+    assert_eq!(std::io::read_to_string(demo.0.stderr.take().unwrap()).unwrap(), "");
 }
 
 /// Starts a demo on free ports, and returns the address of its sidecar.
@@ -87,10 +92,10 @@ fn start_on_free_ports() -> (Demo, String) {
         .spawn()
         .unwrap();
     let mut demo = Demo(child);
-    let output =
-        BufReader::new(demo.0.stdout.take().unwrap()).lines().map_while(Result::ok).find(|line| line.ends_with("/ shows it")).unwrap();
-    let address = output.split("http://").nth(1).unwrap().trim_end_matches("/ shows it").to_owned();
-    (demo, address)
+    // the address of the page has its own line
+    let mut lines = BufReader::new(demo.0.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let page = lines.find(|line| line.trim().starts_with("http://")).unwrap();
+    (demo, page.trim().trim_start_matches("http://").trim_end_matches('/').to_owned())
 }
 
 /// A closed terminal ends the sidecar too, although the sidecar treats SIGHUP as a request to

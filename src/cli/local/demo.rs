@@ -20,7 +20,7 @@ pub(in crate::cli) struct Options {
     changes: u32,
 
     /// Address to serve HTTP on
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9870")]
+    #[arg(long, value_name = "ADDR", default_value_t = demo::DEFAULT_LISTEN)]
     listen: SocketAddr,
 
     /// Address for requests that break and heal clusters
