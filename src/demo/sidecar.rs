@@ -122,6 +122,8 @@ fn spawn(directory: &Path, listen: SocketAddr) -> Result<Child, DemoError> {
         // reconnect within seconds, because somebody is watching
         .args(["--backoff-max=2s", "--log-level=warn", "--allow-no-clusters", "--end-with-stdin"])
         .stdin(Stdio::piped())
+        // the demo prints the address of the page itself
+        .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .kill_on_drop(true);
     command.spawn().map_err(DemoError::Sidecar)

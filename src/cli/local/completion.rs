@@ -26,7 +26,7 @@ const SHELL_VARIABLE: &str = "MESHKEEP_COMPLETE";
 
 /// Maximum time to ask the sidecar for names: a person waits for the answer, and the sidecar is
 /// usually on this machine.
-const NAMES_TIME_MAX: Duration = Duration::from_millis(500);
+const NAMES_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Id of an option, or name of a command, with the source of values.
 type ValueSource = (&'static str, fn() -> Vec<CompletionCandidate>);
