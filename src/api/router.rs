@@ -16,8 +16,8 @@ use utoipa_axum::routes;
 
 use super::guard::{self, BODY_BYTES_MAX, Guard};
 use super::problem::{Problem, ProblemCode};
-use super::render::accept::{BATCH_PATH, MediaType, negotiate};
-use super::render::answer_properties::{AnswerProperties, RouteProperties, add_properties};
+use super::render::accept::{BATCH_PATH, negotiate};
+use super::render::answer_properties::{AnswerProperties, MediaType, RouteProperties, add_properties};
 use super::render::tag_basis::TagBasis;
 use super::render::{conditional, errors, problem_pages};
 use super::state::ApiState;

@@ -38,7 +38,8 @@ pub use crate::commit::{ChangeCounts, DecodedBudgetError, LatestChange};
 pub use crate::feed::Announcement;
 pub use crate::model::{Affinity, IdentityScope, Origin, ResetReason, SyncMode};
 pub use crate::view::{
-    BackendPort, ExportConflict, GlobalBackend, GlobalService, LookupMatch, MergedExports, NetworkEntries, RankReason, RawKey, ServiceMember,
+    BackendPort, ExportConflict, GlobalBackend, GlobalService, LookupMatch, MergedExports, NetworkEntries, RankReason, RawKey,
+    ServiceMember,
 };
 pub use answers::explain::{EntryRole, UseReason};
 pub use answers::global_services::{LargeService, SelectedBackends, ServiceEntry};

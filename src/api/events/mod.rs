@@ -29,7 +29,7 @@ use super::dto::meta::MetaOptions;
 use super::problem::{Problem, ProblemCode};
 use super::query::{EventsQuery, Parameters, StreamQuery};
 use crate::admission::{Client, ScanExecutor, StreamLimiter, StreamPermit};
-use crate::api::render::accept::MediaType;
+use crate::api::render::answer_properties::MediaType;
 use crate::dto::problem::ProblemDocument;
 use crate::dto::values::closed::OnExpired;
 use crate::handle::{BatchLimits, Filter, Handle, Reading, ResetReason, StreamStart, Subscription};

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::api::render::accept::MediaType;
-use crate::api::render::answer_properties::{AnswerProperties, RouteProperties};
+use crate::api::render::answer_properties::MediaType;
+use crate::api::render::answer_properties::{AnswerProperties, MediaType, RouteProperties};
 use crate::api::render::tag_basis::TagBasis;
 
 /// Errors of every route below `/v1`: status and description.

@@ -22,7 +22,7 @@ use super::list_builder::ListBuilder;
 use super::scanner;
 use crate::admission::Scanner;
 use crate::api::problem::{Problem, ProblemCode};
-use crate::api::render::accept::MediaType;
+use crate::api::render::answer_properties::MediaType;
 
 /// Maximum time that an answer may take, because its snapshot retains everything that has changed
 /// since. A million ipcache entries (430 MB) take this long at 6 Mbit/s.

@@ -15,7 +15,7 @@ use crate::admission::ScanLimits;
 use crate::api::problem::Problem;
 use crate::api::query::fields::Fields;
 use crate::api::query::{ListQuery, Parameters};
-use crate::api::render::accept::MediaType;
+use crate::api::render::answer_properties::MediaType;
 use crate::dto::meta::ListMeta;
 use crate::handle::{DecodedBudgetError, Reading, ScanUsage, WorkSlice};
 

@@ -9,7 +9,7 @@ use super::page_starts::PAGE_STARTS;
 use crate::api::dto::meta::MetaOptions;
 use crate::api::problem::Problem;
 use crate::api::query::{ListParameters, ListQuery, Parameters};
-use crate::api::render::accept::MediaType;
+use crate::api::render::answer_properties::MediaType;
 use crate::dto::meta::ListMeta;
 use crate::handle::{Filter, Reading};
 use crate::model::{ClusterName, EntryKey, Kind, Position, ReaderPosition};

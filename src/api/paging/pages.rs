@@ -17,7 +17,7 @@ use super::scanner;
 use crate::admission::Scanner;
 use crate::api::problem::Problem;
 use crate::api::query::{ListQuery, Parameters};
-use crate::api::render::accept::MediaType;
+use crate::api::render::answer_properties::MediaType;
 use crate::handle::{Handle, Reading, ScanEnd};
 use crate::model::{Kind, Record};
 

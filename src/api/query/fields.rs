@@ -58,7 +58,7 @@ impl MemberSchema {
         }
     }
 
-    /// Returns the schema of the items of the list that a route serves; `None` if it serves no list.
+    /// Returns the schema of the items of the list that a route serves; `None` if it serves none.
     fn for_items_of(route: &str) -> Option<&'static Self> {
         static SHAPES: OnceLock<HashMap<String, MemberSchema>> = OnceLock::new();
         let shapes = SHAPES.get_or_init(|| {

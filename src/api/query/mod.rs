@@ -21,7 +21,7 @@ use utoipa::IntoParams;
 
 use crate::api::dto::meta::MetaOptions;
 use crate::api::problem::Problem;
-use crate::api::render::accept::MediaType;
+use crate::api::render::answer_properties::MediaType;
 use crate::dto::values::{Affinity, ConflictFilter, FindingKind, IdentityScope, MetaDetail, NeverRead, Severity};
 use crate::handle::{Filter, Reading};
 use fields::Fields;

@@ -10,53 +10,17 @@ use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::answer_properties::AnswerProperties;
+use super::answer_properties::{AnswerProperties, MediaType};
 use crate::api::problem::{Problem, ProblemCode};
 
 /// The only path that accepts more than GET and HEAD.
 pub(crate) const BATCH_PATH: &str = "/v1/ipcache/lookup";
-
-/// A form of answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum MediaType {
-    /// One JSON document.
-    Json,
-    /// One JSON object per line.
-    Lines,
-    /// Server-sent events.
-    Events,
-    /// Plain text.
-    Text,
-    /// An HTML page.
-    Html,
-    /// Style sheet of a page.
-    Style,
-    /// Script of a page.
-    Script,
-    /// Unmodified bytes of a value.
-    Bytes,
-}
 
 /// A media range of `Accept`: type or `*`, subtype or `*`, and its quality in thousandths.
 struct MediaRange<'a> {
     main_type: &'a str,
     subtype: &'a str,
     quality: u16,
-}
-
-impl MediaType {
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Json => "application/json",
-            Self::Lines => "application/x-ndjson",
-            Self::Events => "text/event-stream",
-            Self::Text => "text/plain",
-            Self::Html => "text/html",
-            Self::Style => "text/css",
-            Self::Script => "text/javascript",
-            Self::Bytes => "application/octet-stream",
-        }
-    }
 }
 
 impl<'a> MediaRange<'a> {

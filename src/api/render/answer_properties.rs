@@ -8,8 +8,28 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 
-use super::accept::MediaType;
 use super::tag_basis::TagBasis;
+
+/// A form of answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum MediaType {
+    /// One JSON document.
+    Json,
+    /// One JSON object per line.
+    Lines,
+    /// Server-sent events.
+    Events,
+    /// Plain text.
+    Text,
+    /// An HTML page.
+    Html,
+    /// Style sheet of a page.
+    Style,
+    /// Script of a page.
+    Script,
+    /// Unmodified bytes of a value.
+    Bytes,
+}
 
 /// Properties of the routes, by path as the router has it, with names in braces.
 pub(crate) type RouteProperties = HashMap<String, AnswerProperties>;
@@ -21,6 +41,21 @@ pub(crate) struct AnswerProperties {
     pub(crate) media_types: &'static [MediaType],
     /// Inputs of the entity tag.
     pub(crate) tag_basis: TagBasis,
+}
+
+impl MediaType {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Lines => "application/x-ndjson",
+            Self::Events => "text/event-stream",
+            Self::Text => "text/plain",
+            Self::Html => "text/html",
+            Self::Style => "text/css",
+            Self::Script => "text/javascript",
+            Self::Bytes => "application/octet-stream",
+        }
+    }
 }
 
 impl AnswerProperties {

@@ -24,8 +24,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::accept::MediaType;
-use super::answer_properties::AnswerProperties;
+use super::answer_properties::{AnswerProperties, MediaType};
 use super::tag_basis::TagBasis;
 use crate::admission::{Client, ScanExecutor};
 use crate::api::problem::Problem;

@@ -19,7 +19,7 @@ use crate::cli::queries::api_client::{ApiClient, ServerOptions, items};
 use crate::cli::queries::kinds::KINDS;
 use crate::cli::terminal::output::{OUTPUT_FORMATS, print, print_document};
 use crate::dto::values::closed::{FindingKind, Phase, Severity, StreamedKind};
-use crate::model::ClosedSet;
+use crate::model::ApiEnum;
 
 /// Environment variable with which a script asks for candidates. Its value is the shell.
 const SHELL_VARIABLE: &str = "MESHKEEP_COMPLETE";
@@ -107,8 +107,8 @@ fn candidates(names: impl IntoIterator<Item = impl Into<OsString>>) -> Vec<Compl
     names.into_iter().map(CompletionCandidate::new).collect()
 }
 
-fn names_of<T: ClosedSet>() -> Vec<CompletionCandidate> {
-    candidates(T::values().map(ClosedSet::api_name))
+fn names_of<T: ApiEnum>() -> Vec<CompletionCandidate> {
+    candidates(T::values().map(ApiEnum::api_name))
 }
 
 /// Returns the names of the clusters; none if the sidecar does not answer in time.

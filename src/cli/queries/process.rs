@@ -64,7 +64,7 @@ pub(in crate::cli) async fn run_version(options: &VersionOptions, server: &Serve
 async fn fetch_version(server: &ServerOptions) -> Result<String, Failure> {
     // only this member, because the sidecar may be newer
     let status: Value = ApiClient::new(server)?.get("/v1/status", &[]).await?;
-    let missing = || Failure::unreachable("the status of the server has no version, so it is not a meshkeep");
+    let missing = || Failure::unavailable("the status of the server has no version, so it is not a meshkeep");
     status["version"].as_str().map(str::to_owned).ok_or_else(missing)
 }
 

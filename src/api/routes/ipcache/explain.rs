@@ -59,7 +59,12 @@ pub(crate) async fn explain_ip(
     respond_with_object(&scanner, move || explain_network(&reading, &current, net, meta_options)).await
 }
 
-fn explain_network(reading: &Reading, current: &CurrentFindingIndex, net: IpNet, meta_options: MetaOptions) -> Result<Explanation, Problem> {
+fn explain_network(
+    reading: &Reading,
+    current: &CurrentFindingIndex,
+    net: IpNet,
+    meta_options: MetaOptions,
+) -> Result<Explanation, Problem> {
     let index = current.index.as_ref();
     let found = reading.explain(net);
     let winner = found.iter().find(|(_, verdict)| matches!(verdict, EntryRole::Used(_))).map(|(found, _)| found);
@@ -89,9 +94,7 @@ fn explain_network(reading: &Reading, current: &CurrentFindingIndex, net: IpNet,
         hints,
         node: node.as_deref().and_then(Node::from_record),
         services: index.zip(host).map(|(index, ip)| services_with_backend(index, ip)).unwrap_or_default(),
-        problems: index
-            .map(|index| describe_existing(&findings, index, reading).into_iter().map(Into::into).collect())
-            .unwrap_or_default(),
+        problems: index.map(|index| describe_existing(&findings, index, reading).into_iter().map(Into::into).collect()).unwrap_or_default(),
         complete: current.is_complete && index.is_some_and(FindingIndex::has_all_backends),
         meta,
     })

@@ -13,7 +13,7 @@ use crate::cli::terminal::list_output::ListOptions;
 use crate::cli::terminal::output::{Colour, TableColumn, TableShape, Tabular, cells, coloured, joined, parse_answer, print_coloured, text};
 use crate::dto::objects::global_services::{BackendSelection, GlobalBackend, GlobalPort, GlobalService, TooLarge};
 use crate::dto::values::closed::{Affinity, BackendState, SelectionRule};
-use crate::model::ClosedSet;
+use crate::model::ApiEnum;
 
 #[derive(Debug, Args)]
 pub(super) struct AffinityOptions {
@@ -22,7 +22,7 @@ pub(super) struct AffinityOptions {
     #[arg(long, value_name = "CLUSTER")]
     from: Option<String>,
     /// Service affinity for --from
-    #[arg(long, value_name = "AFFINITY", value_parser = PossibleValuesParser::new(Affinity::values().map(ClosedSet::api_name)))]
+    #[arg(long, value_name = "AFFINITY", value_parser = PossibleValuesParser::new(Affinity::values().map(ApiEnum::api_name)))]
     affinity: Option<String>,
 }
 
@@ -83,7 +83,7 @@ pub(super) async fn print_backends(
     let all: GlobalService = parse_answer(&client.get(path, &[]).await?)?;
     let Some(selection) = &chosen.selection else {
         let reason = chosen.too_large.as_ref().map_or("the answer has no selection", |TooLarge { reason, .. }| reason.as_str());
-        return Err(Failure::not_found(format!("the backends of {}/{} are not known: {reason}", all.namespace, all.name)));
+        return Err(Failure::new(format!("the backends of {}/{} are not known: {reason}", all.namespace, all.name)));
     };
     let rows = decisions(selection, &chosen.backends, all.backends);
     let used = rows.iter().filter(|row| row.is_used).count();
