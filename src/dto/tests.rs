@@ -16,7 +16,7 @@ use super::objects::{Backend, Frontend, Identity, IdentityAnswer, IpcacheAnswer,
 use super::problem::ProblemDocument;
 use super::raw::{Entry, Rejected};
 use super::reflection::ReflectionStatus;
-use super::status::{Cluster, ClusterAge, ClusterConfigStatus, DirectoryStatus, Resource, Status, StatusCounts, StoreStatus};
+use super::status::{Cluster, ClusterAge, ClusterConfigStatus, DirectoryStatus, DumpStatus, Resource, Status, StatusCounts, StoreStatus};
 use super::*;
 use crate::dto::objects::exports::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, SlicePort};
 use crate::dto::objects::global_services::{

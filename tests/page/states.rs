@@ -23,8 +23,8 @@ const GREEN: &str = "
     return [...document.querySelectorAll('body *')].filter((one) => one.checkVisibility()).flatMap((one) =>
         ['color', 'backgroundColor', 'borderTopColor', 'fill', 'stroke'].filter((name) => isGreen(getComputedStyle(one)[name])).map((name) => `${one.outerHTML.slice(0, 80)} ${name}`)).slice(0, 5);";
 
-/// Checks that each state has one colour, of the right hue. Returns `place state` of everything that
-/// has a colour.
+/// Checks that each state has one colour, of the right hue. Returns `place state` of everything
+/// that has a colour.
 async fn assert_colours(page: &Page, what: &str) -> Vec<String> {
     let found = page.chromium.run(COLOURS).await;
     let mut colour_by_state = std::collections::BTreeMap::new();

@@ -2,7 +2,6 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::api::render::answer_properties::MediaType;
 use crate::api::render::answer_properties::{AnswerProperties, MediaType, RouteProperties};
 use crate::api::render::tag_basis::TagBasis;
 

@@ -43,7 +43,7 @@ const ENTRIES: TableShape<Entry> = TableShape {
         TableColumn::new("REVISION", |entry| entry.mod_revision.to_string()),
         TableColumn::wide("CREATED", |entry| entry.create_revision.to_string()),
         TableColumn::wide("VERSION", |entry| entry.version.to_string()),
-        TableColumn::wide("SOURCE REVISION", |entry| entry.source_revision.to_string()),
+        TableColumn::wide("SOURCE REVISION", |entry| entry.source_revision.map_or_else(|| "-".to_owned(), |revision| revision.to_string())),
     ],
     name: |entry| entry.key.clone(),
 };

@@ -67,7 +67,8 @@ fn print_matches(format: OutputFormat, matches: Vec<(&KindRow, Vec<Value>)>) -> 
     match format {
         OutputFormat::Json => return print_json(&by_kind()),
         OutputFormat::Yaml => return print_yaml(&by_kind()),
-        OutputFormat::Table | OutputFormat::Wide | OutputFormat::Name => {}
+        OutputFormat::JsonPath(template) => return print(&template.text(&by_kind())),
+        OutputFormat::Table | OutputFormat::Wide | OutputFormat::Name | OutputFormat::CustomColumns(_) => {}
     }
     for (index, (kind, items)) in matches.iter().enumerate() {
         if format != OutputFormat::Name {
