@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, ChildStderr, ChildStdin, Command};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use super::DemoError;
 use super::simulated_etcd::SimulatedEtcd;
@@ -33,7 +33,7 @@ pub(super) struct Sidecar {
     stdin_pipe: Option<ChildStdin>,
     log: SidecarLog,
     /// Task that reads the log.
-    reader: Option<JoinHandle<()>>,
+    reader: JoinSet<()>,
 }
 
 /// Newest bytes of a log, for the message about a sidecar that ended.
@@ -71,8 +71,10 @@ impl Sidecar {
             fs::write(clusters.join(etcd.name()), etcd.client_file()).map_err(DemoError::Files)?;
         }
         let mut child = spawn(&directory, listen)?;
-        let (stdin_pipe, log) = (child.stdin.take(), SidecarLog::default());
-        let reader = child.stderr.take().map(|pipe| tokio::spawn(log.clone().follow(pipe)));
+        let (stdin_pipe, log, mut reader) = (child.stdin.take(), SidecarLog::default(), JoinSet::new());
+        if let Some(pipe) = child.stderr.take() {
+            reader.spawn(log.clone().follow(pipe));
+        }
         Ok(Self { directory, listen, child, stdin_pipe, log, reader })
     }
 
@@ -80,9 +82,7 @@ impl Sidecar {
     pub(super) async fn ended(&mut self) -> DemoError {
         let Ok(status) = self.child.wait().await else { return std::future::pending().await };
         // the end of the log may still be in the pipe
-        if let Some(reader) = &mut self.reader {
-            drop(tokio::time::timeout(STOP_MAX, reader).await);
-        }
+        drop(tokio::time::timeout(STOP_MAX, self.reader.join_next()).await);
         DemoError::SidecarEnded { status, log: self.log.text() }
     }
 
@@ -92,7 +92,10 @@ impl Sidecar {
         self.child.kill().await.map_err(DemoError::Sidecar)?;
         self.child = spawn(&self.directory, self.listen)?;
         self.stdin_pipe = self.child.stdin.take();
-        self.reader = self.child.stderr.take().map(|pipe| tokio::spawn(self.log.clone().follow(pipe)));
+        self.reader.shutdown().await;
+        if let Some(pipe) = self.child.stderr.take() {
+            self.reader.spawn(self.log.clone().follow(pipe));
+        }
         Ok(())
     }
 
