@@ -251,15 +251,20 @@ async fn a_data_directory_open_to_other_users_is_restricted() {
 }
 
 /// Every command that sends requests to a server, with arguments that make it do so.
-const QUERY_COMMANDS: [(&str, &[&str]); 9] = [
+const QUERY_COMMANDS: [(&str, &[&str]); 14] = [
     ("bundle", &["--output", "-"]),
     ("config", &[]),
+    ("entries", &[]),
     ("explain", &["10.1.0.1"]),
+    ("find", &["cart"]),
     ("get", &["nodes"]),
     ("healthcheck", &[]),
+    ("log", &[]),
     ("lookup", &["10.1.0.1"]),
     ("problems", &[]),
+    ("rejected", &[]),
     ("status", &["--wait", "--timeout", "1s"]),
+    ("version", &[]),
     ("watch", &[]),
 ];
 
