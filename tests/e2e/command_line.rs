@@ -73,6 +73,18 @@ async fn get_prints_objects_in_every_form() {
     assert_eq!(yaml["items"][1]["name"], "tokyo");
     let (code, status) = exit_code_and_lines(&run(server, &["status", "--wait", "--timeout", "20s"]));
     assert_eq!((code, status.last().map(|line| line.starts_with("tokyo 2 live"))), (Some(0), Some(true)), "{status:?}");
+    assert_eq!(status[0], "2 of 2 live");
+    let selected = |flags: &[&str]| exit_code_and_lines(&run(server, &[&["status", "-o", "name"], flags].concat()));
+    assert_eq!(selected(&["--cluster", "tokyo"]), (Some(0), lines(&["cluster/tokyo"])));
+    assert_eq!(selected(&["--phase", "live"]), (Some(0), lines(&["cluster/paris", "cluster/tokyo"])));
+    assert_eq!(selected(&["--phase", "backingOff", "--phase", "sourceLost"]), (Some(0), Vec::new()));
+    assert_eq!(selected(&["--phase", "nonsense"]).0, Some(2));
+    let names = exit_code_and_lines(&run(server, &["status", "-o", "custom-columns=NAME:.name", "--no-headers"]));
+    assert_eq!(names, (Some(0), lines(&["paris", "tokyo"])));
+    let (_, by_id) = exit_code_and_lines(&run(server, &["status", "--no-headers", "--sort-by", ".clusterID"]));
+    assert!(by_id.iter().all(|line| !line.starts_with("NAME")) && by_id.last().unwrap().starts_with("tokyo"), "{by_id:?}");
+    let missing = exit_code_and_error(&run(server, &["status", "--cluster", "rome"]));
+    assert_eq!(missing, (Some(1), "error: there is no cluster \"rome\": `meshkeep get clusters` lists all".to_owned()));
     assert_eq!(exit_code_and_lines(&run(server, &["healthcheck", "--synced"])), (Some(0), Vec::new()));
     assert_eq!(exit_code_and_lines(&run(server, &["problems"])), (Some(0), lines(&["no problems"])));
 }

@@ -141,6 +141,7 @@ async fn completion_offers_values_and_names_of_clusters() {
     assert_eq!(complete("bash", &["meshkeep", "get", "end"]), ["endpoint-slices"]);
     assert_eq!(complete("bash", &["meshkeep", "problems", "--severity", ""]), ["critical", "warning", "info"]);
     assert_eq!(complete("bash", &["meshkeep", "problems", "--kind", "clusterUnreac"]), ["clusterUnreachable"]);
+    assert_eq!(complete("bash", &["meshkeep", "status", "--phase", "w"]), ["waitingForFiles", "waitingForCanary"]);
     assert_eq!(complete("bash", &["meshkeep", "watch", "--kind", "service"]), ["serviceExport", "service"]);
     assert_eq!(complete("bash", &["meshkeep", "get", "nodes", "-o", "j"]), ["json", "jsonpath="]);
     assert_eq!(complete("bash", &["meshkeep", "rej"]), ["rejected"]);

@@ -104,6 +104,8 @@ async fn tables_fit_a_terminal_and_only_terminals_get_colours() {
         let (_, screen) = run(120, &plain).await;
         assert!(screen.contains("wins") && !screen.contains(COLOUR), "{plain}: {screen:?}");
     }
+    let (_, forced) = run(120, &format!("CLICOLOR_FORCE=1 {explain} | cat")).await;
+    assert!(forced.contains(COLOUR), "{forced:?}");
     // columns are aligned with and without colours
     let (_, clusters) = run(200, &format!("meshkeep get clusters --server {server}")).await;
     let plain = run(200, &format!("NO_COLOR=1 meshkeep get clusters --server {server}")).await.1;
@@ -145,7 +147,7 @@ async fn a_long_wait_shows_a_progress_line_and_clears_it() {
     for line in &shown[1..shown.len() - 1] {
         assert!(line.chars().count() < 60 && !line.contains('\n'), "{line:?}");
     }
-    assert!(shown.last().unwrap().starts_with("meshkeep "), "the table begins on a cleared line: {screen:?}");
+    assert!(shown.last().unwrap().contains("0 of 1 live, "), "the summary begins on a cleared line: {screen:?}");
     let (_, screen) = run(60, &format!("meshkeep status --server {}", running.url())).await;
     assert!(!screen.contains(CLEAR_LINE), "a quick command shows no progress line: {screen:?}");
 }

@@ -1,12 +1,16 @@
 //! Table of kinds for the command line: names, API path and table columns. A new kind is one more
 //! row.
 
-use crate::cli::terminal::output::{Colour, TableColumn, TableShape, Tabular, age_of, coloured, joined, labels, number, text};
+use crate::cli::terminal::output::{Colour, TableColumn, TableShape, Tabular, age, age_of, coloured, joined, labels, number, text};
 use crate::dto::objects::exports::{EndpointSlice, ServiceExport};
 use crate::dto::objects::global_services::{GlobalService, TooLarge};
 use crate::dto::objects::{Identity, IpcacheEntry, Node, Service};
 use crate::dto::status::{Cluster, Resource};
+use crate::dto::values::Open;
 use crate::dto::values::closed::{EntrySource, Kind, Origin, Phase};
+
+/// Age from which the data of a cluster is stale, the same as of the alert `MeshkeepClusterStale`.
+const STALE_SECONDS: f64 = 300.0;
 
 /// A kind that the commands can query.
 pub(in crate::cli) struct KindRow {
@@ -224,33 +228,62 @@ pub(super) const CLUSTERS: TableShape<Cluster> = TableShape {
         TableColumn::new("ID", |cluster| text(cluster.cluster_id.as_ref())),
         TableColumn::new("PHASE", phase),
         TableColumn::new("FOR", |cluster| age_of(cluster.phase_seconds)),
-        TableColumn::new("SOURCE-AGE", |cluster| age_of(cluster.age_seconds)),
+        TableColumn::new("SOURCE-AGE", source_age),
         TableColumn::new("NODES", |cluster| entries(cluster, Kind::Node)),
-        TableColumn::new("SERVICES", |cluster| entries(cluster, Kind::Service)),
-        TableColumn::new("IDENTITIES", |cluster| entries(cluster, Kind::Identity)),
+        TableColumn::new("SVCS", |cluster| entries(cluster, Kind::Service)),
+        TableColumn::new("IDS", |cluster| entries(cluster, Kind::Identity)),
         TableColumn::new("IPS", |cluster| entries(cluster, Kind::Ip)),
         TableColumn::wide("EXPORTS", |cluster| entries(cluster, Kind::ServiceExport)),
         TableColumn::wide("SLICES", |cluster| entries(cluster, Kind::EndpointSlice)),
         TableColumn::wide("FAILURES", |cluster| cluster.failures.to_string()),
         TableColumn::wide("CERTIFICATE UNTIL", |cluster| text(cluster.certificate_expiry.as_ref())),
         TableColumn::wide("ENDPOINT", |cluster| text(cluster.endpoint.as_ref())),
-        TableColumn::new("LAST ERROR", |cluster| text(cluster.last_error.as_ref().filter(|_| cluster.phase != Some(Phase::Live.into())))),
+        TableColumn::below("LAST ERROR", last_error),
     ],
     name: |cluster| format!("cluster/{}", cluster.name),
 };
 
 /// Returns the phase of a cluster, coloured by its health.
 fn phase(cluster: &Cluster) -> String {
-    let Some(phase) = &cluster.phase else {
-        let is_dump = cluster.origin == Origin::Dump;
-        return if is_dump { Origin::Dump.to_string() } else { coloured("noFile", Colour::Red) };
-    };
-    let colour = match phase.known() {
-        Some(Phase::Live) => Colour::Green,
-        Some(Phase::SourceLost | Phase::BackingOff | Phase::WaitingForFiles) => Colour::Red,
-        _ => Colour::Yellow,
-    };
-    coloured(phase.name(), colour)
+    if cluster.phase.is_none() && cluster.origin == Origin::Dump {
+        return Origin::Dump.to_string();
+    }
+    coloured(cluster.phase.as_ref().map_or("noFile", Open::name), phase_colour(cluster))
+}
+
+/// Returns the colour of a cluster's phase.
+pub(super) fn phase_colour(cluster: &Cluster) -> Colour {
+    match cluster.phase.as_ref().map(Open::known) {
+        Some(Some(Phase::Live)) => Colour::Green,
+        None | Some(Some(Phase::SourceLost | Phase::BackingOff | Phase::WaitingForFiles)) => Colour::Red,
+        Some(_) => Colour::Yellow,
+    }
+}
+
+/// Returns whether the data of a cluster is too old to be trusted, whatever its phase. A dump is
+/// always old.
+pub(super) fn is_stale(cluster: &Cluster) -> bool {
+    cluster.origin != Origin::Dump && cluster.age_seconds.is_some_and(|age| age >= STALE_SECONDS)
+}
+
+/// Returns the age of a cluster's data, coloured if it is stale.
+fn source_age(cluster: &Cluster) -> String {
+    let age = age_of(cluster.age_seconds);
+    if is_stale(cluster) { coloured(&age, Colour::Yellow) } else { age }
+}
+
+/// Returns why a cluster is not live, how far its lists are, and when meshkeep tries again.
+fn last_error(cluster: &Cluster) -> String {
+    let error = cluster.last_error.clone().filter(|_| cluster.phase != Some(Phase::Live.into()));
+    let retry = cluster.next_retry_seconds.map(|seconds| format!("next attempt in {}", age(seconds)));
+    [error, list_progress(cluster), retry].into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+/// Returns the progress of a cluster's lists, if the source reports how many keys it has.
+pub(super) fn list_progress(cluster: &Cluster) -> Option<String> {
+    let expected: u64 = cluster.resources.iter().filter_map(|resource| resource.expected).sum();
+    let entries: u64 = cluster.resources.iter().map(|resource| resource.entries).sum();
+    (cluster.phase == Some(Phase::Listing.into()) && expected > 0).then(|| format!("{entries} of {expected} entries"))
 }
 
 /// Returns the number of keys of a kind in a cluster.
@@ -264,6 +297,8 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::cli::terminal::layout::TableStyle;
+    use crate::model::without_colours;
 
     /// The examples of the OpenAPI document are answers of a real server about a fixed sample mesh.
     /// Only the ages differ between runs.
@@ -284,7 +319,8 @@ mod tests {
         for (kind, schema, name, expected) in cases {
             let (shape, example) = (KindRow::by_name(kind).unwrap().shape, &examples["schemas"][schema]);
             assert_eq!(shape.name(example).unwrap(), name);
-            let table = shape.table(std::slice::from_ref(example), false).unwrap();
+            let table = shape.table(std::slice::from_ref(example), TableStyle { wide: false, has_headings: true, width: None }).unwrap();
+            let table = without_colours(&table);
             let row: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
             assert!(row.join(" ").starts_with(expected), "{table}");
         }

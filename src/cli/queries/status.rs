@@ -1,22 +1,25 @@
 //! `meshkeep status`: the health of the sidecar and of each cluster, once or until all are live.
 
-use std::fmt::Write as _;
+mod report;
+
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use serde_json::{Value, json};
 
 use super::api_client::{ApiClient, ServerOptions};
-use super::kinds::{CLUSTERS, KindRow};
+use super::kinds::{CLUSTERS, KindRow, list_progress};
 use crate::cli::failure::{ExitStatus, Failure};
-use crate::cli::terminal::output::{OutputFormat, OutputOptions, Tabular, age, parse_answer, print_coloured, print_list, print_one};
+use crate::cli::terminal::list_output::ListOptions;
+use crate::cli::terminal::output::{OutputFormat, parse_answer, print_coloured};
 use crate::cli::terminal::progress::ProgressLine;
 use crate::config::parse_duration;
-use crate::dto::reflection::ReflectionStatus;
-use crate::dto::status::{Cluster, DirectoryStatus, DumpStatus, Status, StatusCounts};
+use crate::dto::status::{Cluster, DirectoryStatus, Status};
 use crate::dto::values::Open;
 use crate::dto::values::closed::{Origin, Phase};
+use crate::model::ApiEnum as _;
 
 /// Interval between requests while waiting: a person sees a change at once, and the load on the
 /// sidecar is negligible.
@@ -31,7 +34,44 @@ pub(in crate::cli) struct StatusOptions {
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_duration, requires = "wait")]
     timeout: Duration,
     #[command(flatten)]
-    output: OutputOptions,
+    rows: RowOptions,
+    #[command(flatten)]
+    list: ListOptions,
+}
+
+/// Selection of the clusters.
+#[derive(Debug, Default, Args)]
+pub(super) struct RowOptions {
+    /// List the live clusters too if there are more than 20 clusters
+    #[arg(long)]
+    all: bool,
+    /// Only these clusters, also for --wait and the exit code (repeatable)
+    #[arg(long, value_name = "NAME")]
+    cluster: Vec<String>,
+    /// List only clusters in this phase (repeatable)
+    #[arg(long, value_name = "PHASE", value_parser = PossibleValuesParser::new(Phase::values().map(Phase::api_name)))]
+    phase: Vec<String>,
+}
+
+impl RowOptions {
+    fn has_phase(&self, cluster: &Cluster) -> bool {
+        self.phase.is_empty() || cluster.phase.as_ref().is_some_and(|phase| self.phase.iter().any(|wanted| wanted == phase.name()))
+    }
+
+    /// Returns the first reason why not every selected cluster is live.
+    fn not_live_reason(&self, answers: &StatusAnswers) -> Option<String> {
+        not_live_reason(&answers.status.directory, &answers.clusters).or_else(|| self.missing_cluster(answers))
+    }
+
+    /// Returns that a cluster does not exist, if the user asks for one that does not.
+    fn missing_cluster(&self, answers: &StatusAnswers) -> Option<String> {
+        if !answers.status.directory.readable {
+            return None;
+        }
+        let exists = |name: &String| answers.clusters.iter().any(|cluster| cluster.name == *name);
+        let missing = self.cluster.iter().find(|name| !exists(name) && !answers.status.directory.invalid_files.contains_key(*name))?;
+        Some(format!("there is no cluster {missing:?}: `meshkeep get clusters` lists all"))
+    }
 }
 
 /// Prints the state. Returns [`ExitStatus::Failed`] while anything is not live.
@@ -40,10 +80,10 @@ pub(in crate::cli) async fn run(options: &StatusOptions, server: &ServerOptions)
     let deadline = Instant::now() + options.timeout;
     let mut wait_reporter = WaitReporter::default();
     let answers = loop {
-        let answers = fetch_status(&client).await;
+        let answers = fetch_status(&client, &options.rows).await;
         let waits = options.wait && Instant::now() < deadline;
         match answers {
-            Ok(answers) => match not_live_reason(&answers.status.directory, &answers.clusters).filter(|_| waits) {
+            Ok(answers) => match options.rows.not_live_reason(&answers).filter(|_| waits) {
                 Some(reason) => wait_reporter.report(&reason),
                 None => break answers,
             },
@@ -53,16 +93,33 @@ pub(in crate::cli) async fn run(options: &StatusOptions, server: &ServerOptions)
         tokio::time::sleep(POLL_INTERVAL).await;
     };
     drop(wait_reporter);
-    let is_fine = not_live_reason(&answers.status.directory, &answers.clusters).is_none();
-    let StatusAnswers { status, raw: (raw_status, raw_clusters), .. } = answers;
-    match options.output.output {
-        format @ (OutputFormat::Table | OutputFormat::Wide) => {
-            print_coloured(&(summary(&status) + "\n" + &CLUSTERS.table(&raw_clusters, format == OutputFormat::Wide)?))?;
-        }
-        OutputFormat::Name => print_list(OutputFormat::Name, &CLUSTERS, &raw_clusters)?,
-        format => print_one(format, &CLUSTERS, &json!({ "status": raw_status, "clusters": raw_clusters }))?,
+    if let Some(missing) = options.rows.missing_cluster(&answers) {
+        return Err(Failure::new(missing));
+    }
+    let is_fine = options.rows.not_live_reason(&answers).is_none();
+    let (list, format) = (&options.list, options.list.format());
+    if format.is_table() {
+        let clusters = sort_clusters(list, &answers)?;
+        print_coloured(&report::report(&answers.status, clusters, &options.rows, list.table_style()))?;
+        return Ok(ExitStatus::from_success(is_fine));
+    }
+    let clusters = answers.raw_clusters(&options.rows);
+    if matches!(format, OutputFormat::Name | OutputFormat::CustomColumns(_)) {
+        list.print_list(&CLUSTERS, clusters)?;
+    } else {
+        list.print_one(&CLUSTERS, &json!({ "status": answers.raw.0, "clusters": list.sorted(clusters)? }))?;
     }
     Ok(ExitStatus::from_success(is_fine))
+}
+
+/// Returns the selected clusters in the order of the table: that of the user, or the worst first.
+fn sort_clusters(list: &ListOptions, answers: &StatusAnswers) -> Result<Vec<Cluster>, Failure> {
+    if list.has_order() {
+        return list.sorted(answers.raw.1.clone())?.iter().map(parse_answer).collect();
+    }
+    let mut clusters = answers.clusters.clone();
+    report::sort_by_health(&mut clusters);
+    Ok(clusters)
 }
 
 /// Answers about the sidecar and its clusters.
@@ -70,16 +127,29 @@ struct StatusAnswers {
     /// State of the sidecar and its config directory. As long as the directory was not read, it is
     /// unknown which clusters exist, so an empty list of clusters is not a good state.
     status: Status,
+    /// Clusters that the options select, except by their phase.
     clusters: Vec<Cluster>,
-    /// Both answers as the API sent them.
+    /// The state of the sidecar and of these clusters as the API sent it.
     raw: (Value, Vec<Value>),
 }
 
-async fn fetch_status(client: &ApiClient) -> Result<StatusAnswers, Failure> {
+impl StatusAnswers {
+    /// Returns the clusters that the options select, as the API sent them.
+    fn raw_clusters(&self, rows: &RowOptions) -> Vec<Value> {
+        let pairs = self.raw.1.iter().zip(&self.clusters);
+        pairs.filter(|(_, cluster)| rows.has_phase(cluster)).map(|(raw, _)| raw.clone()).collect()
+    }
+}
+
+async fn fetch_status(client: &ApiClient, rows: &RowOptions) -> Result<StatusAnswers, Failure> {
     let raw_status: Value = client.get("/v1/status", &[]).await?;
     let path = KindRow::by_name("clusters").map(KindRow::path).unwrap_or_default();
-    let (raw_clusters, _) = client.list(&path, &[]).await?;
-    let (status, clusters) = (parse_answer(&raw_status)?, raw_clusters.iter().map(parse_answer).collect::<Result<_, _>>()?);
+    let (mut raw_clusters, _) = client.list(&path, &[]).await?;
+    let is_selected = |name: &str| rows.cluster.is_empty() || rows.cluster.iter().any(|wanted| wanted == name);
+    raw_clusters.retain(|cluster| cluster["name"].as_str().is_none_or(is_selected));
+    let mut status: Status = parse_answer(&raw_status)?;
+    status.directory.invalid_files.retain(|file, _| is_selected(file));
+    let clusters = raw_clusters.iter().map(parse_answer).collect::<Result<_, _>>()?;
     Ok(StatusAnswers { status, clusters, raw: (raw_status, raw_clusters) })
 }
 
@@ -109,17 +179,10 @@ fn describe_first_waiting(clusters: &[Cluster]) -> String {
     let first = waiting.first().map(|cluster| {
         let phase = cluster.phase.as_ref().map_or("without a file", Open::name);
         let error = cluster.last_error.as_ref().map(|error| format!(" ({error})")).unwrap_or_default();
-        format!("{} is {phase}{}{error}", cluster.name, list_progress(cluster))
+        let progress = list_progress(cluster).map(|progress| format!(", {progress}")).unwrap_or_default();
+        format!("{} is {phase}{progress}{error}", cluster.name)
     });
     format!("{} of {} clusters are live; {}", clusters.len() - waiting.len(), clusters.len(), first.unwrap_or_default())
-}
-
-/// Returns the progress of a cluster's lists, if the source reports how many keys it has.
-fn list_progress(cluster: &Cluster) -> String {
-    let expected: u64 = cluster.resources.iter().filter_map(|resource| resource.expected).sum();
-    let entries: u64 = cluster.resources.iter().map(|resource| resource.entries).sum();
-    let is_listing = cluster.phase == Some(Phase::Listing.into());
-    if is_listing && expected > 0 { format!(", {entries} of {expected} entries") } else { String::new() }
 }
 
 /// Reports why the command still waits: on a terminal in one line, in a log once per reason.
@@ -140,70 +203,6 @@ impl WaitReporter {
     }
 }
 
-/// Kind in the summary: its count, and its singular and plural.
-type CountLabel = (fn(&StatusCounts) -> u64, &'static str, &'static str);
-
-const COUNT_LABELS: [CountLabel; 7] = [
-    (|counts| counts.nodes, "node", "nodes"),
-    (|counts| counts.services, "service", "services"),
-    (|counts| counts.identities, "identity", "identities"),
-    (|counts| counts.ipcache, "ipcache entry", "ipcache entries"),
-    (|counts| counts.service_exports, "service export", "service exports"),
-    (|counts| counts.endpoint_slices, "endpoint slice", "endpoint slices"),
-    (|counts| counts.rejected, "rejected value", "rejected values"),
-];
-
-/// Returns the number of entries per kind, in one line. Kinds without entries are left out.
-fn counts_line(counts: &StatusCounts) -> String {
-    let parts = COUNT_LABELS.iter().filter_map(|(count, one, several)| match count(counts) {
-        0 => None,
-        1 => Some(format!("1 {one}")),
-        count => Some(format!("{count} {several}")),
-    });
-    let parts: Vec<String> = parts.collect();
-    let keys = if counts.entries == 1 { "1 key".to_owned() } else { format!("{} keys", counts.entries) };
-    if parts.is_empty() { format!("{keys}\n") } else { format!("{keys}: {}\n", parts.join(", ")) }
-}
-
-/// Returns the state of `reflect`, in one line.
-fn reflection_line(reflection: &ReflectionStatus) -> String {
-    match &reflection.error {
-        None if reflection.leader => format!("reflects {} clusters; {} keys wait\n", reflection.clusters, reflection.waiting),
-        None => "does not reflect now: another meshkeep or KVStoreMesh writes\n".to_owned(),
-        Some(error) => format!("cannot reflect: {error}\n"),
-    }
-}
-
-/// Returns the state of the process in a few lines.
-fn summary(status: &Status) -> String {
-    let mut out = String::new();
-    let loading = if status.loaded { "" } else { ", still loading its store" };
-    let _ = writeln!(out, "meshkeep {}, up {}{loading}", status.version, age(status.uptime_seconds));
-    out.extend(status.counts.as_ref().map(counts_line));
-    let store = &status.store;
-    let details: Vec<&str> = store.error.iter().chain(&store.losses).map(String::as_str).collect();
-    let colon = if details.is_empty() { "" } else { ": " };
-    let _ = writeln!(out, "store {}{colon}{}", store.state, details.join("; "));
-    out.extend(status.reflection.as_ref().map(reflection_line));
-    if let Some(DumpStatus { path, form, time, .. }) = &status.dump {
-        let _ = writeln!(out, "serves the dump {path} of {time}, made by {form}");
-        return out;
-    }
-    match &status.directory.error {
-        _ if status.directory.no_clusters.is_some() => {
-            out.extend(status.directory.no_clusters.iter().map(|reason| format!("there is no cluster: {reason}\n")));
-        }
-        _ if status.directory.readable && status.clusters.is_empty() => out.push_str("there is no cluster yet\n"),
-        _ if status.directory.readable => {}
-        None => out.push_str("config directory was not read yet\n"),
-        Some(error) => drop(writeln!(out, "cannot read the config directory: {error}")),
-    }
-    for (file, reason) in &status.directory.invalid_files {
-        let _ = writeln!(out, "file {file} cannot be used: {reason}");
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,15 +216,5 @@ mod tests {
         assert_eq!(directory(true, json!({})), None);
         assert_eq!(directory(false, json!({})).as_deref(), Some("the config directory was not read yet"));
         assert_eq!(directory(true, json!({"paris": "it is empty"})).as_deref(), Some("file paris cannot be used: it is empty"));
-    }
-
-    #[test]
-    fn counts_are_human_readable() {
-        let none: StatusCounts = serde_json::from_value(json!({"entries": 1, "nodes": 0, "services": 0, "serviceExports": 0,
-            "endpointSlices": 0, "identities": 0, "ipcache": 0, "rejected": 0}))
-        .unwrap();
-        let some = StatusCounts { entries: 22, nodes: 4, services: 1, ipcache: 44, service_exports: 1, rejected: 2, ..none.clone() };
-        assert_eq!(counts_line(&some), "22 keys: 4 nodes, 1 service, 44 ipcache entries, 1 service export, 2 rejected values\n");
-        assert_eq!(counts_line(&none), "1 key\n");
     }
 }

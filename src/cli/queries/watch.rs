@@ -282,7 +282,7 @@ mod tests {
 
     /// Returns the line without its time.
     fn line(sign: char, event: &Value) -> String {
-        let line = event_line(sign, Colour::Green, &read(event));
+        let line = crate::model::without_colours(&event_line(sign, Colour::Green, &read(event))).into_owned();
         line.split_once(' ').map(|(_, rest)| rest.trim_end().to_owned()).unwrap_or_default()
     }
 

@@ -6,7 +6,8 @@ use clap::Args;
 use serde_json::Value;
 
 use super::json_path::{JsonPath, value_text};
-use super::output::{OutputFormat, OutputOptions, Tabular, print_items, print_one};
+use super::layout::TableStyle;
+use super::output::{OutputFormat, OutputOptions, Tabular, print_items, print_one, table_style};
 use super::table_cells::TableCells;
 use crate::cli::failure::Failure;
 
@@ -27,9 +28,19 @@ impl ListOptions {
         self.output.output
     }
 
+    /// Returns the style of a table on standard output.
+    pub(in crate::cli) fn table_style(&self) -> TableStyle {
+        TableStyle { has_headings: !self.no_headers, ..table_style(self.format()) }
+    }
+
+    /// Returns whether the user chose the order of the list.
+    pub(in crate::cli) fn has_order(&self) -> bool {
+        self.sort_by.is_some()
+    }
+
     /// Returns the text of a table.
     pub(in crate::cli) fn table_text(&self, cells: &TableCells) -> String {
-        cells.text(!self.no_headers)
+        cells.text(self.table_style())
     }
 
     /// Prints a list. An empty table is only a note on standard error, as in kubectl.
@@ -49,7 +60,7 @@ impl ListOptions {
     }
 
     /// Sorts a list by `--sort-by`. Items without the value are first.
-    fn sorted(&self, items: Vec<Value>) -> Result<Vec<Value>, Failure> {
+    pub(in crate::cli) fn sorted(&self, items: Vec<Value>) -> Result<Vec<Value>, Failure> {
         let Some(path) = &self.sort_by else { return Ok(items) };
         let key_of = |item: &Value| path.values(item).first().map(|value| (*value).clone());
         let mut keyed: Vec<(Option<Value>, Value)> = items.into_iter().map(|item| (key_of(&item), item)).collect();

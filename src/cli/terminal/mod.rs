@@ -1,6 +1,8 @@
 //! Output on the terminal: tables, documents and progress lines.
 
+mod colour;
 pub(super) mod json_path;
+pub(super) mod layout;
 pub(super) mod list_output;
 pub(super) mod output;
 pub(super) mod progress;

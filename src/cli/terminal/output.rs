@@ -11,16 +11,20 @@
 use std::fmt::Display;
 use std::io::{self, IsTerminal, StdoutLock, Write};
 
+use anstream::{AutoStream, ColorChoice};
 use clap::Args;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+pub(in crate::cli) use super::colour::{Colour, coloured};
 use super::json_path::JsonPathTemplate;
+use super::layout::{Heading, TableStyle};
+use super::progress::terminal_columns;
 use super::route_commands::name_commands;
 pub(in crate::cli) use super::table_cells::one_line;
 use super::table_cells::{CustomColumns, TableCells};
 use crate::cli::failure::{Failure, ResultExt as _};
-use crate::model::{is_terminal_control, printable, printable_with_colours};
+use crate::model::{is_terminal_control, printable, printable_with_colours, without_colours};
 
 /// Start of the message for a failed write to standard output.
 const NOT_WRITTEN: &str = "cannot write to standard output";
@@ -83,17 +87,24 @@ pub(in crate::cli) struct TableColumn<T> {
     pub(super) heading: &'static str,
     /// Whether the column is shown only with `-o wide`.
     pub(in crate::cli) wide: bool,
+    /// True if a terminal shows the cell below the line of its object, without the heading. A line
+    /// feed in the cell separates lines.
+    below: bool,
     /// Function that returns the text of the cell for an object.
     pub(in crate::cli) cell: fn(&T) -> String,
 }
 
 impl<T> TableColumn<T> {
     pub(in crate::cli) const fn new(heading: &'static str, cell: fn(&T) -> String) -> Self {
-        Self { heading, wide: false, cell }
+        Self { heading, wide: false, below: false, cell }
     }
 
     pub(in crate::cli) const fn wide(heading: &'static str, cell: fn(&T) -> String) -> Self {
-        Self { heading, wide: true, cell }
+        Self { heading, wide: true, below: false, cell }
+    }
+
+    pub(in crate::cli) const fn below(heading: &'static str, cell: fn(&T) -> String) -> Self {
+        Self { heading, wide: false, below: true, cell }
     }
 }
 
@@ -110,8 +121,8 @@ pub(in crate::cli) trait Tabular: Sync {
     fn cells(&self, items: &[Value], wide: bool) -> Result<TableCells, Failure>;
 
     /// Returns the rows below their headings. Each line ends with a line feed.
-    fn table(&self, items: &[Value], wide: bool) -> Result<String, Failure> {
-        self.cells(items, wide).map(|cells| cells.text(true))
+    fn table(&self, items: &[Value], style: TableStyle) -> Result<String, Failure> {
+        self.cells(items, style.wide).map(|cells| cells.text(style))
     }
 
     /// Returns the name of an object, for `-o name`.
@@ -169,7 +180,9 @@ pub(in crate::cli) fn print_list(format: OutputFormat, shape: &dyn Tabular, item
 /// Prints a list, with or without headings.
 pub(super) fn print_items(format: OutputFormat, has_headings: bool, shape: &dyn Tabular, items: &[Value]) -> Result<(), Failure> {
     match format {
-        OutputFormat::Table | OutputFormat::Wide => print_coloured(&shape.cells(items, format == OutputFormat::Wide)?.text(has_headings)),
+        OutputFormat::Table | OutputFormat::Wide => {
+            print_coloured(&shape.table(items, TableStyle { has_headings, ..table_style(format) })?)
+        }
         OutputFormat::Json => print_json(&json!({ "items": items })),
         OutputFormat::Yaml => print_yaml(&json!({ "items": items })),
         OutputFormat::Name => {
@@ -177,7 +190,9 @@ pub(super) fn print_items(format: OutputFormat, has_headings: bool, shape: &dyn 
             print(&names.collect::<Result<String, Failure>>()?)
         }
         OutputFormat::JsonPath(template) => print(&template.text(&json!({ "items": items }))),
-        OutputFormat::CustomColumns(columns) => print(&columns.cells(items).text(has_headings)),
+        OutputFormat::CustomColumns(columns) => {
+            print_coloured(&columns.cells(items).text(TableStyle { has_headings, ..table_style(format) }))
+        }
     }
 }
 
@@ -192,12 +207,27 @@ pub(in crate::cli) fn print_one(format: OutputFormat, shape: &dyn Tabular, item:
     }
 }
 
+/// Returns the columns and the width of a table for standard output. Lines in a pipe are not
+/// wrapped, because programs split them at blanks and not at a width.
+pub(in crate::cli) fn table_style(format: OutputFormat) -> TableStyle {
+    let width = io::stdout().is_terminal().then(|| terminal_columns(io::stdout()).into());
+    TableStyle { wide: format == OutputFormat::Wide, has_headings: true, width }
+}
+
 /// Returns the headings of a shape, and a row for each item. Paths of the API in a cell become
 /// commands.
 pub(in crate::cli) fn cells<T>(shape: &TableShape<T>, items: impl IntoIterator<Item = T>, wide: bool) -> TableCells {
     let columns: Vec<&TableColumn<T>> = shape.columns.iter().filter(|column| wide || !column.wide).collect();
     let row = |item| columns.iter().map(|column| name_commands(&(column.cell)(&item))).collect();
-    TableCells { headings: columns.iter().map(|column| column.heading.to_owned()).collect(), rows: items.into_iter().map(row).collect() }
+    TableCells {
+        headings: columns.iter().map(|column| Heading { text: column.heading.to_owned(), below: column.below }).collect(),
+        rows: items.into_iter().map(row).collect(),
+    }
+}
+
+/// Returns the rows below their headings. Each line ends with a line feed.
+pub(in crate::cli) fn table<T>(shape: &TableShape<T>, items: impl IntoIterator<Item = T>, style: TableStyle) -> String {
+    cells(shape, items, style.wide).text(style)
 }
 
 /// Prints text that may contain characters from remote sources. A closed pipe ends the command
@@ -210,7 +240,7 @@ pub(in crate::cli) fn print(text: &str) -> Result<(), Failure> {
 /// sources ([`parse_answer`], [`one_line`]).
 pub(in crate::cli) fn print_coloured(text: &str) -> Result<(), Failure> {
     if !has_colours() {
-        return print(text);
+        return print(&without_colours(text));
     }
     let mut out = io::stdout().lock();
     map_broken_pipe(out.write_all(printable_with_colours(text).as_bytes()).and_then(|()| out.flush()))
@@ -315,32 +345,10 @@ pub(in crate::cli) fn age_of(seconds: Option<f64>) -> String {
     seconds.map(age).unwrap_or_default()
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::cli) enum Colour {
-    /// An error.
-    Red,
-    /// A warning.
-    Yellow,
-    /// A good state.
-    Green,
-    /// A minor detail.
-    Faint,
-}
-
-/// Returns the text in a colour if standard output is a terminal and `NO_COLOR` is not set
-/// (no-color.org).
-pub(in crate::cli) fn coloured(text: &str, colour: Colour) -> String {
-    let code = match colour {
-        Colour::Red => "31",
-        Colour::Yellow => "33",
-        Colour::Green => "32",
-        Colour::Faint => "2",
-    };
-    if has_colours() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
-}
-
+/// Returns whether standard output has colours: it is a terminal, unless `NO_COLOR` or
+/// `CLICOLOR_FORCE` is set (no-color.org, bixense.com/clicolors).
 fn has_colours() -> bool {
-    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    AutoStream::choice(&io::stdout()) != ColorChoice::Never
 }
 
 #[cfg(test)]
@@ -390,16 +398,17 @@ mod tests {
             name: |(name, _, _)| (*name).to_owned(),
         };
         let items: [TestRow; 2] = [("paris", &[("a", "1"), ("b", "2")], Some(7)), ("tokyo-1", &[], None)];
-        assert_eq!(cells(&SHAPE, items, false).text(true), "NAME     LABELS\nparis    a=1,b=2\ntokyo-1  -\n");
-        assert_eq!(cells(&SHAPE, items, true).text(true), "NAME     LABELS   ID\nparis    a=1,b=2  7\ntokyo-1  -        -\n");
-        assert_eq!(cells(&SHAPE, items, false).text(false), "paris    a=1,b=2\ntokyo-1  -\n");
+        let piped = |wide, has_headings| table(&SHAPE, items, TableStyle { wide, has_headings, width: None });
+        assert_eq!(piped(false, true), "NAME     LABELS\nparis    a=1,b=2\ntokyo-1  -\n");
+        assert_eq!(piped(true, true), "NAME     LABELS   ID\nparis    a=1,b=2  7\ntokyo-1  -        -\n");
+        assert_eq!(piped(false, false), "paris    a=1,b=2\ntokyo-1  -\n");
     }
 
     #[test]
     fn an_unknown_shape_is_reported() {
         let shape: TableShape<crate::dto::objects::NodeAddress> = TableShape { columns: &[], name: |address| address.ip.clone() };
         assert_eq!(shape.name(&json!({"type": "InternalIP", "ip": "10.0.0.1", "tomorrow": 1})).unwrap(), "10.0.0.1");
-        let failure = shape.table(&[json!({"ip": "10.0.0.1"})], false).unwrap_err().to_string();
+        let failure = shape.table(&[json!({"ip": "10.0.0.1"})], table_style(OutputFormat::Table)).unwrap_err().to_string();
         assert_eq!(failure, "this version does not understand the answer (missing field `type`): -o json prints it unchanged");
     }
 }

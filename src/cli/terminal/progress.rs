@@ -3,6 +3,7 @@
 //! The line is shown only if standard error is a terminal: scripts do not need it.
 
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -42,8 +43,7 @@ impl ProgressLine {
             return Self { text, end: None, painter: None };
         }
         let ((end, ended), shown) = (sync_channel(0), Arc::clone(&text));
-        let columns = rustix::termios::tcgetwinsize(io::stderr()).map_or(COLUMNS, |size| size.ws_col);
-        let columns = if columns == 0 { COLUMNS } else { columns };
+        let columns = terminal_columns(io::stderr());
         let painter = thread::spawn(move || paint(&mut io::stderr(), &ended, &shown, columns));
         Self { text, end: Some(end), painter: Some(painter) }
     }
@@ -63,6 +63,13 @@ impl Drop for ProgressLine {
             SHOWN.store(false, Ordering::Relaxed);
         }
     }
+}
+
+/// Returns the width of a terminal in characters. `kubectl exec` reports 0 until it knows the
+/// width.
+pub(super) fn terminal_columns(terminal: impl AsFd) -> u16 {
+    let columns = rustix::termios::tcgetwinsize(terminal).map_or(COLUMNS, |size| size.ws_col);
+    if columns == 0 { COLUMNS } else { columns }
 }
 
 /// Redraws the line until the end, then wipes it.

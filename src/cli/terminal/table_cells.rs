@@ -1,54 +1,24 @@
-//! Headings and rows of a table, from this version's columns or from the user's, and their layout.
+//! Headings and rows of a table, from this version's columns or from the user's.
 
-use std::io::{self, IsTerminal as _};
-
-use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::Value;
 
 use super::json_path::{JsonPath, value_text};
+use super::layout::{Heading, TableStyle, lay_out_table};
 use crate::model::printable;
-
-/// Padding left and right of a column, the same as kubectl's.
-const COLUMN_PADDING: (u16, u16) = (0, 2);
 
 /// Cell of a custom column without a value, the same as kubectl's.
 const NO_VALUE: &str = "<none>";
 
 /// Headings and rows of a table, before its layout.
 pub(in crate::cli) struct TableCells {
-    pub(super) headings: Vec<String>,
+    pub(super) headings: Vec<Heading>,
     pub(super) rows: Vec<Vec<String>>,
 }
 
 impl TableCells {
     /// Returns the table. Each line ends with a line feed.
-    pub(in crate::cli) fn text(&self, has_headings: bool) -> String {
-        if self.rows.is_empty() && !has_headings {
-            return String::new();
-        }
-        let mut table = Table::new();
-        // lines in a pipe are not wrapped, because programs split them at blanks and not at a width
-        let arrangement = if io::stdout().is_terminal() { ContentArrangement::Dynamic } else { ContentArrangement::Disabled };
-        table.load_preset(presets::NOTHING).set_content_arrangement(arrangement);
-        if has_headings {
-            table.set_header(&self.headings);
-        }
-        let mut has_blanks = vec![false; self.headings.len()];
-        for row in &self.rows {
-            let cells = row.iter().zip(&mut has_blanks).map(|(cell, has_blanks)| {
-                *has_blanks |= cell.contains(' ');
-                if cell.is_empty() { "-" } else { cell.as_str() }
-            });
-            table.add_row(cells.collect::<Vec<&str>>());
-        }
-        for (column, has_blanks) in table.column_iter_mut().zip(has_blanks) {
-            column.set_padding(COLUMN_PADDING);
-            // a narrow terminal then wraps lists of labels and addresses at their commas
-            if !has_blanks {
-                column.set_delimiter(',');
-            }
-        }
-        table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+    pub(in crate::cli) fn text(&self, style: TableStyle) -> String {
+        lay_out_table(&self.headings, &self.rows, style)
     }
 }
 
@@ -74,7 +44,7 @@ impl CustomColumns {
             if texts.is_empty() { NO_VALUE.to_owned() } else { one_line(&texts.join(",")) }
         };
         TableCells {
-            headings: self.0.iter().map(|(heading, _)| heading.clone()).collect(),
+            headings: self.0.iter().map(|(heading, _)| Heading { text: heading.clone(), below: false }).collect(),
             rows: items.iter().map(|item| self.0.iter().map(|(_, path)| cell(path, item)).collect()).collect(),
         }
     }
@@ -98,7 +68,8 @@ mod tests {
         let expected = "NAME              IPS               ZONE\n\
                         a                 10.0.0.1,fd00::1  <none>\n\
                         x\\u001b[31m FAKE  <none>            <none>\n";
-        assert_eq!(columns.cells(&items).text(true), expected);
+        let style = TableStyle { wide: false, has_headings: true, width: None };
+        assert_eq!(columns.cells(&items).text(style), expected);
         let error = CustomColumns::parse("NAME").unwrap_err();
         assert!(error.starts_with(r#""NAME" is not a column: write custom-columns=HEADING:PATH"#), "{error}");
         assert!(CustomColumns::parse("NAME:..a").unwrap_err().contains("is not a supported path"));

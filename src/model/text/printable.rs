@@ -57,6 +57,22 @@ fn escaped(text: &str, keeps_colours: bool) -> Cow<'_, str> {
     out.into()
 }
 
+/// Returns the text without the colours that [`printable_with_colours`] keeps.
+#[must_use]
+pub fn without_colours(text: &str) -> Cow<'_, str> {
+    let Some((first, mut rest)) = text.split_once('\u{1b}') else { return text.into() };
+    let mut out = first.to_owned();
+    loop {
+        match colour_length(rest) {
+            Some(length) => rest = &rest[length..],
+            None => out.push('\u{1b}'),
+        }
+        let Some((plain, next)) = rest.split_once('\u{1b}') else { return (out + rest).into() };
+        out.push_str(plain);
+        rest = next;
+    }
+}
+
 /// Returns the number of bytes after `ESC` that belong to a colour.
 fn colour_length(after: &str) -> Option<usize> {
     let parameters = after.strip_prefix('[')?;
@@ -92,9 +108,11 @@ mod tests {
     }
 
     #[test]
-    fn only_colour_sequences_are_kept() {
+    fn only_colour_sequences_are_kept_or_removed() {
         let coloured = "\u{1b}[31mred\u{1b}[0m \u{1b}[1;33m";
         assert_eq!(printable_with_colours(coloured), coloured);
+        assert_eq!(without_colours(coloured), "red ");
+        assert_eq!(without_colours("\u{1b}[2Ja\u{1b}[31\u{1b}[0m"), "\u{1b}[2Ja\u{1b}[31");
         assert_eq!(printable_with_colours("\u{1b}[2J\u{1b}[31\u{1b}]0;m\u{1b}"), r"\u001b[2J\u001b[31\u001b]0;m\u001b");
     }
 }
