@@ -15,3 +15,6 @@ pub(super) mod problems;
 pub(super) mod process;
 pub(super) mod status;
 pub(super) mod watch;
+
+#[cfg(test)]
+mod tests;

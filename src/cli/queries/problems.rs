@@ -88,6 +88,14 @@ fn since(finding: &Finding) -> String {
     age_of(start_time(finding).map(|time| jiff::Timestamp::now().duration_since(time).as_secs_f64()))
 }
 
+/// Returns the text of the command for a generated mesh.
+#[cfg(test)]
+pub(super) fn render(mesh: &super::tests::mesh::Mesh, style: TableStyle) -> String {
+    let mut findings = mesh.findings.clone();
+    sort_by_severity(&mut findings);
+    report(findings, style)
+}
+
 /// Prints the findings, as JSON in the order of the API. Returns [`ExitStatus::Failed`] if there
 /// are any.
 pub(in crate::cli) async fn run(options: &ProblemsOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {

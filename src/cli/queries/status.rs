@@ -122,6 +122,17 @@ fn sort_clusters(list: &ListOptions, answers: &StatusAnswers) -> Result<Vec<Clus
     Ok(clusters)
 }
 
+/// Returns the text of the command for a generated mesh.
+#[cfg(test)]
+pub(super) fn render(mesh: &super::tests::mesh::Mesh, arguments: &[&str], width: Option<usize>) -> String {
+    let command = RowOptions::augment_args(clap::Command::new("status").no_binary_name(true));
+    let rows = <RowOptions as clap::FromArgMatches>::from_arg_matches(&command.get_matches_from(arguments)).unwrap();
+    let style = crate::cli::terminal::layout::TableStyle { wide: false, has_headings: true, width };
+    let mut clusters = mesh.parsed_clusters();
+    report::sort_by_health(&mut clusters);
+    report::report(&mesh.status, clusters, &rows, style)
+}
+
 /// Answers about the sidecar and its clusters.
 struct StatusAnswers {
     /// State of the sidecar and its config directory. As long as the directory was not read, it is
