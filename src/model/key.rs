@@ -60,7 +60,6 @@ struct KindProperties {
     mirrored_index: usize,
     base: &'static str,
     api_name: &'static str,
-    list_name: &'static str,
     infix: &'static str,
     unscoped: Option<&'static str>,
     listed_as: Kind,
@@ -72,36 +71,32 @@ struct KindProperties {
 impl KindProperties {
     /// Creates the row of a kind that meshkeep makes itself.
     const fn generated(kind: Kind, mirrored_index: usize, base: &'static str, api_name: &'static str) -> Self {
-        let (list_name, infix, listed_as) = ("", "", kind);
+        let (infix, listed_as) = ("", kind);
         let (unscoped, is_mirrored, is_namespaced, is_revocable) = (None, false, false, false);
-        Self { kind, mirrored_index, base, api_name, list_name, infix, unscoped, listed_as, is_mirrored, is_namespaced, is_revocable }
+        Self { kind, mirrored_index, base, api_name, infix, unscoped, listed_as, is_mirrored, is_namespaced, is_revocable }
     }
 
     /// Creates the row of a mirrored kind.
-    const fn mirrored(kind: Kind, mirrored_index: usize, base: &'static str, api_name: &'static str, list_name: &'static str) -> Self {
-        Self { is_mirrored: true, list_name, ..Self::generated(kind, mirrored_index, base, api_name) }
+    const fn mirrored(kind: Kind, mirrored_index: usize, base: &'static str, api_name: &'static str) -> Self {
+        Self { is_mirrored: true, ..Self::generated(kind, mirrored_index, base, api_name) }
     }
 
     /// Creates the row of a mirrored kind by which agents send traffic: services and their parts,
     /// which have namespaces.
-    const fn revocable(kind: Kind, mirrored_index: usize, base: &'static str, api_name: &'static str, list_name: &'static str) -> Self {
-        Self { is_namespaced: true, is_revocable: true, ..Self::mirrored(kind, mirrored_index, base, api_name, list_name) }
+    const fn revocable(kind: Kind, mirrored_index: usize, base: &'static str, api_name: &'static str) -> Self {
+        Self { is_namespaced: true, is_revocable: true, ..Self::mirrored(kind, mirrored_index, base, api_name) }
     }
 }
 
 /// One row per kind, in the order of [`Kind`].
 const KIND_PROPERTIES: [KindProperties; 10] = [
-    KindProperties::revocable(Kind::EndpointSlice, 0, "endpointslices/v1", "endpointSlice", "endpoint-slices"),
-    KindProperties {
-        infix: "id/",
-        unscoped: Some("id/"),
-        ..KindProperties::mirrored(Kind::Identity, 1, "identities/v1", "identity", "identities")
-    },
-    KindProperties { unscoped: Some("default/"), ..KindProperties::mirrored(Kind::Ip, 2, "ip/v1", "ipcache", "ipcache") },
+    KindProperties::revocable(Kind::EndpointSlice, 0, "endpointslices/v1", "endpointSlice"),
+    KindProperties { infix: "id/", unscoped: Some("id/"), ..KindProperties::mirrored(Kind::Identity, 1, "identities/v1", "identity") },
+    KindProperties { unscoped: Some("default/"), ..KindProperties::mirrored(Kind::Ip, 2, "ip/v1", "ipcache") },
     KindProperties { listed_as: Kind::Ip, ..KindProperties::generated(Kind::NodeIp, 3, "nodes/v1", "ipcache") },
-    KindProperties::mirrored(Kind::Node, 3, "nodes/v1", "node", "nodes"),
-    KindProperties::revocable(Kind::ServiceExport, 4, "serviceexports/v1", "serviceExport", "service-exports"),
-    KindProperties::revocable(Kind::Service, 5, "services/v1", "service", "services"),
+    KindProperties::mirrored(Kind::Node, 3, "nodes/v1", "node"),
+    KindProperties::revocable(Kind::ServiceExport, 4, "serviceexports/v1", "serviceExport"),
+    KindProperties::revocable(Kind::Service, 5, "services/v1", "service"),
     KindProperties::generated(Kind::Cluster, 6, "cluster-config", "cluster"),
     KindProperties::generated(Kind::Problem, 7, "problem", "problem"),
     KindProperties::generated(Kind::Notice, 8, "notice", "notice"),
@@ -144,13 +139,6 @@ impl Kind {
     #[must_use]
     pub const fn api_name(self) -> &'static str {
         self.properties().api_name
-    }
-
-    /// Returns the name of the API's list, such as `nodes` in `/v1/nodes`. Empty for a kind that is
-    /// not mirrored.
-    #[must_use]
-    pub const fn list_name(self) -> &'static str {
-        self.properties().list_name
     }
 
     /// Returns whether its keys name objects as `<namespace>/<name>`.
