@@ -122,8 +122,9 @@ async fn a_cidr_is_explained() {
     );
 }
 
-/// Returns the candidates for the last of these words.
-fn complete(shell: &str, words: &[&str]) -> Vec<String> {
+/// Returns the candidates for the last of these words. Checks that standard error, which is the
+/// terminal of the shell, stays empty.
+pub(super) fn complete(shell: &str, words: &[&str]) -> Vec<String> {
     let mut command = meshkeep(&[]);
     command.env("MESHKEEP_COMPLETE", shell).env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string());
     let output = command.arg("--").args(words).output().unwrap();
@@ -144,6 +145,7 @@ async fn completion_offers_values_and_names_of_clusters() {
     assert_eq!(complete("bash", &["meshkeep", "status", "--phase", "w"]), ["waitingForFiles", "waitingForCanary"]);
     assert_eq!(complete("bash", &["meshkeep", "watch", "--kind", "service"]), ["serviceExport", "service"]);
     assert_eq!(complete("bash", &["meshkeep", "get", "nodes", "-o", "j"]), ["json", "jsonpath="]);
+    assert!(!complete("bash", &["meshkeep", "bundle", "--output", ""]).contains(&"json".to_owned()));
     assert_eq!(complete("bash", &["meshkeep", "rej"]), ["rejected"]);
     for words in [
         &["meshkeep", "get", "nodes", "--server", server, "--cluster", ""][..],

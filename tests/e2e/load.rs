@@ -9,8 +9,10 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
 use super::bundle::bundle;
+use super::kubectl_habits::complete;
 use super::samples::{entry_values, in_state_form};
 use crate::harness::etcd::etcd_binaries;
+use crate::harness::eventually;
 use crate::harness::meshkeep::http;
 
 /// A process that serves a dump, ended with the test.
@@ -131,6 +133,10 @@ async fn everything_that_is_served_says_that_it_is_a_dump_and_from_when() {
     assert!(out.starts_with("10.1.1.21 -> paris  identity 65795") && out.contains("(dump, "), "{out}");
     assert_eq!(note, format!("from a dump of {TIME}, not from the clusters\n"));
     assert!(loaded.query(&["lookup", "10.1.1.21"]).status.success());
+    // a completion has no note
+    let words = ["meshkeep", "get", "nodes", "--server", loaded.url.as_str(), "--cluster", ""];
+    let names = eventually("the names of the clusters", || async { Some(complete("bash", &words)).filter(|names| !names.is_empty()) });
+    assert_eq!(names.await, ["paris"]);
     let status = String::from_utf8(loaded.query(&["status"]).stdout).unwrap();
     assert!(status.contains(&format!("serves the dump {path} of {TIME}, made by cilium-dbg kvstore get --recursive")), "{status}");
     assert!(status.lines().last().unwrap().starts_with("paris  1   dump "), "{status}");

@@ -88,7 +88,9 @@ fn with_candidates(command: Command) -> Command {
         let kinds = KINDS_OF_COMMANDS.iter().find(|(command, _)| *command == name).map(|(_, source)| *source);
         command.mut_subcommand(&name, |command| {
             command.mut_args(|option| {
-                let by_id = VALUES.iter().find(|(id, _)| option.get_id() == *id).map(|(_, source)| *source);
+                // `bundle --output` names a file, not a format
+                let is_source = |id: &str| option.get_id() == id && (id, name.as_str()) != ("output", "bundle");
+                let by_id = VALUES.iter().find(|(id, _)| is_source(id)).map(|(_, source)| *source);
                 let source = if option.get_id() == "kind" { kinds } else { by_id };
                 add_source(option, source)
             })
@@ -118,10 +120,12 @@ fn cluster_names() -> Vec<CompletionCandidate> {
 
 fn fetch_cluster_names() -> Option<Vec<String>> {
     let arguments: Vec<OsString> = env::args_os().collect();
-    let client = ApiClient::new(&server_of_line(words_of_line(&arguments)?)?).ok()?;
+    let client = ApiClient::new(&server_of_line(words_of_line(&arguments)?)?).ok()?.silent();
     let executor = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let query = [("fields", "name"), ("meta", "none"), ("limit", "10000")];
     let answer = executor.block_on(async { tokio::time::timeout(NAMES_TIME_MAX, client.get::<Value>("/v1/clusters", &query)).await });
+    // dropping the runtime would wait for a name server that does not answer
+    executor.shutdown_background();
     let names = items(answer.ok()?.ok()?).into_iter().filter_map(|cluster| cluster["name"].as_str().map(str::to_owned));
     // names come from the config directory of the sidecar, which may be another machine
     Some(names.filter(|name| crate::model::check_exact_name(name).is_ok() && !name.contains(char::is_control)).collect())

@@ -95,8 +95,10 @@ pub(in crate::cli) struct ApiClient {
     server: String,
     /// Whether the client presents a certificate.
     has_certificate: bool,
-    /// Done once the command has said that the answers come from a dump.
+    /// Completed after the command has reported that the answers come from a dump.
     dump_note: Once,
+    /// True if the client prints no progress and no notes.
+    is_silent: bool,
 }
 
 impl ApiClient {
@@ -135,7 +137,13 @@ impl ApiClient {
         }
         let client =
             builder.default_headers(headers).build().map_err(|error| Failure::usage(format!("cannot create an HTTP client: {error}")))?;
-        Ok(Self { client, base, server, has_certificate, dump_note: Once::new() })
+        Ok(Self { client, base, server, has_certificate, dump_note: Once::new(), is_silent: false })
+    }
+
+    /// Returns the client without progress lines and notes. A completion must not print them over
+    /// the line that the user types.
+    pub(in crate::cli) fn silent(self) -> Self {
+        Self { is_silent: true, ..self }
     }
 
     /// Requests `path` and returns the answer's JSON as `T`.
@@ -223,15 +231,17 @@ impl ApiClient {
         if response.status().is_success() { Ok(response) } else { Err(self.refusal(response).await) }
     }
 
-    /// Says once that the server serves a dump.
+    /// Reports once that the server serves a dump.
     fn note_dump(&self, response: &Response) {
-        if let Some(time) = response.headers().get(DUMP_HEADER).and_then(|time| time.to_str().ok()) {
+        if !self.is_silent
+            && let Some(time) = response.headers().get(DUMP_HEADER).and_then(|time| time.to_str().ok())
+        {
             self.dump_note.call_once(|| crate::cli::print_to_stderr(format!("from a dump of {time}, not from the clusters\n")));
         }
     }
 
-    fn start_progress(&self) -> ProgressLine {
-        ProgressLine::start(&format!("waiting for {}", self.server))
+    fn start_progress(&self) -> Option<ProgressLine> {
+        (!self.is_silent).then(|| ProgressLine::start(&format!("waiting for {}", self.server)))
     }
 
     fn url(&self, path: &str, query: &[(&str, &str)]) -> Result<Url, Failure> {
