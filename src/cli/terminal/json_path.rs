@@ -278,6 +278,10 @@ fn find_unquoted(text: &str, end: char) -> Option<usize> {
 /// if it is not one such text.
 fn unquoted(text: &str) -> Option<String> {
     if let Some(inner) = text.strip_prefix('\'').and_then(|text| text.strip_suffix('\'')) {
+        // two texts in quotation marks with something between them, such as `'a' && @.b=='c'`
+        if inner.replace(r"\\", "").replace(r"\'", "").contains('\'') {
+            return None;
+        }
         let inner = inner.replace("\\'", "'").replace('"', "\\\"");
         return serde_json::from_str(&format!("\"{inner}\"")).ok();
     }
@@ -328,6 +332,8 @@ mod tests {
             "{..name}",
             "{.items[?(@.port>80)].name}",
             "{.items[?(@.a==\"x\" && @.b==1)]}",
+            "{.items[?(@.a=='x' && @.b=='y')]}",
+            "{'a' 'b'}",
             "{.items[0,1]}",
             "{.items[*].name .port}",
             "{name}",

@@ -75,11 +75,14 @@ impl ListOptions {
     }
 }
 
-/// Compares two values: numbers by value, other values by their text, in natural order.
+/// Compares two values: numbers by value, other values by their text, in natural order. Numbers
+/// precede other values, because a sort panics if the order contradicts itself.
 fn compare(one: &Value, other: &Value) -> Ordering {
     match (one.as_f64(), other.as_f64()) {
         (Some(one), Some(other)) => one.total_cmp(&other),
-        _ => compare_naturally(&value_text(one), &value_text(other)),
+        (Some(_), None) => Ordering::Less,
+        (None, Some(_)) => Ordering::Greater,
+        (None, None) => compare_naturally(&value_text(one), &value_text(other)),
     }
 }
 
@@ -127,6 +130,8 @@ mod tests {
         let counts = vec![json!({"n": 9.5}), json!({"n": 10}), json!({"other": 1}), json!({"n": -1})];
         let expected = [json!({"other": 1}), json!({"n": -1}), json!({"n": 9.5}), json!({"n": 10})];
         assert_eq!(sorted("{.n}", counts).unwrap(), expected);
+        let mixed = vec![json!({"n": "-1.5"}), json!({"n": -1}), json!({"n": -2})];
+        assert_eq!(sorted(".n", mixed).unwrap(), [json!({"n": -2}), json!({"n": -1}), json!({"n": "-1.5"})]);
         let error = sorted(".nope", names(["a", "b", "c", "d"])).unwrap_err();
         assert_eq!(error, "--sort-by: no item has a value at this path; -o json shows the members of the items");
         assert_eq!(sorted(".nope", Vec::new()).unwrap(), Vec::<Value>::new());
