@@ -178,7 +178,7 @@ fn print_usage(options: &DemoOptions) {
 fn usage(options: &DemoOptions, mesh: &str) -> String {
     let (http, control) = (options.listen, options.control);
     // the program as the user typed it, which may not be in `PATH`
-    let program = std::env::args().next().unwrap_or_else(|| "meshkeep".to_owned());
+    let program = std::env::args_os().next().map_or_else(|| "meshkeep".to_owned(), |program| program.to_string_lossy().into_owned());
     let server = if options.listen == DEFAULT_LISTEN { String::new() } else { format!(" --server http://{http}") };
     let meshkeep = format!("{program}{server}");
     let ip = data::address(1, 0);
