@@ -103,6 +103,7 @@ async fn each_backend_has_the_rule_and_the_reason() {
     for (arguments, expected) in [
         (&["get", "nodes", "--from", "paris"][..], "--from and --affinity are for global-services, not for nodes"),
         (&["get", "gsvc", "cart", "--from", "paris"], "need the namespace of cart: write NAMESPACE/cart"),
+        (&["get", "gsvc", "shop/cart", "--from", "paris", "--cluster", "tokyo"], "a full name selects one object: omit cluster=tokyo"),
         (&["get", "gsvc", "shop/cart", "--affinity", "local"], "affinity: needs --from CLUSTER"),
         (&["get", "gsvc", "shop/cart", "--from", "rome"], "from: there is no cluster rome: `meshkeep get clusters` lists all clusters"),
     ] {

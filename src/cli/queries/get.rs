@@ -56,7 +56,12 @@ pub(in crate::cli) async fn run(options: &GetOptions, server: &ServerOptions) ->
         if kind.names[0] != GLOBAL_SERVICES {
             return Err(Failure::usage(format!("--from and --affinity are for {GLOBAL_SERVICES}, not for {}", kind.names[0])));
         }
-        if let Some(path) = options.name.as_deref().map(|name| service_path(kind, options, name)).transpose()? {
+        if let Some(name) = options.name.as_deref() {
+            let path = service_path(kind, options, name)?;
+            // the namespace may complete the name
+            let is_filter = |filter: &str| filter != "namespace" || name.contains('/');
+            let others: Vec<(&str, &str)> = query.into_iter().filter(|(filter, _)| is_filter(filter)).collect();
+            check_object_filters(kind, &others, &path)?;
             affinity::print_backends(&client, &path, &options.affinity, &options.list, kind.shape).await?;
             return Ok(ExitStatus::Success);
         }
