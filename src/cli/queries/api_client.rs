@@ -34,7 +34,7 @@ const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Maximum time for an answer. The server may search for 5 s for a page of a list, and delays a
 /// request by 2 s while its store is loading.
-const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
+pub(super) const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Maximum bytes of an answer or of one event of a stream. A page of a list has 4 MiB plus one
 /// item. The largest item has a value of 10 MiB, the size at which etcd warns of a large request

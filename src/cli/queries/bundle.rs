@@ -13,8 +13,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Value, json};
 use tar::{Builder, Header};
+use tokio::time::timeout;
 
-use super::api_client::{ApiClient, ServerOptions};
+use super::api_client::{ANSWER_TIME_MAX, ApiClient, ServerOptions};
 use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::terminal::output::{one_line, print};
 use crate::cli::terminal::progress::ProgressLine;
@@ -124,10 +125,15 @@ async fn add_entries(client: &ApiClient, tar: &mut BundleWriter, path: &Path) ->
     };
     let (mut lines, mut number, mut outcome) = (Vec::new(), 0, Ok(()));
     loop {
-        let chunk = match response.chunk().await {
-            Ok(chunk) => chunk,
-            Err(error) => {
+        let chunk = match timeout(ANSWER_TIME_MAX, response.chunk()).await {
+            Ok(Ok(chunk)) => chunk,
+            Ok(Err(error)) => {
                 outcome = Err(Failure::unavailable(format!("the list of entries broke off: {}", error.without_url())));
+                None
+            }
+            Err(_) => {
+                let silence = ANSWER_TIME_MAX.as_secs();
+                outcome = Err(Failure::unavailable(format!("the list of entries broke off: no data for {silence} s")));
                 None
             }
         };
