@@ -279,10 +279,12 @@ fn last_error(cluster: &Cluster) -> String {
     [error, list_progress(cluster), retry].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-/// Returns the progress of a cluster's lists, if the source reports how many keys it has.
+/// Returns the progress of a cluster's lists, if the source reports how many keys it has. Restored
+/// entries do not count before the list confirms them.
 pub(super) fn list_progress(cluster: &Cluster) -> Option<String> {
-    let expected: u64 = cluster.resources.iter().filter_map(|resource| resource.expected).sum();
-    let entries: u64 = cluster.resources.iter().map(|resource| resource.entries).sum();
+    let reported = || cluster.resources.iter().filter_map(|resource| Some((resource, resource.expected?)));
+    let expected: u64 = reported().map(|(_, expected)| expected).sum();
+    let entries: u64 = reported().map(|(resource, _)| resource.entries.saturating_sub(resource.restored)).sum();
     (cluster.phase == Some(Phase::Listing.into()) && expected > 0).then(|| format!("{entries} of {expected} entries"))
 }
 
@@ -294,11 +296,24 @@ fn entries(cluster: &Cluster, kind: Kind) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::cli::terminal::layout::TableStyle;
     use crate::model::without_colours;
+
+    #[test]
+    fn the_progress_of_lists_is_that_of_the_reported_kinds() {
+        let cluster = |expected: Value| {
+            let nodes = json!({"kind": "node", "entries": 80, "restored": 30, "synced": false, "expected": expected, "origin": "restored"});
+            let services = json!({"kind": "service", "entries": 250, "restored": 250, "synced": false, "origin": "restored"});
+            let cluster = json!({"name": "paris", "phase": "listing", "origin": "restored", "configRetrieved": true, "failures": 0,
+                "resources": [nodes, services]});
+            serde_json::from_value::<Cluster>(cluster).unwrap()
+        };
+        assert_eq!(list_progress(&cluster(json!(100))).as_deref(), Some("50 of 100 entries"));
+        assert_eq!(list_progress(&cluster(Value::Null)), None);
+    }
 
     /// The examples of the OpenAPI document are answers of a real server about a fixed sample mesh.
     /// Only the ages differ between runs.
