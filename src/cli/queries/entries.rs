@@ -8,7 +8,7 @@ use super::api_client::{ApiClient, ServerOptions};
 use super::get::encoded;
 use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::terminal::list_output::ListOptions;
-use crate::cli::terminal::output::{TableColumn, TableShape, age_of, print, print_document};
+use crate::cli::terminal::output::{TableColumn, TableShape, age_since, print, print_document};
 use crate::dto::raw::{Entry, Rejected};
 
 #[derive(Debug, Args)]
@@ -53,8 +53,8 @@ const REJECTED: TableShape<Rejected> = TableShape {
         TableColumn::new("CLUSTER", |rejected| rejected.cluster.clone()),
         TableColumn::new("KIND", |rejected| rejected.kind.to_string()),
         TableColumn::new("KEY", |rejected| rejected.key.clone()),
-        TableColumn::new("SINCE", |rejected| age_since(&rejected.first_seen)),
-        TableColumn::wide("LAST", |rejected| age_since(&rejected.last_seen)),
+        TableColumn::new("SINCE", |rejected| age_since(rejected.first_seen.parse().ok())),
+        TableColumn::wide("LAST", |rejected| age_since(rejected.last_seen.parse().ok())),
         TableColumn::wide("BYTES", |rejected| decoded_bytes(&rejected.value).to_string()),
         TableColumn::new("SERVES", |rejected| if rejected.serves_earlier_value { "earlier value" } else { "nothing" }.to_owned()),
         TableColumn::new("REASON", |rejected| rejected.reason.clone()),
@@ -65,11 +65,6 @@ const REJECTED: TableShape<Rejected> = TableShape {
 /// Returns the number of bytes that a text in base64 encodes.
 fn decoded_bytes(base64: &str) -> usize {
     base64.trim_end_matches('=').len() * 3 / 4
-}
-
-fn age_since(time: &str) -> String {
-    let time = time.parse::<jiff::Timestamp>().ok();
-    age_of(time.map(|time| jiff::Timestamp::now().duration_since(time).as_secs_f64()))
 }
 
 /// Prints the raw entries, or the bytes of one.

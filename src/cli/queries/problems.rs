@@ -9,7 +9,7 @@ use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::terminal::layout::TableStyle;
 use crate::cli::terminal::list_output::ListOptions;
 use crate::cli::terminal::output::{
-    Colour, TableColumn, TableShape, age_of, coloured, joined, parse_answer, print, print_coloured, table, text,
+    Colour, TableColumn, TableShape, age_since, coloured, joined, parse_answer, print, print_coloured, table, text,
 };
 use crate::dto::findings::Finding;
 use crate::dto::values::closed::Severity;
@@ -85,7 +85,7 @@ fn report(findings: Vec<Finding>, style: TableStyle) -> String {
 
 /// Returns how long a finding has existed.
 fn since(finding: &Finding) -> String {
-    age_of(start_time(finding).map(|time| jiff::Timestamp::now().duration_since(time).as_secs_f64()))
+    age_since(start_time(finding))
 }
 
 /// Returns the text of the command for a generated mesh.

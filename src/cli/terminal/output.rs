@@ -345,6 +345,11 @@ pub(in crate::cli) fn age_of(seconds: Option<f64>) -> String {
     seconds.map(age).unwrap_or_default()
 }
 
+/// Returns the time since `time` as an age; empty if the time is unknown.
+pub(in crate::cli) fn age_since(time: Option<jiff::Timestamp>) -> String {
+    age_of(time.map(|time| jiff::Timestamp::now().duration_since(time).as_secs_f64()))
+}
+
 /// Returns whether standard output has colours: it is a terminal, unless `NO_COLOR` or
 /// `CLICOLOR_FORCE` is set (no-color.org, bixense.com/clicolors).
 fn has_colours() -> bool {
