@@ -76,9 +76,9 @@ pub enum DemoError {
     /// The sidecar ended by itself.
     #[error("meshkeep serve ended ({status}); its newest log lines:\n{log}")]
     SidecarEnded {
-        /// Its exit status.
+        /// Exit status of the sidecar.
         status: std::process::ExitStatus,
-        /// The end of its log.
+        /// End of the sidecar's log.
         log: String,
     },
 }
@@ -173,8 +173,8 @@ fn print_usage(options: &DemoOptions) {
     print_line(&usage(options, &format!("{clusters}, {} pods each, {} changes a second", options.pods, options.changes_per_second)));
 }
 
-/// Returns the address of the page, and commands to try. Each command is also there as a request
-/// with curl.
+/// Returns the address of the page, and commands to try. Each query has the same request with curl
+/// next to it.
 fn usage(options: &DemoOptions, mesh: &str) -> String {
     let (http, control) = (options.listen, options.control);
     // the program as the user typed it, which may not be in `PATH`
@@ -182,22 +182,22 @@ fn usage(options: &DemoOptions, mesh: &str) -> String {
     let server = if options.listen == DEFAULT_LISTEN { String::new() } else { format!(" --server http://{http}") };
     let meshkeep = format!("{program}{server}");
     let ip = data::address(1, 0);
-    let tries = [
+    let queries = [
         (format!("{meshkeep} status"), format!("curl 'http://{http}/v1/status'")),
         (format!("{meshkeep} explain {ip}"), format!("curl 'http://{http}/v1/explain/{ip}'")),
         (format!("{meshkeep} watch --snapshot"), format!("curl -N 'http://{http}/v1/events?snapshot=true'")),
         (format!("{meshkeep} log"), format!("curl 'http://{http}/v1/log'")),
     ];
-    let width = tries.iter().map(|(command, _)| command.len()).max().unwrap_or_default();
-    let tries: String = tries.iter().map(|(command, request)| format!("  {command:width$}  # {request}\n")).collect();
-    let breaks = [
+    let width = queries.iter().map(|(command, _)| command.len()).max().unwrap_or_default();
+    let queries: String = queries.iter().map(|(command, request)| format!("  {command:width$}  # {request}\n")).collect();
+    let faults = [
         ("paris/break", "its etcd is unreachable: backingOff"),
         ("tokyo/lose", "its etcd loses everything: entries are held"),
         ("paris/heal", "undoes both"),
     ];
-    let breaks = breaks.map(|(path, effect)| format!("  curl -X POST http://{control}/demo/clusters/{path:11}  # {effect}\n")).concat();
+    let faults = faults.map(|(path, effect)| format!("  curl -X POST http://{control}/demo/clusters/{path:11}  # {effect}\n")).concat();
     format!(
-        "a mesh of {mesh}; the page:\n\n  http://{http}/\n\nin another terminal:\n\n{tries}{breaks}\n\
+        "a mesh of {mesh}; the page:\n\n  http://{http}/\n\nin another terminal:\n\n{queries}{faults}\n\
          or press a key: b break a cluster, l lose the data of a cluster, h heal a cluster, r kill and restart meshkeep, q quit"
     )
 }

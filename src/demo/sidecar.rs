@@ -1,6 +1,7 @@
-//! The sidecar of the demo: this program as `meshkeep serve`, in its own process. Its log does not
-//! run between the lines of the demo: `meshkeep log` prints it, and the demo only prints its end if
-//! the sidecar ends by itself.
+//! The sidecar of the demo: this program as `meshkeep serve`, in its own process.
+//!
+//! `meshkeep log` prints the log of the sidecar. The demo prints only the end of the log, and only
+//! if the sidecar ends by itself.
 
 use std::fs;
 use std::net::SocketAddr;

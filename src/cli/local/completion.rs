@@ -62,7 +62,7 @@ pub(in crate::cli) fn print_script(shell: &str) -> CommandResult {
     print(&String::from_utf8_lossy(&script)).map(|()| ExitStatus::Success)
 }
 
-/// Answers a script. Returns `None` if no script asks.
+/// Answers a completion script. Returns `None` if the process was not started by one.
 pub(in crate::cli) fn answer_script(arguments: &[OsString], command: impl FnOnce() -> Command) -> Option<CommandResult> {
     let shell = env::var(SHELL_VARIABLE).ok()?;
     let shells = Shells::builtins();
@@ -131,7 +131,7 @@ fn fetch_cluster_names() -> Option<Vec<String>> {
     Some(names.filter(|name| crate::model::check_exact_name(name).is_ok() && !name.contains(char::is_control)).collect())
 }
 
-/// Returns the connection options in the words of a line; those that it does not have come from the
+/// Returns the connection options in the words of a line. Options that the line lacks come from the
 /// environment.
 fn server_of_line(words: &[OsString]) -> Option<ServerOptions> {
     let (words, mut arguments) = (join_split_words(words), Vec::new());

@@ -60,7 +60,7 @@ pub(in crate::cli) fn run(options: Options, start: &StartSignals) -> CommandResu
     Ok(ExitStatus::Success)
 }
 
-/// Returns what is served, in one line.
+/// Returns a description of the dump in one line.
 fn describe(dump: &Dump) -> String {
     let (source, clusters) = (&dump.source, dump.clusters().map(ToString::to_string).collect::<Vec<_>>().join(", "));
     let from = match source.time_from {

@@ -39,7 +39,7 @@ const ANSWERS: [(&str, &str); 5] = [
     ("config.json", "/v1/config"),
 ];
 
-/// Size from which on a file of entries ends, in bytes.
+/// Minimum size of a file of entries, in bytes. Only the last file may be smaller.
 const ENTRIES_FILE_BYTES: usize = 8 << 20;
 
 /// Maximum size of one entry, in bytes.
@@ -115,8 +115,8 @@ fn add_answer(files: &mut BundleFiles, failures: &mut Vec<(&'static str, Failure
     }
 }
 
-/// Adds all mirrored keys, in files of whole lines. The inner result has the failure of the
-/// request: the files up to it stay in the bundle, without the list's last line.
+/// Adds all mirrored keys, in files of whole lines. If the request fails, returns its failure in the
+/// inner result: the bundle then has the entries that arrived before, but not the list's last line.
 async fn add_entries(client: &ApiClient, tar: &mut BundleWriter, path: &Path) -> Result<Result<(), Failure>, Failure> {
     let progress = ProgressLine::start("requesting entries");
     let mut response = match client.stream("/v1/entries", &[]).await {
@@ -175,7 +175,8 @@ fn lines(log: Log) -> String {
 /// Writes the files of a bundle into a tar as they arrive.
 struct BundleWriter {
     tar: Builder<ArchiveOutput>,
-    made: u64,
+    /// Time of all files, in seconds since 1970.
+    mtime: u64,
     file_count: usize,
 }
 
@@ -188,14 +189,14 @@ impl BundleWriter {
             Box::new(File::create(path)?)
         };
         let output = ArchiveOutput { output: BufWriter::new(output), byte_count: 0 };
-        Ok(Self { tar: Builder::new(output), made: u64::try_from(now.as_second()).unwrap_or_default(), file_count: 0 })
+        Ok(Self { tar: Builder::new(output), mtime: u64::try_from(now.as_second()).unwrap_or_default(), file_count: 0 })
     }
 
     fn add(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let mut header = Header::new_gnu();
         header.set_size(bytes.len() as u64);
         header.set_mode(FILE_MODE);
-        header.set_mtime(self.made);
+        header.set_mtime(self.mtime);
         self.file_count += 1;
         self.tar.append_data(&mut header, format!("{FOLDER}/{name}"), bytes)
     }

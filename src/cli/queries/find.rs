@@ -1,4 +1,4 @@
-//! `meshkeep find TEXT`: the objects of all kinds whose name, address or label has a text.
+//! `meshkeep find TEXT`: the objects of all kinds whose name, address or label contains a text.
 
 use clap::Args;
 use serde_json::{Map, Value};

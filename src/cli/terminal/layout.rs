@@ -14,7 +14,7 @@ const GAP: &str = "  ";
 /// Blanks before a line that belongs to the object above it.
 const INDENT: &str = "    ";
 
-/// Additional blanks before the continuation of such a line.
+/// Additional blanks before the continuation of a line that was wrapped.
 const CONTINUATION: &str = "  ";
 
 /// Width from which a cell of several words counts as text: no name or age is as wide.

@@ -350,8 +350,8 @@ pub(in crate::cli) fn age_since(time: Option<jiff::Timestamp>) -> String {
     age_of(time.map(|time| jiff::Timestamp::now().duration_since(time).as_secs_f64()))
 }
 
-/// Returns whether standard output has colours: it is a terminal, unless `NO_COLOR` or
-/// `CLICOLOR_FORCE` is set (no-color.org, bixense.com/clicolors).
+/// Returns whether standard output has colours. A terminal has them, and a pipe has none, unless
+/// `NO_COLOR` or `CLICOLOR_FORCE` is set (no-color.org, bixense.com/clicolors).
 fn has_colours() -> bool {
     AutoStream::choice(&io::stdout()) != ColorChoice::Never
 }

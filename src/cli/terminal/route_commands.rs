@@ -1,8 +1,8 @@
-//! Commands in place of the API's paths in messages. The API's errors, warnings and advice name its
-//! paths, such as `/v1/nodes`; the user of the command line needs the command.
+//! Replaces the API's paths in messages with commands. The API's errors, warnings and advice name
+//! its paths, such as `/v1/nodes`; the user of the command line needs the command.
 
-/// Routes below `/v1`, each with the command that prints the answer. A longer route precedes its
-/// beginning.
+/// Routes below `/v1`, each with the command that prints the answer. The first match counts, so
+/// `ipcache/lookup` precedes `ipcache`.
 const COMMANDS: [(&str, &str); 18] = [
     ("changes", "watch"),
     ("clusters", "get clusters"),
@@ -24,7 +24,7 @@ const COMMANDS: [(&str, &str); 18] = [
     ("status", "status"),
 ];
 
-/// Terms of the API in its messages, each with that of the command line.
+/// Terms of the API in its messages, each with the term of the command line.
 const TERMS: [(&str, &str); 4] = [
     ("is not a parameter of this path", "is not a filter of this list"),
     ("this path has ", "this list has "),

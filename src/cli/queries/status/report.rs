@@ -1,7 +1,7 @@
 //! The text of `meshkeep status`: a summary, the state of the process, and a row for each cluster.
 //!
-//! The clusters with the worst state come first. If there are many clusters, the healthy ones are
-//! left out.
+//! The clusters with the worst state come first. If there are many clusters, the text omits the
+//! healthy ones.
 
 use std::cmp::Ordering;
 
@@ -18,10 +18,10 @@ use crate::dto::values::closed::{Phase, StoreState};
 /// summary fit a terminal of 24 lines.
 const CLUSTERS_LISTED_MAX: usize = 20;
 
-/// Maximum number of names in a group of the summary. The rows below have all of them.
+/// Maximum number of names in a group of the summary. The rows of the table have all names.
 const NAMES_MAX: usize = 5;
 
-/// Sorts clusters: the worst state first, then the one that has lasted longest.
+/// Sorts clusters: the worst state first, then the state that has lasted longest.
 pub(super) fn sort_by_health(clusters: &mut [Cluster]) {
     clusters.sort_by(compare_health);
 }
@@ -53,11 +53,11 @@ fn is_healthy(cluster: &Cluster) -> bool {
     is_live(cluster) && !is_stale(cluster)
 }
 
-/// Orders clusters: the worst state first, then the one that has lasted longest.
+/// Orders clusters: the worst state first, then the state that has lasted longest.
 fn compare_health(one: &Cluster, other: &Cluster) -> Ordering {
     let by_time = || other.phase_seconds.unwrap_or_default().total_cmp(&one.phase_seconds.unwrap_or_default());
     let by_rank = health_rank(one).cmp(&health_rank(other));
-    // live clusters are in order of their names: their times say nothing
+    // how long a cluster has been live does not matter: live clusters are in order of their names
     if is_healthy(one) && is_healthy(other) {
         one.name.cmp(&other.name)
     } else {
@@ -101,7 +101,7 @@ fn cluster_summary(directory: &DirectoryStatus, clusters: &[Cluster]) -> String 
     if groups.is_empty() { live } else { format!("{live}, {}", groups.join("; ")) }
 }
 
-/// Returns which dump the process serves.
+/// Returns a description of the dump that the process serves.
 fn dump_line(dump: &DumpStatus) -> String {
     let DumpStatus { path, form, time, .. } = dump;
     format!("serves the dump {path} of {time}, made by {form}")
@@ -112,7 +112,7 @@ fn no_cluster_reason(directory: &DirectoryStatus) -> String {
     match (&directory.no_clusters, &directory.error) {
         (Some(reason), _) => format!("there is no cluster: {reason}"),
         (None, Some(error)) if !directory.readable => format!("cannot read the config directory: {error}"),
-        (None, _) if !directory.readable => "config directory was not read yet".to_owned(),
+        (None, _) if !directory.readable => "the config directory was not read yet".to_owned(),
         (None, _) => "there is no cluster yet".to_owned(),
     }
 }
