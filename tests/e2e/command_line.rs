@@ -110,6 +110,7 @@ async fn find_prints_the_matches_of_all_kinds() {
     assert_eq!(exit_code_and_lines(&limited), (Some(0), lines(&workers[..3])));
     let warning = "warning: more than 3 nodes match: type more of the text, or raise --limit";
     assert_eq!(exit_code_and_error(&limited), (Some(0), warning.to_owned()));
+    assert_eq!(exit_code_and_error(&run(server, &["find", "worker", "--limit", "4"])), (Some(0), String::new()));
     let missing = "error: nothing in any mirrored cluster matches \"nobody\"";
     assert_eq!(exit_code_and_error(&run(server, &["find", "nobody"])), (Some(1), missing.to_owned()));
     assert_eq!(run(server, &["find", " "]).status.code(), Some(2));

@@ -180,19 +180,21 @@ impl ApiClient {
     /// Requests all pages of a list. Returns its items and the position from which to follow it.
     /// Prints the warnings of the API.
     pub(in crate::cli) async fn list(&self, path: &str, query: &[(&str, &str)]) -> Result<(Vec<Value>, String), Failure> {
-        let (items, _, position) = self.list_pages(path, query, usize::MAX).await?;
-        Ok((items, position))
+        self.list_pages(path, query, usize::MAX).await
     }
 
     /// Requests the first items of a list. Returns them, and whether there are more.
     pub(super) async fn list_first(&self, path: &str, query: &[(&str, &str)], count_max: usize) -> Result<(Vec<Value>, bool), Failure> {
-        let (items, has_more, _) = self.list_pages(path, query, count_max).await?;
+        // one more than that, because the page after a full one may be empty
+        let (mut items, _) = self.list_pages(path, query, count_max.saturating_add(1)).await?;
+        let has_more = items.len() > count_max;
+        items.truncate(count_max);
         Ok((items, has_more))
     }
 
-    /// Requests pages of a list until it has `count_max` items. Returns the items, whether there
-    /// are more, and the position of the last page.
-    async fn list_pages(&self, path: &str, query: &[(&str, &str)], count_max: usize) -> Result<(Vec<Value>, bool, String), Failure> {
+    /// Requests pages of a list until it has `count_max` items. Returns the items and the position
+    /// of the last page.
+    async fn list_pages(&self, path: &str, query: &[(&str, &str)], count_max: usize) -> Result<(Vec<Value>, String), Failure> {
         let (mut items, mut token, mut byte_count) = (Vec::new(), None::<String>, 0_usize);
         let limit = count_max.min(PAGE_LENGTH_MAX).to_string();
         let progress = ProgressLine::start(&format!("requesting {}", path.trim_start_matches("/v1/")));
@@ -212,9 +214,8 @@ impl ApiClient {
             }
             token = page.next_page_token;
             if token.is_none() || items.len() >= count_max {
-                let has_more = token.is_some() || items.len() > count_max;
                 items.truncate(count_max);
-                return Ok((items, has_more, page.meta.position));
+                return Ok((items, page.meta.position));
             }
         }
     }
