@@ -100,7 +100,8 @@ enum CliCommand {
     Bundle(QueryArgs<queries::bundle::BundleOptions>),
     /// Run a demo: mirror and serve three simulated clusters; needs no other server
     Demo(local::demo::Options),
-    /// Serve a dump of an etcd or of a meshkeep, without any etcd, for lookups without access to the clusters
+    /// Serve a dump of an etcd or of a meshkeep, without any etcd, for lookups without access to
+    /// the clusters
     Load(local::load::Options),
     /// Test each step of the connection to each remote cluster; needs no running meshkeep
     Doctor(local::doctor::Options),

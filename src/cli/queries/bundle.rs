@@ -115,8 +115,9 @@ fn add_answer(files: &mut BundleFiles, failures: &mut Vec<(&'static str, Failure
     }
 }
 
-/// Adds all mirrored keys, in files of whole lines. If the request fails, returns its failure in the
-/// inner result: the bundle then has the entries that arrived before, but not the list's last line.
+/// Adds all mirrored keys, in files of whole lines. If the request fails, returns its failure in
+/// the inner result: the bundle then has the entries that arrived before, but not the list's last
+/// line.
 async fn add_entries(client: &ApiClient, tar: &mut BundleWriter, path: &Path) -> Result<Result<(), Failure>, Failure> {
     let progress = ProgressLine::start("requesting entries");
     let mut response = match client.stream("/v1/entries", &[]).await {
