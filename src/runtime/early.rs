@@ -28,16 +28,21 @@ pub(super) struct PartialMirror {
 }
 
 /// Prepares early answers from a store whose entries were not read. Returns `None` if the start
-/// must first derive something from all entries.
+/// must first derive something from all entries, or if the store has a cluster of `unmirrored`,
+/// whose entries are removed once the store is loaded.
 pub(super) fn prepare(
     partial: PartialStore,
     max_connected_clusters: MaxConnectedClusters,
     retention: Retention,
+    unmirrored: &BTreeSet<ClusterName>,
 ) -> Option<(PartialMirror, StartPlan)> {
     let contents = &partial.contents;
     let scope_clusters = contents.cursors.iter().map(|(scope, _)| &scope.cluster);
     let clusters: BTreeSet<ClusterName> = contents.clusters.iter().map(|(name, _)| name).chain(scope_clusters).cloned().collect();
     if contents.derivation_version != Some(DERIVATION_VERSION) || !partial.clusters.is_subset(&clusters) {
+        return None;
+    }
+    if !unmirrored.is_disjoint(&clusters) {
         return None;
     }
     let plan = StartPlan::new(contents, clusters, EpochSeed::draw(SystemTime::now()));

@@ -1,5 +1,6 @@
 //! Conversions from the settings to the options of each module.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::config::{KvstoreOptions, Settings};
 use crate::etcd_api::EtcdOptions;
 use crate::feed::Retention;
 use crate::handle::{ClientFileLocation, DiskBytes, EarlyLookup, StoreReport};
-use crate::model::MaxConnectedClusters;
+use crate::model::{ClusterName, MaxConnectedClusters};
 use crate::server::{ConnectionLimits, TlsFiles};
 use crate::store::{OpenReport, PartialStore, Store, StoreError, disk_usage_by_class as measure};
 use cilium_kvstore::ClientOptions;
@@ -135,6 +136,8 @@ pub(super) struct StoreOpenOptions {
     pub(super) wait: Duration,
     pub(super) max_connected_clusters: MaxConnectedClusters,
     pub(super) retention: Retention,
+    /// Clusters that are not mirrored, although an earlier start may have stored them.
+    pub(super) unmirrored: BTreeSet<ClusterName>,
 }
 
 pub(super) fn store_open_options(settings: &Settings) -> StoreOpenOptions {
@@ -143,17 +146,29 @@ pub(super) fn store_open_options(settings: &Settings) -> StoreOpenOptions {
         wait: settings.timing.store_lock_wait,
         max_connected_clusters: settings.max_connected_clusters,
         retention: retention(settings),
+        unmirrored: unmirrored_clusters(settings),
     }
+}
+
+/// Returns the clusters whose client files are ignored, except for the own cluster if it is
+/// mirrored from `--local-etcd`.
+fn unmirrored_clusters(settings: &Settings) -> BTreeSet<ClusterName> {
+    let mut clusters = settings.clusters_without_file();
+    if let Some(local) = local_etcd(settings) {
+        clusters.remove(&local.cluster);
+    }
+    clusters
 }
 
 impl StoreOpenOptions {
     /// Opens the store. As soon as queries can be answered early, sends the source of the answers
     /// to `early`.
     pub(super) fn open(self, early: watch::Sender<Option<Arc<dyn EarlyLookup>>>) -> Result<OpenedStore, StoreError> {
-        let Self { directory, wait, max_connected_clusters, retention } = self;
+        let Self { directory, wait, max_connected_clusters, retention, unmirrored } = self;
         let mut early_plan = None;
         let mut offer = |partial: Option<PartialStore>| {
-            let (mirror, plan) = partial.and_then(|partial| early::prepare(partial, max_connected_clusters, retention)).unzip();
+            let (mirror, plan) =
+                partial.and_then(|partial| early::prepare(partial, max_connected_clusters, retention, &unmirrored)).unzip();
             early_plan = plan;
             early.send_replace(mirror.map(|mirror| Arc::new(mirror) as Arc<dyn EarlyLookup>));
         };

@@ -233,20 +233,34 @@ async fn read_etcd_keys(handle: &Handle) -> [(bool, Bytes); ETCD_KEYS.len()] {
     answers
 }
 
+fn open_options(directory: &Path, unmirrored: &str) -> StoreOpenOptions {
+    StoreOpenOptions {
+        directory: directory.to_owned(),
+        wait: Duration::ZERO,
+        max_connected_clusters: MAX,
+        retention: retention(),
+        unmirrored: [cluster(unmirrored)].into(),
+    }
+}
+
 /// Announced changes that were not stored are known before any position is given out.
 #[test]
 fn an_early_start_accepts_positions_announced_before_a_kill() {
     let directory = tempfile::tempdir().unwrap();
     fill_store(directory.path());
-    let opening = StoreOpenOptions {
-        directory: directory.path().to_owned(),
-        wait: Duration::ZERO,
-        max_connected_clusters: MAX,
-        retention: retention(),
-    };
-    let opened = opening.open(watch::channel(None).0).unwrap();
+    let opened = open_options(directory.path(), "lima").open(watch::channel(None).0).unwrap();
     let early_plan = opened.early_plan.expect("must begin early");
     assert_eq!(*early_plan.accepted_epochs(), [EpochSpan { epoch: Epoch(7), start: Sequence(0), accepted_up_to: Some(Sequence(60_012)) }]);
+}
+
+/// The store still has the entries of a cluster that this start ignores.
+#[test]
+fn a_store_with_an_unmirrored_cluster_is_not_answered_from_early() {
+    let directory = tempfile::tempdir().unwrap();
+    fill_store(directory.path());
+    let (early, answers) = watch::channel(None);
+    let opened = open_options(directory.path(), "rome").open(early).unwrap();
+    assert!(opened.early_plan.is_none() && answers.borrow().is_none());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -270,7 +284,7 @@ async fn early_answers_equal_those_of_the_loaded_store() {
         let mut early_plan = None;
         let mut offer = |partial: Option<PartialStore>| {
             let Some(partial) = partial else { return };
-            let (mirror, start) = prepare(partial, MAX, retention()).expect("must be answered early");
+            let (mirror, start) = prepare(partial, MAX, retention(), &BTreeSet::new()).expect("must be answered early");
             early_plan = Some(start);
             early_sender.send_replace(Some(Arc::new(mirror) as Arc<dyn EarlyLookup>));
             released.recv().unwrap();
