@@ -23,7 +23,9 @@ use unpack::{UnpackedDump, UnpackedFile, unpack};
 
 use crate::dto::ClusterList;
 use crate::dto::status::ClusterConfigStatus;
-use crate::model::{Change, ClusterConfig, ClusterId, ClusterName, ClusterRecord, Command, DumpSource, MaxConnectedClusters, Scope};
+use crate::model::{
+    Change, ClusterConfig, ClusterId, ClusterName, ClusterRecord, Command, DumpSource, DumpTimeSource, MaxConnectedClusters, Scope,
+};
 use crate::wire::{Context, decode_shared};
 
 /// Maximum size of all unpacked files together, in bytes.
@@ -78,8 +80,8 @@ pub fn read_dump(path: &Path, options: &DumpOptions) -> Result<Dump, DumpError> 
     if entries.is_empty() && configs.is_empty() {
         return Err(DumpError::Empty { path: path.to_owned() });
     }
-    let times = [(options.time, "option"), (about, "bundle"), (heartbeat, "heartbeat")];
-    let (time, time_from) = times.into_iter().find_map(|(time, from)| Some((time?, from))).unwrap_or((modified, "file"));
+    let times = [(options.time, DumpTimeSource::CommandLine), (about, DumpTimeSource::Bundle), (heartbeat, DumpTimeSource::Heartbeat)];
+    let (time, time_from) = times.into_iter().find_map(|(time, from)| Some((time?, from))).unwrap_or((modified, DumpTimeSource::File));
     let names: BTreeSet<ClusterName> = entries.keys().map(|scope| &scope.cluster).chain(configs.keys()).cloned().collect();
     let record = |name: ClusterName| {
         // a bundle knows when each cluster answered last

@@ -58,7 +58,7 @@ fn dumps_of_cilium_and_etcd_are_recognised_by_their_shape() {
         assert_eq!((dump.source.form, &*names.join(","), dump.entry_count()), (form, clusters, count), "{name}");
         assert_eq!(dump.warnings, Vec::<String>::new(), "{name}");
         let time = jiff::Timestamp::try_from(dump.source.time).unwrap().to_string();
-        assert!(time.starts_with(HEARTBEAT) && dump.source.time_from == "heartbeat", "{name}: {time}");
+        assert!(time.starts_with(HEARTBEAT) && dump.source.time_from == DumpTimeSource::Heartbeat, "{name}: {time}");
         let all = || dump.entries.values().flatten();
         assert!(all().all(|entry| (entry.source.mod_revision.0 > 0) == has_revisions), "{name}");
         assert_eq!(all().any(|entry| entry.source.lease.0 > 0), has_revisions, "{name}");
@@ -140,9 +140,11 @@ fn the_time_comes_from_the_option_before_the_heartbeat_and_the_file() {
     let config = "cilium/cluster-config/paris => {\"id\":1}\n";
     let text = &*format!("cilium/.heartbeat => 2026-01-02T03:04:05Z\n{config}");
     let given = DumpOptions { time: parse_time("2026-02-02T00:00:00Z"), cluster: None };
-    for (text, options, from) in
-        [(text, &given, "option"), (text, &DumpOptions::default(), "heartbeat"), (config, &DumpOptions::default(), "file")]
-    {
+    for (text, options, from) in [
+        (text, &given, DumpTimeSource::CommandLine),
+        (text, &DumpOptions::default(), DumpTimeSource::Heartbeat),
+        (config, &DumpOptions::default(), DumpTimeSource::File),
+    ] {
         let dump = read_text(text, options).unwrap();
         assert_eq!(dump.source.time_from, from);
         let record = dump.clusters.values().next().unwrap();
@@ -262,7 +264,7 @@ fn a_bundle_is_read_if_it_has_entries() {
         |id: u32| format!("{{\"key\":\"cilium/cache/identities/v1/paris/id/{id}\",\"value\":\"azhzOmE9Yjs=\",\"sourceRevision\":12}}\n");
     let end = format!("{}{{\"meta\":{{}}}}\n", line(70_001));
     let whole = read(bundle(&[("entries-000001.ndjson", &line(70_000)), ("entries-000002.ndjson", &end)]).path()).unwrap();
-    assert_eq!((whole.source.form, whole.source.time_from, whole.entry_count()), ("meshkeep bundle --entries", "bundle", 2));
+    assert_eq!((whole.source.form, whole.source.time_from, whole.entry_count()), ("meshkeep bundle --entries", DumpTimeSource::Bundle, 2));
     assert_eq!(Some(whole.source.time), parse_time("2026-03-04T05:06:07Z"));
     assert_eq!(whole.warnings, Vec::<String>::new());
     let key = EntryKey::new(Kind::Identity, ClusterName::parse("paris").unwrap(), "70000");

@@ -43,7 +43,7 @@ pub use objects::object::{
     ObjectPrefix, Port, Service,
 };
 pub use objects::packed_slice::PackedSlice;
-pub use process::dump_source::DumpSource;
+pub use process::dump_source::{DumpSource, DumpTimeSource};
 pub use process::listen::{ETCD_VERSION, ListenAddress};
 pub use process::setting::{Setting, SettingSource};
 pub use process::webhook_format::WebhookFormat;

@@ -48,7 +48,7 @@ impl Status {
 
 impl From<&DumpSource> for DumpStatus {
     fn from(dump: &DumpSource) -> Self {
-        Self { path: dump.path.clone(), form: dump.form.into(), time: rfc3339(dump.time), time_from: dump.time_from.into() }
+        Self { path: dump.path.clone(), form: dump.form.into(), time: rfc3339(dump.time), time_from: dump.time_from.to_string() }
     }
 }
 

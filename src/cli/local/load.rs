@@ -11,7 +11,7 @@ use crate::cli::{NO_RUNTIME, NO_SIGNALS};
 use crate::config::{LogFormat, LogLevel};
 use crate::dto::text::rfc3339;
 use crate::dump::{Dump, DumpOptions, read_dump};
-use crate::model::{ClusterName, ListenAddress};
+use crate::model::{ClusterName, DumpTimeSource, ListenAddress};
 use crate::runtime::{Signals, StartSignals};
 use crate::{runtime, telemetry};
 
@@ -64,10 +64,10 @@ pub(in crate::cli) fn run(options: Options, start: &StartSignals) -> CommandResu
 fn describe(dump: &Dump) -> String {
     let (source, clusters) = (&dump.source, dump.clusters().map(ToString::to_string).collect::<Vec<_>>().join(", "));
     let from = match source.time_from {
-        "option" => "--time",
-        "bundle" => "the time in the bundle",
-        "heartbeat" => "its newest heartbeat",
-        _ => "the time of the file",
+        DumpTimeSource::CommandLine => "--time",
+        DumpTimeSource::Bundle => "the time in the bundle",
+        DumpTimeSource::Heartbeat => "its newest heartbeat",
+        DumpTimeSource::File => "the time of the file",
     };
     let (count, form, time) = (dump.entry_count(), source.form, rfc3339(source.time));
     format!("dump of {time} ({from}), made by {form}: {count} keys of {clusters}\n")
