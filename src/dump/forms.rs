@@ -15,6 +15,9 @@ const SEPARATOR: &[u8] = b" => ";
 /// Prefix of each key that Cilium writes.
 const KEY_PREFIX: &str = "cilium/";
 
+/// Byte order mark that Windows puts before UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// Line around the output of a command in a file of `cilium-bugtool`.
 const FENCE: &[u8] = b"\n```\n";
 
@@ -80,10 +83,17 @@ impl FileForm {
 /// # Errors
 /// [`FormError`].
 pub(super) fn parse(bytes: &[u8]) -> Result<ParsedDumpFile, FormError> {
+    let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
     let bytes = after_log(unfenced(bytes.trim_ascii_start()));
     let Some(object) = bytes.strip_prefix(b"{") else { return parse_text(bytes) };
     match first_member(object) {
-        None => Ok(ParsedDumpFile { form: FileForm::KvstoreJson, pairs: Vec::new(), is_partial: false }),
+        None if object.trim_ascii_start().starts_with(b"}") => {
+            Ok(ParsedDumpFile { form: FileForm::KvstoreJson, pairs: Vec::new(), is_partial: false })
+        }
+        None => Err(FormError::Unrecognised),
+        Some(b"items") => {
+            Err(FormError::Malformed("it is one page of a list: request /v1/entries with `Accept: application/x-ndjson`".to_owned()))
+        }
         Some(b"header" | b"kvs" | b"count" | b"more") => parse_etcdctl(bytes),
         Some(name) if name.starts_with(KEY_PREFIX.as_bytes()) => parse_kvstore_json(bytes),
         Some(_) => parse_lines(bytes),
@@ -111,7 +121,7 @@ fn is_log_line(line: &[u8]) -> bool {
     (line.starts_with(b"time=") || line.starts_with(b"level=")) && memmem::find(line, b" msg=").is_some()
 }
 
-/// Returns the first name in the text of a JSON object. `None` if the object is empty.
+/// Returns the first name in the text of a JSON object. `None` if the object is empty or damaged.
 fn first_member(object: &[u8]) -> Option<&[u8]> {
     let name = object.trim_ascii_start().strip_prefix(b"\"")?;
     name.split(|byte| *byte == b'"').next()

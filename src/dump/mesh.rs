@@ -74,7 +74,15 @@ pub(super) fn sort(pairs: Vec<DumpPair>, cluster: Option<&ClusterName>) -> Resul
         let source = SourceStamp { mod_revision, lease, held: false };
         content.entries.entry(scope).or_default().push(DumpEntry { key, value: pair.value.into(), source });
     }
+    content.entries.values_mut().for_each(remove_older_copies);
     Ok(content)
+}
+
+/// Sorts entries by key, and keeps the one with the newest revision of each key. A sysdump has the
+/// same keys once for each agent that it asked.
+fn remove_older_copies(entries: &mut Vec<DumpEntry>) {
+    entries.sort_by(|one, other| one.key.cmp(&other.key).then(other.source.mod_revision.cmp(&one.source.mod_revision)));
+    entries.dedup_by(|older, newest| older.key == newest.key);
 }
 
 /// Parses a time as RFC 3339, the form of heartbeats and of bundles.

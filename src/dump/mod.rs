@@ -19,7 +19,8 @@ use std::time::SystemTime;
 pub use error::DumpError;
 use forms::{DumpPair, FileForm, FormError};
 use mesh::{DumpEntry, MeshContent, UnknownCluster, parse_time};
-use unpack::{UnpackedDump, UnpackedFile, unpack};
+use serde::Deserialize;
+use unpack::{BUNDLE_CLUSTERS, BUNDLE_INFO, UnpackedDump, UnpackedFile, base_name, unpack};
 
 use crate::dto::ClusterList;
 use crate::dto::status::ClusterConfigStatus;
@@ -61,14 +62,12 @@ pub fn read_dump(path: &Path, options: &DumpOptions) -> Result<Dump, DumpError> 
     let (mut bundled, mut parts) = (BundledClusters::default(), ParsedDump::default());
     let UnpackedDump { files, is_archive, modified } = unpacked;
     for file in files {
-        if is_archive && file.name.ends_with("about.json") {
-            continue;
+        match base_name(&file.name) {
+            BUNDLE_CLUSTERS if about.is_some() => bundled = BundledClusters::parse(path, &file)?,
+            // in another archive, these files are not of a bundle
+            BUNDLE_INFO | BUNDLE_CLUSTERS => {}
+            _ => parts.add(path, file, is_archive)?,
         }
-        if is_archive && file.name.ends_with("clusters.json") {
-            bundled = BundledClusters::parse(path, &file)?;
-            continue;
-        }
-        parts.add(path, file, is_archive)?;
     }
     let Some(form) = parts.form(about.is_some(), is_archive) else {
         let path = path.to_owned();
@@ -115,7 +114,8 @@ impl Dump {
         numbers.max().and_then(MaxConnectedClusters::from_number).unwrap_or_default()
     }
 
-    /// Returns the commands that fill a mirror. Values are decoded as they are requested.
+    /// Returns the commands that fill a mirror. Each command decodes the values of one kind of one
+    /// cluster when the iterator reaches it.
     pub fn into_commands(self) -> impl Iterator<Item = Command> {
         let max_connected_clusters = self.max_connected_clusters();
         let Self { clusters, entries, .. } = self;
@@ -146,7 +146,7 @@ struct ParsedDump {
 }
 
 impl ParsedDump {
-    /// Parses a file. A file of an archive with another content is left out with a warning.
+    /// Parses a file. A file of an archive that has no keys of an etcd causes a warning.
     fn add(&mut self, path: &Path, file: UnpackedFile, is_archive: bool) -> Result<(), DumpError> {
         let shown: PathBuf = if is_archive { path.join(&file.name) } else { path.to_owned() };
         match forms::parse(&file.bytes) {
@@ -183,14 +183,20 @@ impl ParsedDump {
 
 /// Returns whether a file is one part of the entries of a bundle. Only the last part has `meta`.
 fn is_bundle_part(name: &str) -> bool {
-    name.rsplit('/').next().is_some_and(|name| name.starts_with("entries-"))
+    base_name(name).starts_with("entries-")
+}
+
+/// Description of a bundle in the file [`BUNDLE_INFO`].
+#[derive(Deserialize)]
+struct BundleInfo {
+    made: String,
 }
 
 /// Returns when a bundle was made. `None` if the dump is no bundle.
 fn bundle_time(unpacked: &UnpackedDump) -> Option<SystemTime> {
-    let about = unpacked.files.iter().find(|file| unpacked.is_archive && file.name.ends_with("about.json"))?;
-    let about: serde_json::Value = serde_json::from_slice(&about.bytes).ok()?;
-    parse_time(about.get("made")?.as_str()?)
+    let file = unpacked.files.iter().find(|file| base_name(&file.name) == BUNDLE_INFO)?;
+    let info: BundleInfo = serde_json::from_slice(&file.bytes).ok()?;
+    parse_time(&info.made)
 }
 
 /// Facts of a bundle about its clusters.

@@ -87,6 +87,8 @@ fn values_with_line_breaks_and_log_lines_between_keys_are_separated() {
     assert_eq!(pairs, [("cilium/a", "1\n2"), ("cilium/b", ""), ("cilium/c", "x => y\n")]);
     let fenced = parse(b"# cilium-dbg kvstore get --recursive\n\n```\ncilium/a => 1\n\n```\n").unwrap();
     assert_eq!(fenced.pairs[0].value, b"1");
+    let marked = parse("\u{feff}cilium/a => 1\n".as_bytes()).unwrap();
+    assert_eq!(marked.pairs[0].key, "cilium/a");
 }
 
 #[test]
@@ -158,6 +160,8 @@ fn other_files_are_refused_with_the_cure() {
         ("", "is no dump: give the output of"),
         ("hello\n", "is no dump: give the output of"),
         ("{\"a\":1}", "is no dump: give the output of"),
+        ("{ hello", "is no dump: give the output of"),
+        ("{\"items\":[],\"meta\":{}}", "cannot be parsed: it is one page of a list: request /v1/entries with"),
         ("\x1f\u{8b}", "is no dump"),
         ("{\"header\":{},\"kvs\":[{\"key\":1}]}", "cannot be parsed: invalid type: integer `1`"),
         ("{\"header\":{},\"kvs\":[{\"key\":\"%\"}]}", "the value of \"%\" is not base64"),
@@ -215,6 +219,32 @@ fn an_unpacked_sysdump_is_read_and_links_out_of_it_are_not_followed() {
     symlink(outside.path().join("kvstore-tokyo.txt"), directory.path().join("kvstore-link.txt")).unwrap();
     symlink(outside.path(), directory.path().join("link")).unwrap();
     assert_eq!(count(), 10);
+}
+
+/// A sysdump may have files with the names of files of a bundle.
+#[test]
+fn only_a_bundle_has_the_files_of_a_bundle() {
+    let directory = unpacked_sysdump();
+    fs::write(directory.path().join("about.json"), "{}").unwrap();
+    fs::write(directory.path().join("clusters.json"), "not JSON").unwrap();
+    let keys = r#"{"cilium/cache/identities/v1/tokyo/id/131073":{"Data":"azhzOmE9Yjs="}}"#;
+    for name in ["kvstore-about.json", "kvstore-clusters.json"] {
+        fs::write(directory.path().join(name), keys).unwrap();
+    }
+    let dump = read(directory.path()).unwrap();
+    assert_eq!((dump.source.form, dump.entry_count(), dump.warnings.len()), ("cilium sysdump", 11, 0));
+}
+
+#[test]
+fn of_equal_keys_in_several_files_the_newest_is_used() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, value, revision) in [("1", "azhzOmE9Yjs=", 11), ("2", "azhzOmE9Yzs=", 12), ("3", "azhzOmE9Yjs=", 10)] {
+        let text = format!(r#"{{"cilium/cache/identities/v1/paris/id/70000":{{"Data":"{value}","ModRevision":{revision}}}}}"#);
+        fs::write(directory.path().join(format!("kvstore-{name}.json")), text).unwrap();
+    }
+    let dump = read(directory.path()).unwrap();
+    let values: Vec<_> = dump.entries.values().flatten().map(|entry| &*entry.value).collect();
+    assert_eq!(values, [b"k8s:a=c;"]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Reads a dump from disk: a file, a directory, or a zip or tar archive.
 //!
-//! Nothing is written to disk, and only regular files of the archive or below the directory are
-//! read: symbolic and hard links are left out. Of an archive, only files that may have entries are
+//! Nothing is written to disk. Only regular files of the archive or below the directory are read:
+//! symbolic and hard links are not followed. Of an archive, only files that may have entries are
 //! unpacked.
 
 use std::fs::{self, File};
@@ -26,6 +26,12 @@ const HEAD_BYTES: u64 = 512;
 
 /// Maximum depth of folders in a directory. A sysdump has three levels.
 const DEPTH_MAX: usize = 16;
+
+/// File of a bundle that describes the bundle.
+pub(super) const BUNDLE_INFO: &str = "about.json";
+
+/// File of a bundle with the answer of `/v1/clusters`.
+pub(super) const BUNDLE_CLUSTERS: &str = "clusters.json";
 
 /// A dump, read from disk.
 #[derive(Debug)]
@@ -65,12 +71,17 @@ pub(super) fn unpack(path: &Path, bytes_max: u64) -> Result<UnpackedDump, DumpEr
     Ok(UnpackedDump { files, is_archive, modified: unpacker.modified.unwrap_or(modified) })
 }
 
+/// Returns the name of a file without its folders.
+pub(super) fn base_name(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or_default()
+}
+
 /// Returns whether a file of an archive may have entries: files of a bundle, and files of a sysdump
 /// or of `cilium-bugtool` that are named after the kvstore.
 fn may_have_entries(name: &str) -> bool {
-    let name = name.rsplit('/').next().unwrap_or_default();
+    let name = base_name(name);
     let is_part = name.starts_with("entries") && name.ends_with(".ndjson");
-    is_part || matches!(name, "about.json" | "clusters.json") || name.starts_with("kvstore") || name.contains("kvstore-get")
+    is_part || matches!(name, BUNDLE_INFO | BUNDLE_CLUSTERS) || name.starts_with("kvstore") || name.contains("kvstore-get")
 }
 
 struct Unpacker<'a> {
