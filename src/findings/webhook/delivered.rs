@@ -45,7 +45,7 @@ impl DeliveredFindings {
     /// If no finding appeared or was resolved, it is the one that has to be posted again.
     pub(super) fn next_post(&mut self, now: &CurrentFindings, time: Instant) -> Option<PendingPost> {
         let accepted = &self.accepted;
-        self.attempts.retain(|key, _| accepted.contains_key(key) != now.contains_key(key));
+        self.attempts.retain(|key, _| accepted.contains_key(key) || now.contains_key(key));
         let resolved = accepted.iter().filter(|(key, _)| !now.contains_key(key)).map(|(key, object)| (key, object, false));
         let has_capacity = accepted.len() < PUBLISHED_COUNT_MAX && self.accepted_bytes < PUBLISHED_BYTES_MAX;
         let appeared = now.iter().filter(|(key, _)| has_capacity && !accepted.contains_key(key)).map(|(key, object)| (key, object, true));
@@ -54,7 +54,7 @@ impl DeliveredFindings {
         };
         let changed = resolved.chain(appeared).min_by_key(rank);
         let (key, object, has_appeared) = changed.or_else(|| {
-            let (key, _) = self.next_repeat().filter(|(_, due)| *due <= time)?;
+            let key = self.next_repeat(time)?;
             Some((key, now.get(key)?, true))
         })?;
         Some(PendingPost { key: key.clone(), object: Arc::clone(object), has_appeared })
@@ -63,13 +63,16 @@ impl DeliveredFindings {
     /// Returns the time until a finding has to be posted again. Without such findings, it is longer
     /// than any process lives.
     pub(super) fn time_to_repeat(&self, time: Instant) -> Duration {
-        self.next_repeat().map_or(Duration::MAX, |(_, due)| due.saturating_duration_since(time))
+        let oldest = self.posted_at.values().min().zip(self.repeat_interval);
+        oldest.map_or(Duration::MAX, |(posted, interval)| (*posted + interval).saturating_duration_since(time))
     }
 
-    /// Returns the accepted finding whose last post is the oldest, and the time of the next one.
-    fn next_repeat(&self) -> Option<(&EntryKey, Instant)> {
-        let (key, posted) = self.posted_at.iter().min_by_key(|(_, posted)| **posted)?;
-        Some((key, *posted + self.repeat_interval?))
+    /// Returns the accepted finding that has to be posted again: the one with the fewest failed
+    /// attempts, then the one whose last post is the oldest.
+    fn next_repeat(&self, time: Instant) -> Option<&EntryKey> {
+        let interval = self.repeat_interval?;
+        let due = self.posted_at.iter().filter(|(_, posted)| **posted + interval <= time);
+        due.min_by_key(|(key, posted)| (self.attempts.get(*key).copied().unwrap_or_default(), **posted)).map(|(key, _)| key)
     }
 
     /// Returns the number of pending posts.
@@ -205,7 +208,11 @@ mod tests {
         assert_eq!(post_text(Some(&again)), "+problem/sourceLost/a");
         delivered.record_success(again, start + interval);
         assert_eq!(delivered.accepted_bytes, bytes);
-        assert_eq!(post_text(delivered.next_post(&now, start + 2 * interval).as_ref()), "+problem/sourceLost/b");
+        let failed = delivered.next_post(&now, start + 2 * interval).unwrap();
+        assert_eq!(post_text(Some(&failed)), "+problem/sourceLost/b");
+        // a failure delays no other finding
+        delivered.record_failure(failed);
+        assert_eq!(post_text(delivered.next_post(&now, start + 2 * interval).as_ref()), "+problem/sourceLost/a");
         // a resolved finding is posted first, and not again
         let resolved = delivered.next_post(&current([]), start + 2 * interval).unwrap();
         assert!(!resolved.has_appeared);

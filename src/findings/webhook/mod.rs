@@ -4,7 +4,7 @@
 //! ([`DeliveredFindings`]), and the differences are posted one at a time. A slow or unavailable
 //! receiver costs no more memory than the findings themselves, and gets the current findings once
 //! it answers; a finding that appeared and was resolved meanwhile is not posted. Nothing waits for
-//! a receiver. For an Alertmanager, findings that last are posted again from time to time.
+//! a receiver. For an Alertmanager, findings that last are posted again every five minutes.
 
 mod body;
 mod delivered;
@@ -156,7 +156,9 @@ impl WebhookSender {
                     (POST_INTERVAL, &shared.accepted)
                 }
                 PostResult::Refused(reason) => {
-                    tracing::warn!(receiver = self.shown, finding = %change.key, reason, "the receiver of --on-problem refused a finding, which is not sent again");
+                    let is_repeated = change.has_appeared && body::repeat_interval(self.format).is_some();
+                    let next = if is_repeated { "is sent again in five minutes" } else { "is not sent again" };
+                    tracing::warn!(receiver = self.shown, finding = %change.key, reason, "the receiver of --on-problem refused a finding, which {next}");
                     delivered.record_success(change, Instant::now());
                     (POST_INTERVAL, &shared.refused)
                 }
