@@ -103,8 +103,8 @@ impl Mesh {
         self.tasks.shutdown().await;
     }
 
-    /// Removes what an earlier start stored of the clusters that are ignored now. The scans of the
-    /// directory would remove it too, but only once the directory is readable.
+    /// Removes the entries that an earlier start stored of clusters that are ignored now. The scans
+    /// of the directory would remove them too, but only once the directory is readable.
     async fn remove_ignored(&mut self) {
         let stored = self.mirror.current().view.cluster_names();
         for cluster in self.options.ignored_clusters.clone() {

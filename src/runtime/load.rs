@@ -38,7 +38,7 @@ pub async fn serve_dump(dump: Dump, listen: &[ListenAddress], mut signals: Signa
         filled = &mut filling => filled.map_err(|_| RunError::TaskEnded("reader of the dump"))?,
         () = signals.end(&reload) => return Ok(()),
     };
-    // nothing changes, but readers take the end of the publisher for the end of the mirror
+    // nothing changes, but without a publisher, readers would end
     let (_publisher, mirror) = snapshot_channel(filled);
     let (_loaded, loaded) = watch::channel(Some(mirror));
     let process = ProcessState { max_connected_clusters, lost_lines: log.lost(), ..ProcessState::without_clusters(loaded) };

@@ -217,8 +217,7 @@ api_enum! {
 
 impl Origin {
     /// Combines the origins of several sources: restored or from a dump if any is, and live only if
-    /// all are.
-    /// `None` without sources.
+    /// all are. `None` without sources.
     pub fn combine(origins: impl Iterator<Item = Self>) -> Option<Self> {
         origins.reduce(|all, one| if all == Self::Restored || one == Self::Restored { Self::Restored } else { all.max(one) })
     }
