@@ -137,7 +137,9 @@ async fn everything_that_is_served_says_that_it_is_a_dump_and_from_when() {
     let words = ["meshkeep", "get", "nodes", "--server", loaded.url.as_str(), "--cluster", ""];
     let names = eventually("the names of the clusters", || async { Some(complete("bash", &words)).filter(|names| !names.is_empty()) });
     assert_eq!(names.await, ["paris"]);
-    let status = String::from_utf8(loaded.query(&["status"]).stdout).unwrap();
+    let answer = loaded.query(&["status", "--wait"]);
+    assert!(answer.status.success(), "a dump has nothing to wait for");
+    let status = String::from_utf8(answer.stdout).unwrap();
     assert!(status.contains(&format!("serves the dump {path} of {TIME}, made by cilium-dbg kvstore get --recursive")), "{status}");
     assert!(status.lines().last().unwrap().starts_with("paris  1   dump "), "{status}");
     let given = load(&fixture("kvstore-paris.txt"), &["--time", "2026-02-02T00:00:00Z"]);

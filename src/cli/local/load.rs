@@ -15,6 +15,9 @@ use crate::model::{ClusterName, DumpTimeSource, ListenAddress};
 use crate::runtime::{Signals, StartSignals};
 use crate::{runtime, telemetry};
 
+/// Maximum number of printed warnings: a screen of them.
+const WARNINGS_MAX: usize = 20;
+
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Options {
     /// File, archive or directory: the output of `cilium-dbg kvstore get --recursive` or `etcdctl
@@ -47,8 +50,11 @@ pub(in crate::cli) fn run(options: Options, start: &StartSignals) -> CommandResu
         )));
     }
     let dump = read_dump(&path, &DumpOptions { cluster: cluster_name, time })?;
-    for warning in &dump.warnings {
+    for warning in dump.warnings.iter().take(WARNINGS_MAX) {
         crate::cli::print_warning(warning);
+    }
+    if let Some(more) = dump.warnings.len().checked_sub(WARNINGS_MAX).filter(|more| *more > 0) {
+        crate::cli::print_warning(&format!("{more} more warnings are not printed"));
     }
     print(&describe(&dump))?;
     let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().or_fail(NO_RUNTIME)?;

@@ -60,6 +60,10 @@ impl RowOptions {
 
     /// Returns the first reason why not every selected cluster is live.
     fn not_live_reason(&self, answers: &StatusAnswers) -> Option<String> {
+        // a dump has no connections: there is nothing to wait for
+        if answers.status.dump.is_some() {
+            return None;
+        }
         not_live_reason(&answers.status.directory, &answers.clusters).or_else(|| self.missing_cluster(answers))
     }
 

@@ -35,8 +35,8 @@ pub(in crate::cli) fn move_behind_command(arguments: Vec<OsString>) -> Vec<OsStr
     }
     let options = &words[..words.len() - rest.len()];
     match rest.split_first() {
-        // without a command, the parser reports what is missing
-        Some((command, others)) if !options.is_empty() && !command.to_string_lossy().starts_with('-') => {
+        // without a command that has these options, the parser reports the mistake
+        Some((command, others)) if !options.is_empty() && command != "help" && !command.to_string_lossy().starts_with('-') => {
             let parts = [std::slice::from_ref(program), std::slice::from_ref(command), options, others];
             parts.concat()
         }
@@ -56,6 +56,7 @@ mod tests {
             ("meshkeep --server=http://a --token-file t get nodes", "meshkeep get --server=http://a --token-file t nodes"),
             ("meshkeep --server unix:///s status --server http://b", "meshkeep status --server unix:///s --server http://b"),
             ("meshkeep get --server http://a nodes", "meshkeep get --server http://a nodes"),
+            ("meshkeep --server http://a help get", "meshkeep --server http://a help get"),
             ("meshkeep --server http://a --help", "meshkeep --server http://a --help"),
             ("meshkeep --server", "meshkeep --server"),
             ("meshkeep --version", "meshkeep --version"),

@@ -31,7 +31,8 @@ pub(super) fn report(status: &Status, clusters: Vec<Cluster>, rows: &RowOptions,
     let mut lines = vec![status.dump.as_ref().map_or_else(|| cluster_summary(&status.directory, &clusters), dump_line)];
     lines.extend(process_lines(status));
     let mut out: String = lines.iter().map(|line| wrap(line, style.width)).collect();
-    let hides_healthy = clusters.len() > CLUSTERS_LISTED_MAX && !rows.all && rows.phase.is_empty() && rows.cluster.is_empty();
+    let selects = !rows.phase.is_empty() || !rows.cluster.is_empty();
+    let hides_healthy = clusters.len() > CLUSTERS_LISTED_MAX && !rows.all && !selects;
     let is_listed = |cluster: &Cluster| rows.has_phase(cluster) && !(hides_healthy && is_healthy(cluster));
     let cluster_count = clusters.len();
     let listed: Vec<Cluster> = clusters.into_iter().filter(is_listed).collect();
