@@ -20,7 +20,7 @@ use serde_json::json;
 use self::browser::{Page, THEMES, WIDTHS};
 use crate::harness::etcd::etcd_binaries;
 use crate::harness::mesh::EVERY_KIND;
-use crate::harness::meshkeep::Home;
+use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::proxy::Proxy;
 use crate::harness::scene::Scene;
 use crate::stream_clients::client::kill_process_group;
@@ -261,13 +261,19 @@ async fn the_page_detects_a_silent_connection() {
     assert_eq!(page.console_errors(&CONNECTION_ERRORS).await, Vec::<String>::new());
 }
 
-#[tokio::test]
-async fn the_page_asks_for_the_token_and_keeps_it_only_in_memory() {
-    let mut home = Home::new();
+/// Starts a meshkeep that requires the token `sesame`.
+async fn start_with_token() -> (Home, Meshkeep) {
+    let home = Home::new();
     let token = home.config_directory().with_file_name("token");
     std::fs::write(&token, "sesame").unwrap();
-    home = home.with_flags(&[&format!("--token-file={}", token.display())]);
+    let mut home = home.with_flags(&[&format!("--token-file={}", token.display())]);
     let meshkeep = home.start().await;
+    (home, meshkeep)
+}
+
+#[tokio::test]
+async fn the_page_asks_for_the_token_and_keeps_it_only_in_memory() {
+    let (_home, meshkeep) = start_with_token().await;
     let page = Page::open(meshkeep.url()).await;
     page.wait_for_text(&["meshkeep requires a token"]).await;
     page.assert_readable("sign-in").await;
@@ -303,8 +309,8 @@ impl SimulatedMesh {
         Self::start_with(upstream, CLUSTERS, CHANGES_PER_SECOND, "")
     }
 
-    /// Starts a mesh: `calm` without findings, `warned` with warnings only, otherwise with each
-    /// state.
+    /// Starts a mesh: `calm` without findings, `warned` with warnings only, `dump` from a dump,
+    /// otherwise with each state.
     fn start_with(upstream: &str, clusters: usize, changes_per_second: usize, mesh: &str) -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/page/fake.mjs");
         let mut command = Command::new("node");

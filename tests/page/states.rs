@@ -3,8 +3,8 @@
 
 use serde_json::json;
 
-use super::SimulatedMesh;
 use super::browser::{ALL_WIDTHS, Page, THEMES};
+use super::{SimulatedMesh, start_with_token};
 use crate::harness::meshkeep::Home;
 
 /// Script that returns each colour of a state on the page: `[[place, state, [red, green, blue]]]`.
@@ -152,11 +152,7 @@ async fn warnings_are_amber_and_a_healthy_mesh_is_green() {
 /// The pages about the API and about problems have the style of the page, and need no token.
 #[tokio::test]
 async fn docs_and_problem_pages_can_be_read_in_a_browser_with_a_token() {
-    let mut home = Home::new();
-    let token = home.config_directory().with_file_name("token");
-    std::fs::write(&token, "sesame").unwrap();
-    home = home.with_flags(&[&format!("--token-file={}", token.display())]);
-    let meshkeep = home.start().await;
+    let (_home, meshkeep) = start_with_token().await;
     let page = Page::open(meshkeep.url()).await;
     let ground = "return getComputedStyle(document.body).backgroundColor";
     let expected = page.chromium.run(ground).await;
