@@ -4,6 +4,7 @@
 
 import { EventSourceParserStream } from "eventsource-parser/stream";
 import createClient from "openapi-fetch";
+import { applyEvents, printAnswers } from "./report.js";
 import type { components, paths } from "./schema.js";
 
 const PAGE_LIMIT = 3;
@@ -27,27 +28,13 @@ async function nodes(): Promise<components["schemas"]["Node"][]> {
   }
 }
 
-/** Describes an event by its object, decoded according to its kind. */
-function describe(event: components["schemas"]["WatchEvent"]): string {
-  const object = event.object!;
-  if (event.kind === "node" && "addresses" in object) return `node ${object.cluster}/${object.name}`;
-  if (event.kind === "service" && "frontends" in object) return `service ${object.cluster}/${object.namespace}/${object.name}`;
-  if (event.kind === "ipcache" && "prefix" in object) return `ipcache ${object.prefix}`;
-  if (event.kind === "problem" && "advice" in object) return `problem ${object.id}`;
-  return event.kind!;
-}
-
-async function changes(): Promise<Record<string, string>> {
+async function changes(): Promise<Map<string, string>> {
   const objects = new Map<string, string>();
   let position: { snapshot: true } | { after: string } = { snapshot: true };
   for (;;) {
     const answer: components["schemas"]["Changes"] = answered(await client.GET("/v1/changes", { params: { query: { limit: 7, ...position } } }));
-    for (const event of answer.events) {
-      if (event.type === "reset") objects.clear();
-      else if (event.type === "upsert") objects.set(event.key!, describe(event));
-      else if (event.type === "delete") objects.delete(event.key!);
-    }
-    if (!answer.more) return Object.fromEntries(objects);
+    applyEvents(objects, answer.events);
+    if (!answer.more) return objects;
     position = { after: answer.nextPosition };
   }
 }
@@ -75,15 +62,13 @@ const unchanged = await client.GET("/v1/services", { params: { header: { "If-Non
 const snapshot = await synced();
 const replay = await synced(snapshot.position!);
 const problem = await client.GET("/v1/nodes/{cluster}/{name}", { params: { path: { cluster: "nowhere", name: "nobody" } } });
-console.log(
-  JSON.stringify({
-    nodes: found.map((node) => `${node.cluster}/${node.name}`),
-    services: services.items.map((service) => `${service.cluster}/${service.namespace}/${service.name}`),
-    lookup: `${lookup.match?.cluster}/${lookup.match?.prefix}`,
-    batch: batch.items.map((item) => `${item.match?.cluster}/${item.match?.prefix}`),
-    problem: problem.error?.code,
-    unchanged: unchanged.response.status,
-    stream: [snapshot.mode, replay.mode],
-    changes: await changes(),
-  }),
-);
+printAnswers({
+  nodes: found,
+  services: services.items,
+  lookup,
+  batch: batch.items,
+  problem: problem.error?.code,
+  unchanged: unchanged.response.status,
+  stream: [snapshot, replay],
+  changes: await changes(),
+});

@@ -4,6 +4,7 @@
 import { client } from "./hey_api/client.gen.js";
 import { getNode, listChanges, listNodes, listServices, lookupIp, lookupIps, watchEvents } from "./hey_api/sdk.gen.js";
 import type { Changes, Node, WatchEvent } from "./hey_api/types.gen.js";
+import { applyEvents, printAnswers } from "./report.js";
 
 const PAGE_LIMIT = 3;
 client.setConfig({ baseUrl: process.argv[2]! });
@@ -19,26 +20,13 @@ async function nodes(): Promise<Node[]> {
   }
 }
 
-/** Describes an event by its object, decoded according to its kind. */
-function describe(event: WatchEvent): string {
-  const object = event.object!;
-  if (event.kind === "node" && "addresses" in object) return `node ${object.cluster}/${object.name}`;
-  if (event.kind === "service" && "frontends" in object) return `service ${object.cluster}/${object.namespace}/${object.name}`;
-  if (event.kind === "ipcache" && "prefix" in object) return `ipcache ${object.prefix}`;
-  return event.kind!;
-}
-
-async function changes(): Promise<Record<string, string>> {
+async function changes(): Promise<Map<string, string>> {
   const objects = new Map<string, string>();
   let position: { snapshot: true } | { after: string } = { snapshot: true };
   for (;;) {
     const { data }: { data: Changes } = await listChanges({ query: { limit: 7, ...position }, throwOnError: true });
-    for (const event of data.events) {
-      if (event.type === "reset") objects.clear();
-      else if (event.type === "upsert") objects.set(event.key!, describe(event));
-      else if (event.type === "delete") objects.delete(event.key!);
-    }
-    if (!data.more) return Object.fromEntries(objects);
+    applyEvents(objects, data.events);
+    if (!data.more) return objects;
     position = { after: data.nextPosition };
   }
 }
@@ -72,15 +60,13 @@ const unchanged = await listServices({ headers: { "If-None-Match": response.head
 const snapshot = await synced();
 const replay = await synced(snapshot.position!);
 const problem = await getNode({ path: { cluster: "nowhere", name: "nobody" } });
-console.log(
-  JSON.stringify({
-    nodes: found.map((node) => `${node.cluster}/${node.name}`),
-    services: services.items.map((service) => `${service.cluster}/${service.namespace}/${service.name}`),
-    lookup: `${lookup.match?.cluster}/${lookup.match?.prefix}`,
-    batch: batch.items.map((item) => `${item.match?.cluster}/${item.match?.prefix}`),
-    problem: problem.error?.code,
-    unchanged: unchanged.response?.status,
-    stream: [snapshot.mode, replay.mode],
-    changes: await changes(),
-  }),
-);
+printAnswers({
+  nodes: found,
+  services: services.items,
+  lookup,
+  batch: batch.items,
+  problem: problem.error?.code,
+  unchanged: unchanged.response?.status,
+  stream: [snapshot, replay],
+  changes: await changes(),
+});
