@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use sha2::{Digest, Sha256};
 
-/// Content security policy of a [`document`] without scripts.
+/// Content security policy of a [`document`] that has no script.
 pub const DOCUMENT_POLICY: &str =
     "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -123,7 +123,8 @@ pub fn index() -> &'static str {
     })
 }
 
-/// Returns a document without scripts in the style of the page. `head` and `body` are HTML.
+/// Returns an HTML document in the style of the page. `head` and `body` are HTML, and `title` is
+/// text that needs no escapes.
 #[must_use]
 pub fn document(title: &str, head: &str, body: &str) -> String {
     let assets = format!("/assets/{}", version());

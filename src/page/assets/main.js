@@ -1,6 +1,6 @@
-// Entry point of the page: the frame, the current part, and the keyboard. A part is `{title,
-// open(route, redraw)}`; `open` returns `{view(), close(), key?(event)}`. The page is drawn at most
-// ten times per second, and only while it is visible.
+// Entry point of the page: the frame, the current part, and the keyboard. A part is `{title(route),
+// commands(route), open(route, redraw)}`; `open` returns `{view(), close(), moved?(route),
+// key?(event)}`. The page is drawn at most ten times per second.
 
 import { html, render } from "./html.js";
 import { Frame, frameState } from "./frame.js";

@@ -7,7 +7,7 @@ import { breakStreams, streamCount } from "./api.js";
 /** Maximum number of connections that the streams of older windows use. */
 const STREAMS_MAX = 4;
 /** Interval of messages to the other windows, in ms. */
-const SAY_EVERY_MS = 2_000;
+const ANNOUNCE_EVERY_MS = 2_000;
 /** Time after which a silent window is forgotten, in ms. */
 const FORGET_MS = 5_000;
 
@@ -16,7 +16,7 @@ const own = { name: Math.random().toString(36).slice(2), since: Date.now() };
 /** Other windows by their random name: `{since, count, at}`. */
 const others = new Map();
 
-function say(isNew = false) {
+function announce(isNew = false) {
   channel?.postMessage({ ...own, count: streamCount(), isNew });
   if (surplus()) breakStreams();
 }
@@ -24,12 +24,12 @@ function say(isNew = false) {
 if (channel) {
   channel.onmessage = ({ data }) => {
     others.set(data.name, { ...data, at: Date.now() });
-    // a new window must learn the others before it has read its first answer
-    if (data.isNew) say();
+    // a new window must know the others before it has read its first answer
+    if (data.isNew) announce();
     else if (surplus()) breakStreams();
   };
-  setTimeout(say, 0, true);
-  setInterval(say, SAY_EVERY_MS);
+  setTimeout(announce, 0, true);
+  setInterval(announce, ANNOUNCE_EVERY_MS);
 }
 
 function isLimited() {
