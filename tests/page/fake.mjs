@@ -1,7 +1,8 @@
 // A simulated meshkeep with any number of clusters in every possible state, and with changes at any
 // rate. The page and its assets come from a real meshkeep (`upstream`), or from the source tree:
-//   node tests/page/fake.mjs CLUSTERS CHANGES_PER_SECOND PORT [UPSTREAM [calm | warned]]
-// With `calm` all clusters are live and there is no finding, with `warned` there are warnings.
+//   node tests/page/fake.mjs CLUSTERS CHANGES_PER_SECOND PORT [UPSTREAM [calm | warned | dump]]
+// With `calm` all clusters are live and there is no finding, with `warned` there are warnings, and
+// with `dump` all clusters come from a dump, as in `meshkeep load`.
 
 import { readFileSync, readdirSync } from "node:fs";
 import { createServer, request } from "node:http";
@@ -11,6 +12,9 @@ const ASSETS = fileURLToPath(new URL("../../src/page/assets/", import.meta.url))
 const TYPES = { js: "text/javascript", css: "text/css", svg: "image/svg+xml", html: "text/html" };
 const NAMES = ["paris", "tokyo", "osaka", "lima", "oslo", "accra", "delhi", "quito", "turin", "perth", "cairo", "miami", "seoul", "dakar", "izmir", "leeds"];
 const KINDS = ["endpointSlice", "identity", "ipcache", "node", "serviceExport", "service"];
+
+/** Age of the dump, in s. */
+const DUMP_AGE_S = 21 * 86_400;
 
 const nameOf = (index) => (index < NAMES.length ? NAMES[index] : `${NAMES[index % NAMES.length]}-${Math.floor(index / NAMES.length) + 1}`);
 const ago = (seconds) => new Date(Date.now() - seconds * 1000).toISOString();
@@ -50,6 +54,13 @@ function cluster(index, calm) {
     ...(state === "connecting" ? { lastError: "DNS: no such name", lastErrorTime: ago(3) } : {}),
     certificateExpiry: new Date(Date.now() + 86_400_000 * (index % 19 === 1 ? 12 : index % 83 === 4 ? 3 : 212)).toISOString(),
   };
+}
+
+/** Returns a cluster of a dump that is three weeks old. */
+function dumpedCluster(index) {
+  const { phase, phaseSeconds, config, etcdClusterID, endpoint, certificateExpiry, ...one } = cluster(index, true);
+  const resources = one.resources.map(({ kind, entries }) => ({ kind, entries, restored: entries, synced: false, origin: "dump" }));
+  return { ...one, origin: "dump", lastContact: ago(DUMP_AGE_S), ageSeconds: DUMP_AGE_S, configRetrieved: false, resources };
 }
 
 function problems(clusters) {
@@ -135,15 +146,16 @@ function selectedService(query) {
 }
 
 /** Starts the server. Resolves to `{url, close()}`. */
-export function start({ clusters: count = 255, perSecond = 0, port = 0, upstream, calm = false, warned = false } = {}) {
+export function start({ clusters: count = 255, perSecond = 0, port = 0, upstream, mesh = "" } = {}) {
+  const calm = mesh !== "";
   const open = new Set();
-  const all = () => Array.from({ length: count }, (_, index) => cluster(index, calm));
+  const all = () => Array.from({ length: count }, (_, index) => (mesh === "dump" ? dumpedCluster(index) : cluster(index, calm)));
   const known = () => new Set(all().map((one) => one.name));
   const answers = {
-    "/v1/status": () => ({ version: "0.1.0", now: ago(0), uptimeSeconds: 99, loaded: true, position: position(), counts: { entries: count * 12_682, nodes: count * 50, services: count * 118, serviceExports: 4, endpointSlices: 12, identities: count * 300, ipcache: count * 12_204, rejected: 3 }, clusters: {}, directory: { path: "/var/lib/cilium/clustermesh", readable: true }, store: { state: "healthy", restoredEntries: 0, damagedRecords: 0 } }),
+    "/v1/status": () => ({ version: "0.1.0", now: ago(0), uptimeSeconds: 99, loaded: true, position: position(), counts: { entries: count * 12_682, nodes: count * 50, services: count * 118, serviceExports: 4, endpointSlices: 12, identities: count * 300, ipcache: count * 12_204, rejected: 3 }, clusters: {}, directory: { path: "/var/lib/cilium/clustermesh", readable: true }, ...(mesh === "dump" ? { dump: { path: "dump.json", form: "etcdctl get --prefix -w json", time: ago(DUMP_AGE_S), timeFrom: "file" } } : {}), store: { state: "healthy", restoredEntries: 0, damagedRecords: 0 } }),
     "/v1/config": () => ({ items: [{ name: "cluster-name", values: ["paris"], source: "flag", description: "" }] }),
     "/v1/clusters": () => ({ items: all(), meta: { position: position() } }),
-    "/v1/problems": () => ({ items: calm && !warned ? [] : problems(all()), complete: true, meta: { position: position() } }),
+    "/v1/problems": () => ({ items: calm && mesh !== "warned" ? [] : problems(all()), complete: true, meta: { position: position() } }),
     "/v1/global-services": () => ({ items: services(count === 0 ? 0 : 140), meta: { position: position() } }),
     "/v1/nodes": () => ({ items: [...known()].flatMap((name) => [1, 2, 3].map((index) => ({ cluster: name, name: `${name}-w${index}` }))), meta: {} }),
     "/v1/identities": () => ({ items: [{ id: 131_331, cluster: "tokyo", scope: "global", labels: { "k8s:app": "cart" } }], meta: {} }),
@@ -243,5 +255,5 @@ export function start({ clusters: count = 255, perSecond = 0, port = 0, upstream
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const [clusters, perSecond, port] = process.argv.slice(2, 5).map(Number);
   const [upstream, mesh] = process.argv.slice(5, 7);
-  console.log((await start({ clusters, perSecond, port, upstream, calm: mesh === "calm" || mesh === "warned", warned: mesh === "warned" })).url);
+  console.log((await start({ clusters, perSecond, port, upstream, mesh })).url);
 }

@@ -26,6 +26,18 @@ async fn columns_sort_and_filter_and_names_sort_naturally() {
     // a second click reverses the order
     page.chromium.run("document.querySelector('th[aria-sort] button').click()").await;
     page.wait_for("the reverse order", "return document.querySelector('tbody tr').dataset.cluster === 'oslo-13'").await;
+    // a filter may have several words, and the opened row is shown although it does not match
+    page.go_to("#/mesh/oslo?q=").await;
+    page.wait_for("the filter", "return document.querySelector('.filters input')").await;
+    page.chromium.run("document.querySelector('.filters input').focus()").await;
+    page.type_text("backing ").await;
+    page.wait_for("the filtered rows", "return document.querySelectorAll('tbody tr[data-cluster]').length < 10").await;
+    page.type_text("off").await;
+    page.wait_for("the space", "return new URLSearchParams(location.hash.split('?')[1]).get('q') === 'backing off'").await;
+    page.wait_for("the opened row", "return document.querySelector('tr.open')?.dataset.cluster === 'oslo'").await;
+    // certificates sort by their expiry, the earliest first
+    page.go_to("#/mesh?sort=certificate").await;
+    page.wait_for("the certificates", "return document.querySelector('tbody .cert')?.innerText.includes('▲')").await;
     // the legend filters by state
     page.go_to("#/mesh").await;
     page.wait_for("the legend", "return document.querySelector('.legend')?.innerText.includes('old data')").await;

@@ -143,6 +143,13 @@ async fn warnings_are_amber_and_a_healthy_mesh_is_green() {
     page.wait_for_text(&["8/8 live"]).await;
     assert_everywhere(&page, "healthy", &["header good", "legend good", "logo good", "row good", "strip good"]).await;
     assert_window(&page, "icon.svg", "Mesh · meshkeep").await;
+    let dump = SimulatedMesh::start_with(meshkeep.url(), 4, 0, "dump");
+    let page = Page::open(&dump.url).await;
+    page.wait_for_text(&["This is a dump of", "dump of 4 clusters", "dump 4"]).await;
+    assert_everywhere(&page, "dump", &["header gone", "legend gone", "logo gone", "row gone", "strip gone"]).await;
+    assert_window(&page, "icon-gone.svg", "dump · Mesh · meshkeep").await;
+    let is_misread = "return /live|was |in progress|lost|restored/.test(document.querySelector('main').innerText)";
+    assert_eq!(page.chromium.run(is_misread).await, json!(false));
     let empty = SimulatedMesh::start_with(meshkeep.url(), 0, 0, "");
     let page = Page::open(&empty.url).await;
     page.wait_for_text(&["No cluster yet"]).await;

@@ -252,7 +252,8 @@ export function follow(filter, on) {
         on.link({ state: "connecting" });
       }
       if (surplus()) {
-        on.link({ state: "surplus" });
+        // a hidden window does not poll either
+        on.link({ state: document.hidden ? "hidden" : "surplus" });
         await pause(SURPLUS_MS);
         continue;
       }

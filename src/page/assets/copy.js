@@ -7,12 +7,16 @@ import { hasToken } from "./api.js";
 /** Time for which a button confirms the copy, in ms. */
 const CONFIRM_MS = 1_500;
 
-/** Copies a text. Without TLS the clipboard only exists for pages of the same machine. */
+/**
+ * Copies a text, and returns whether that succeeded. Without TLS, `navigator.clipboard` only exists
+ * in pages from the same machine.
+ */
 async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
+    const focused = document.activeElement;
     const box = document.createElement("textarea");
     box.value = text;
     box.className = "unseen";
@@ -20,6 +24,7 @@ async function copyText(text) {
     box.select();
     const isCopied = document.execCommand("copy");
     box.remove();
+    focused?.focus();
     return isCopied;
   }
 }
@@ -45,7 +50,7 @@ export class Copy extends Component {
   }
 }
 
-/** Returns a text as one word of a shell. Control characters cannot be part of a name. */
+/** Returns a text as one word of a shell, without control characters, which no name has. */
 function quoted(text) {
   const clean = String(text).replace(/[\u0000-\u001f\u007f-\u009f]/g, "");
   return /^[\w.:/=@,+-]+$/.test(clean) ? clean : `'${clean.replaceAll("'", "'\\''")}'`;
@@ -54,7 +59,10 @@ function quoted(text) {
 /** Address of a meshkeep for which the commands need no `--server`. */
 const LOCAL = "127.0.0.1:9870";
 
-/** Returns the two commands of a view: `{path, words, isStream}`. */
+/**
+ * Returns the commands of a view: `{curl, meshkeep}`. `path` is the path of the API with its query,
+ * and `words` are the arguments of meshkeep.
+ */
 export function commandsOf({ path, words, isStream }) {
   const bearer = hasToken() ? ' -H "Authorization: Bearer $(cat TOKEN-FILE)"' : "";
   const isLocal = location.host === LOCAL && !location.protocol.endsWith("s:");

@@ -8,7 +8,7 @@ import { Commands } from "./copy.js";
 import { noClusters } from "./parts/empty.js";
 import { hash } from "./route.js";
 import { Search } from "./search.js";
-import { STATE_WORDS, clusterState, clustersState, isGone, pageState, problemsState } from "./state.js";
+import { STATES, clusterState, clustersState, isGone, pageState, problemsState, stateWord } from "./state.js";
 import { surplus } from "./windows.js";
 import { age, clock, number, plural } from "./words.js";
 
@@ -62,18 +62,19 @@ function toggleTheme() {
   frameState.draw();
 }
 
-/** Summary in the bar: the number of live clusters and the oldest age. */
+/** Summary in the bar: the number of live clusters, or of clusters in the dump, and the oldest age. */
 function Facts() {
   const { live, count, oldest, never, unknown } = summary();
   if (!mirror.isRead) return html`<p class="facts"><span class="quiet">reading the clusters …</span></p>`;
   const none = noClusters() && html`<a href=${hash("mesh")} class="is-${isGone() ? "gone" : "bad"} tone" title=${noClusters()}><span class="dot" aria-hidden="true"></span>no remote cluster</a>`;
   if (count === 0) return html`<p class="facts">${none || html`<span class="quiet">no cluster yet</span>`}</p>`;
   const state = clustersState();
+  const liveText = state === "gone" ? `live at ${clock(mirror.heardAt)}` : "live";
   const more = [never && `${never} never read`, unknown && `${unknown} of unknown age`].filter(Boolean).join(", ");
   const oldestState = never + unknown > 0 || !oldest ? state : clusterState(mirror.clusters.get(oldest.cluster));
   return html`<p class="facts">${none}
     <a href=${hash("mesh")} class="is-${state} tone">
-      <span class="dot" aria-hidden="true"></span><b>${number(live)}/${number(count)}</b> ${state === "gone" ? `live at ${clock(mirror.heardAt)}` : "live"}
+      <span class="dot" aria-hidden="true"></span>${mirror.status?.dump ? html`dump of <b>${plural(count, "cluster")}</b>` : html`<b>${number(live)}/${number(count)}</b> ${liveText}`}
     </a>
     <span class="is-${oldestState} tone" title=${oldest ? `the oldest is ${oldest.cluster}` : ""}>
       ${oldest ? html`oldest <b>${age(oldest.age)}</b>` : ""}${more && oldest ? ", " : ""}${more}
@@ -125,7 +126,7 @@ function Lost() {
   </div>`;
 }
 
-/** Reason why this window has no stream. */
+/** Banner with the reason why this window has no stream. */
 function Surplus() {
   const older = surplus();
   if (!older) return null;
@@ -140,7 +141,7 @@ function NewVersion() {
     <button type="button" class="small" onClick=${() => location.reload()}>reload</button></div>`;
 }
 
-/** Says that the page shows a dump, and from when it is. */
+/** Banner with the time of the dump that the page shows. */
 function Dump() {
   const dump = mirror.status?.dump;
   if (!dump) return null;
@@ -157,7 +158,7 @@ function Help() {
         <dt><span class="mark">◌</span></dt><dd>restored from the store, not confirmed by its source since meshkeep started</dd>
         <dt><span class="mark">◍</span></dt><dd>held: its source lost it; meshkeep keeps it until the source is back</dd>
         <dt><span class="mark amber">▲</span></dt><dd>a certificate that expires within 30 days</dd>
-        ${Object.entries(STATE_WORDS).map(([state, words]) => html`<dt><span class="dot is-${state}"></span></dt><dd>${words}${state === "gone" ? ": meshkeep does not answer" : ""}</dd>`)}
+        ${STATES.map((state) => html`<dt><span class="dot is-${state}"></span></dt><dd>${stateWord(state)}${stateWord(state) === "unknown" ? ": meshkeep does not answer" : ""}</dd>`)}
       </dl>
       <p><a href="/docs">The API</a> · <a href="/metrics">metrics</a> · <a href="/openapi.json">OpenAPI</a></p>
     </div>
@@ -198,7 +199,7 @@ class SignIn extends Component {
 /** The whole page. */
 export function Frame({ route, part }) {
   const { state } = linkState();
-  const found = problemsState();
+  const problems = problemsState();
   const isCovered = frameState.isRefused;
   return html`
     <div class="sheet ${isGone() ? "is-lost" : ""}" inert=${isCovered}>
@@ -215,7 +216,7 @@ export function Frame({ route, part }) {
       <div class="places">
         <nav aria-label="views">
           ${VIEWS.map(([name, title]) => html`<a key=${name} href=${hash(name)} aria-current=${route.part === name ? "page" : undefined}>
-            ${title}${name === "problems" && found.count > 0 && html` <span class="badge is-${found.state}"><span aria-hidden="true">${number(found.count)}</span><span class="unseen">${plural(found.count, "problem")}</span></span>`}
+            ${title}${name === "problems" && problems.count > 0 && html` <span class="badge is-${problems.state}"><span aria-hidden="true">${number(problems.count)}</span><span class="unseen">${plural(problems.count, "problem")}</span></span>`}
           </a>`)}
         </nav>
         <${Commands} view=${part?.commands?.(route)} />

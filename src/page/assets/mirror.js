@@ -1,5 +1,5 @@
 // State that all parts share: the process, the clusters and the findings. One stream keeps it up to
-// date.
+// date. A window that may not open a stream polls instead.
 //
 // Phases arrive by `/v1/events`, and `/v1/status` is requested every few seconds. Counts, ages and
 // findings have no events. They are not polled, but read again when the position or a phase has
@@ -211,11 +211,13 @@ async function readStatus() {
     mirror.firstVersion ??= status.version;
     // meshkeep answers again, so the stream need not wait for its next attempt
     if (["lost", "loading"].includes(mirror.link.state) && status.loaded) stream?.again();
-    if (before?.position !== status.position) {
+    const hasMoved = before?.position !== status.position;
+    // without a stream, no bookmark reports the ages and causes the findings to be read
+    if (hasMoved || mirror.link.state === "surplus") {
       readClusters();
       readProblems();
-      moved("position");
     }
+    if (hasMoved) moved("position");
   } catch (error) {
     // any answer shows that the connection works
     if (!error.status && Date.now() - mirror.heardAt > STATUS_EVERY_MS) breakStreams();

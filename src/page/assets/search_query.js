@@ -3,6 +3,7 @@
 import { ask, askMaybe, query } from "./api.js";
 import { mirror } from "./mirror.js";
 import { hash } from "./route.js";
+import { clusterPhase } from "./state.js";
 import { address, labels } from "./words.js";
 
 const PREFIX = /^([0-9a-f:.]+)\/(\d{1,3})$/i;
@@ -34,12 +35,13 @@ export async function firstPage(path, filter, signal) {
   }
 }
 
-/** Returns the names of services and nodes in the items of an answer. */
+/** Returns the name of a service, with its namespace. */
 export const nameOfService = (one) => `${one.namespace}/${one.name}`;
+/** Returns the name of a node, with its cluster. */
 export const nameOfNode = (one) => `${one.cluster}/${one.name}`;
 
 export const suggestionOf = {
-  cluster: (object) => ({ kind: "cluster", title: object.name, note: object.phase, href: hash("mesh", [object.name]) }),
+  cluster: (object) => ({ kind: "cluster", title: object.name, note: clusterPhase(object), href: hash("mesh", [object.name]) }),
   service: (name) => ({ kind: "service", title: name, note: "", href: hash("services", name.split("/")) }),
   node: (name) => ({ kind: "node", title: name, note: "", href: hash("find", [name]) }),
   entry: (entry) => ({

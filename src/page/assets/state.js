@@ -1,14 +1,25 @@
 // State of the clusters, of the findings and of meshkeep itself. Each state has one colour and one
 // shape, which `is-…` in style.css defines for rows, squares, badges, texts and the icon.
 
-import { ageOf, mirror } from "./mirror.js";
-import { number, plural, tone } from "./words.js";
+import { ageOf, mirror, summary } from "./mirror.js";
+import { number, phase, plural, tone } from "./words.js";
 
 /** States from best to worst. */
 export const STATES = ["good", "busy", "gone", "warn", "bad"];
 
-/** Legend of the states of clusters. */
-export const STATE_WORDS = { good: "live", busy: "in progress", gone: "unknown", warn: "old data", bad: "lost" };
+const STATE_WORDS = { good: "live", busy: "in progress", gone: "unknown", warn: "old data", bad: "lost" };
+
+/**
+ * Icons of the window by state. They are loaded at the start, because meshkeep cannot send them once
+ * it does not answer.
+ */
+const icons = Object.fromEntries(
+  STATES.map((state) => {
+    const icon = new Image();
+    icon.src = new URL(state === "good" ? "icon.svg" : `icon-${state}.svg`, import.meta.url).href;
+    return [state, icon];
+  }),
+);
 
 const IN_PROGRESS = ["waitingForFiles", "connecting", "readingConfig", "waitingForCanary", "listing", "draining"];
 
@@ -22,11 +33,29 @@ export function isGone() {
   return ["lost", "loading", "hidden"].includes(mirror.link.state);
 }
 
-/** Returns the last known state of a cluster, by the severity of the finding about it. */
+/** Returns whether the data of a cluster comes from a dump, which never changes. */
+export function isFromDump(object) {
+  return object.origin === "dump" || mirror.status?.dump !== undefined;
+}
+
+/** Returns the text of a cluster's phase. Clusters of a dump have no phase. */
+export function clusterPhase(object) {
+  return isFromDump(object) ? "dump" : phase(object.phase);
+}
+
+/** Returns the word of a state of clusters, for the legend. */
+export function stateWord(state) {
+  return state === "gone" && mirror.status?.dump ? "dump" : STATE_WORDS[state];
+}
+
+/**
+ * Returns the last known state of a cluster, by the severity of the finding about it. It is `gone`
+ * for a cluster of a dump, whose source is unknown.
+ */
 export function lastState(known) {
   const { object } = known;
+  if (isFromDump(object)) return "gone";
   if (object.origin === "neverRead") return object.lastError ? "bad" : "busy";
-  if (object.origin === "dump") return "busy";
   if (object.phase === "backingOff") return "bad";
   if (object.phase === "sourceLost") return "warn";
   const own = tone(ageOf(known));
@@ -34,7 +63,7 @@ export function lastState(known) {
   return IN_PROGRESS.includes(object.phase) || object.origin !== "live" ? "busy" : "good";
 }
 
-/** Returns the state of a cluster; `gone` while meshkeep does not answer. */
+/** Returns the state of a cluster: `gone` while meshkeep does not answer. */
 export function clusterState(known) {
   return isGone() ? "gone" : lastState(known);
 }
@@ -53,15 +82,16 @@ export function problemsState() {
 
 /** Returns the state of the whole page and its words: for the title, the logo and the icon. */
 export function pageState() {
-  const { link, isRead, status, clusters } = mirror;
+  const { link, isRead, status } = mirror;
   if (link.state === "lost") return { state: "bad", words: "meshkeep does not answer" };
   if (link.state === "hidden") return { state: "gone", words: "paused" };
   if (link.state === "loading") return { state: "busy", words: "loading" };
   if (!isRead) return { state: "busy", words: "" };
   if (status?.directory.noClusters) return { state: "bad", words: "no remote cluster" };
   const problems = problemsState();
-  const live = [...clusters.values()].filter((known) => lastState(known) === "good").length;
-  const words = [live < clusters.size && `${number(live)}/${number(clusters.size)} live`, problems.count > 0 && plural(problems.count, "problem")];
+  const { live, count } = summary();
+  const clusters = status?.dump ? "dump" : live < count && `${number(live)}/${number(count)} live`;
+  const words = [clusters, problems.count > 0 && plural(problems.count, "problem")];
   return { state: worst([clustersState(), problems.state]), words: words.filter(Boolean).join(", ") };
 }
 
@@ -69,10 +99,7 @@ export function pageState() {
 export function showPageState(title) {
   const { state, words } = pageState();
   document.title = [words, title, "meshkeep"].filter(Boolean).join(" · ");
-  document.documentElement.dataset.state = state;
-  const icon = document.querySelector("link[rel=icon]");
-  const name = state === "good" ? "icon.svg" : `icon-${state}.svg`;
-  const address = new URL(name, import.meta.url).pathname;
-  // a new address loads the icon again, even if it is the same
-  if (new URL(icon.href).pathname !== address) icon.href = address;
+  const link = document.querySelector("link[rel=icon]");
+  // setting the address loads the icon again, even if it is the same
+  if (link.href !== icons[state].src) link.href = icons[state].src;
 }

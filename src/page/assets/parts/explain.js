@@ -7,7 +7,7 @@ import { Copy } from "../copy.js";
 import { ageOf, atMostEvery, mirror, whenMoved } from "../mirror.js";
 import { hash } from "../route.js";
 import { clusterState } from "../state.js";
-import { address, age, clock, labels, phase, tone } from "../words.js";
+import { address, age, clock, labels, phase, plural, tone } from "../words.js";
 
 /** Minimum interval between requests of the explanation, in ms: it reads all clusters. */
 const READ_EVERY_MS = 2_000;
@@ -77,7 +77,11 @@ function Head({ answer, at }) {
         inPhase && inPhase !== "live" ? `; the cluster is ${phase(inPhase)}` : ""
       }</span>`
     : html`<span class="quiet">${
-        meta.sourceCount ? `${meta.liveSources} of ${meta.sourceCount} clusters are live, the oldest data is from ${age(currentAge)} ago` : "no cluster is mirrored yet"
+        mirror.status?.dump
+          ? `the dump of ${plural(meta.sourceCount, "cluster")} is from ${age(currentAge)} ago`
+          : meta.sourceCount
+          ? `${meta.liveSources} of ${meta.sourceCount} clusters are live, the oldest data is from ${age(currentAge)} ago`
+          : "no cluster is mirrored yet"
       }</span>`;
   return html`<header class="answer">
     <h1><span class="mono">${ip}</span><${Copy} text=${ip} /> <span class="arrow" aria-hidden="true">→</span> ${

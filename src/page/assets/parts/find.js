@@ -7,7 +7,8 @@ import { Copy } from "../copy.js";
 import { firstPage, nameOfNode, nameOfService, textKind } from "../search_query.js";
 import { mirror, whenMoved } from "../mirror.js";
 import { hash } from "../route.js";
-import { labels, number, phase } from "../words.js";
+import { clusterPhase } from "../state.js";
+import { labels, number } from "../words.js";
 
 /** Number of addresses per page. */
 const PAGE = 100;
@@ -124,7 +125,7 @@ async function byName(text, signal, draw) {
     title: hosted ? `addresses that ${node.name} hosts` : `addresses and pods with ${text}`,
     nodes: node ? [] : nodes.items.map(nameOfNode).map((name) => [name, hash("find", [name]), ""]),
     services: services.items.map(nameOfService).map((name) => [name, hash("services", name.split("/")), ""]),
-    clusters: [...mirror.clusters.values()].filter(({ object }) => matches(object.name)).map(({ object }) => [object.name, hash("mesh", [object.name]), phase(object.phase)]),
+    clusters: [...mirror.clusters.values()].filter(({ object }) => matches(object.name)).map(({ object }) => [object.name, hash("mesh", [object.name]), clusterPhase(object)]),
     identities: identities.items,
     more: identities.nextPageToken,
     troubles: [...new Set(troubles)],

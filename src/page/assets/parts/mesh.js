@@ -4,10 +4,10 @@ import { Component, html } from "../html.js";
 import { follow } from "../api.js";
 import { ageOf, mirror, readClusters } from "../mirror.js";
 import { go, hash } from "../route.js";
-import { clusterState } from "../state.js";
+import { clusterPhase, clusterState, isFromDump } from "../state.js";
 import { Empty, NoClusters } from "./empty.js";
 import { COLUMNS, Filters, Folded, Head, KINDS, Strip, ageText, selectRows } from "./mesh_list.js";
-import { age, daysUntil, number, phase, plural, since } from "../words.js";
+import { age, daysUntil, number, plural, since } from "../words.js";
 
 /** Days until expiry from which a certificate is marked. */
 const CERTIFICATE_DAYS = { red: 7, amber: 30 };
@@ -23,7 +23,7 @@ function Resource({ object, kind }) {
   if (object.phase === "listing" && !resource.synced && resource.expected > resource.entries) {
     return html`<td class="count"><${Bar} resource=${resource} /></td>`;
   }
-  const isRestored = resource.restored > 0 || resource.origin === "restored";
+  const isRestored = resource.origin !== "dump" && (resource.restored > 0 || resource.origin === "restored");
   const marks = [
     isRestored && html`<span class="mark" title=${`${plural(resource.restored, "entry", "entries")} restored, not confirmed`}>◌</span>`,
     resource.held > 0 && html`<span class="mark" title=${`${plural(resource.held, "entry", "entries")} held: its source lost them`}>◍</span>`,
@@ -64,7 +64,7 @@ class Row extends Component {
     const isLive = object.phase === "live";
     return html`<tr class="is-${state} ${isOpen ? "open" : ""}" data-cluster=${object.name}>
       <th scope="row"><a data-row href=${address} aria-expanded=${isOpen}>${object.name}</a>${object.local && html` <span class="tag">local</span>`}</th>
-      <td class="phase"><span class="dot" aria-hidden="true"></span>${state === "gone" ? "was " : ""}${object.origin === "dump" ? "dump" : phase(object.phase)}
+      <td class="phase"><span class="dot" aria-hidden="true"></span>${state === "gone" && !isFromDump(object) ? "was " : ""}${clusterPhase(object)}
         ${!isLive && time && html` <span class="quiet">${time}</span>`}</td>
       <td class="age tone">${ageText(object, seconds === "" ? undefined : Number(seconds))}</td>
       ${KINDS.map(([kind]) => html`<${Resource} key=${kind} object=${object} kind=${kind} />`)}
@@ -164,6 +164,7 @@ function Detail({ object, chart }) {
 
 function state(resource) {
   if (resource.origin === "neverRead") return "never read";
+  if (resource.origin === "dump") return "from a dump";
   const parts = [resource.synced ? "complete and watched" : "not complete"];
   if (resource.restored > 0) parts.push(`${number(resource.restored)} restored, not confirmed`);
   if (resource.held > 0) parts.push(`${number(resource.held)} held`);

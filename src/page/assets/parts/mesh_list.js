@@ -4,8 +4,8 @@
 import { html } from "../html.js";
 import { ageOf, mirror } from "../mirror.js";
 import { go, hash } from "../route.js";
-import { STATES, STATE_WORDS, clusterState, lastState } from "../state.js";
-import { age, compareNames, number, phase, plural } from "../words.js";
+import { STATES, clusterPhase, clusterState, lastState, stateWord } from "../state.js";
+import { age, compareNames, number, plural } from "../words.js";
 
 export const KINDS = [
   ["node", "nodes"],
@@ -22,13 +22,13 @@ const FOLD_MIN = 12;
 /** Order of the rows of one state: never read, then lost, then in progress. */
 const PHASE_RANKS = { sourceLost: 1, backingOff: 1, waitingForFiles: 2, connecting: 3, readingConfig: 3, waitingForCanary: 3, draining: 3, listing: 4 };
 
-/** Columns by name: title, class, and the value that sorts the rows. */
+/** Columns: name in the URL, title, class, and the function that returns the value to sort by. */
 export const COLUMNS = [
   ["cluster", "cluster", "", ({ object }) => object.name],
-  ["phase", "phase", "", ({ object }) => phase(object.phase)],
+  ["phase", "phase", "", ({ object }) => clusterPhase(object)],
   ["age", "age", "age", (known) => ageOf(known) ?? Infinity],
   ...KINDS.map(([kind, title]) => [kind, title, "count", ({ object }) => object.resources.find((one) => one.kind === kind)?.entries ?? 0]),
-  ["certificate", "certificate", "count", ({ object }) => -Date.parse(object.certificateExpiry ?? "9999-01-01")],
+  ["certificate", "certificate", "count", ({ object }) => Date.parse(object.certificateExpiry ?? "9999-01-01")],
   ["error", "last error", "note", ({ object }) => object.lastError ?? ""],
 ];
 
@@ -49,15 +49,19 @@ function byColumn(sort) {
 
 /** Returns the rows that the parameters of the URL select: `{rows, folded}`. */
 export function selectRows(params, opened) {
-  const words = (params.get("q") ?? "").toLowerCase();
+  const words = (params.get("q") ?? "").trim().toLowerCase();
   const state = params.get("state");
   const sort = params.get("sort") ?? "";
-  const texts = ({ object }) => [object.name, phase(object.phase), object.lastError ?? ""].join("\n").toLowerCase();
+  const texts = ({ object }) => [object.name, clusterPhase(object), object.lastError ?? ""].join("\n").toLowerCase();
+  const order = byColumn(sort);
+  // the states on the page are `gone` while meshkeep does not answer: the filter still selects the
+  // last known ones
+  const matches = (known) => (!words || texts(known).includes(words)) && (!state || [clusterState(known), lastState(known)].includes(state));
   const rows = [...mirror.clusters.values()]
-    .filter((known) => (!words || texts(known).includes(words)) && (!state || clusterState(known) === state))
-    .sort((one, other) => byColumn(sort)(one, other) || compareNames(one.object.name, other.object.name));
+    .filter((known) => known.object.name === opened || matches(known))
+    .sort((one, other) => order(one, other) || compareNames(one.object.name, other.object.name));
   const folded = rows.filter((known) => lastState(known) === "good" && known.object.name !== opened);
-  const isFolding = !words && !state && !sort && folded.length > FOLD_MIN;
+  const isFolding = !words && !state && !sort && folded.length >= FOLD_MIN;
   if (!isFolding) return { rows, folded: [], canFold: false };
   if (params.get("all")) return { rows, folded: [], canFold: true };
   const hidden = new Set(folded);
@@ -89,7 +93,7 @@ export function Filters({ route, canFold }) {
   const isSorted = (name) => sort.replace(/^-/, "") === name;
   return html`<form class="filters" aria-label="filters of the clusters" onSubmit=${(event) => event.preventDefault()}>
     <input type="search" name="q" placeholder="filter by cluster, phase or error" aria-label="filter by cluster, phase or error" value=${route.params.get("q") ?? ""}
-      onInput=${(event) => change(route, { q: event.target.value.trim() })} />
+      onInput=${(event) => change(route, { q: event.target.value })} />
     <label class="narrow">sort by <select onChange=${(event) => change(route, { sort: event.target.value })}>
       <option value="" selected=${!sort}>severity</option>${COLUMNS.map(([name, title]) => html`<option key=${name} value=${name} selected=${isSorted(name)}>${title}</option>`)}</select></label>
     ${canFold && route.params.get("all") && html`<${FoldButton} route=${route} />`}
@@ -100,18 +104,18 @@ export function Filters({ route, canFold }) {
 export function Strip({ route }) {
   const all = [...mirror.clusters.values()].sort((one, other) => bySeverity(one, other) || compareNames(one.object.name, other.object.name));
   if (all.length < 2) return null;
-  const counts = STATES.map((state) => [state, all.filter((known) => clusterState(known) === state).length]).filter(([, count]) => count > 0);
   const chosen = route.params.get("state");
-  const words = counts.map(([state, count]) => `${number(count)} ${STATE_WORDS[state]}`).join(", ");
+  const counts = STATES.map((state) => [state, all.filter((known) => clusterState(known) === state).length]).filter(([state, count]) => count > 0 || state === chosen);
+  const words = counts.map(([state, count]) => `${number(count)} ${stateWord(state)}`).join(", ");
   // the squares are a picture: the rows have the links for the keyboard
   const open = ({ target }) => target.dataset.of && go(hash("mesh", [target.dataset.of], Object.fromEntries(route.params)));
   return html`<div class="overview">
     <div class="strip" role="img" aria-label=${`clusters by state: ${words}`} onClick=${open}>
       ${all.map((known) => html`<span key=${known.object.name} class="square is-${clusterState(known)}" data-of=${known.object.name}
-        title=${`${known.object.name}: ${phase(known.object.phase)}, ${ageText(known.object, ageOf(known))}`}></span>`)}
+        title=${`${known.object.name}: ${clusterPhase(known.object)}, ${ageText(known.object, ageOf(known))}`}></span>`)}
     </div>
     <div class="pills legend" role="group" aria-label="legend: show only clusters of one state">${counts.toReversed().map(([state, count]) => html`<button key=${state} type="button" class="pill"
-      aria-pressed=${chosen === state} onClick=${() => change(route, { state: chosen === state ? "" : state })}><span class="square is-${state}" aria-hidden="true"></span>${STATE_WORDS[state]} ${number(count)}</button>`)}</div>
+      aria-pressed=${chosen === state} onClick=${() => change(route, { state: chosen === state ? "" : state })}><span class="square is-${state}" aria-hidden="true"></span>${stateWord(state)} ${number(count)}</button>`)}</div>
   </div>`;
 }
 

@@ -27,13 +27,19 @@ const FIELDS = "namespace,name,clusters.cluster,clusters.backendCount,clusters.o
 
 const AFFINITIES = ["none", "local", "remote"];
 
+/** Returns the affinity in the URL, `none` if it has no valid one. */
+function affinityOf(params) {
+  const affinity = params.get("affinity");
+  return AFFINITIES.includes(affinity) ? affinity : "none";
+}
+
 function key(one) {
   return `${one.namespace}/${one.name}`;
 }
 
 function Item({ one, isOpen }) {
   const backends = one.clusters.reduce((sum, cluster) => sum + cluster.backendCount, 0);
-  const isStale = one.clusters.some((cluster) => cluster.origin !== "live" || cluster.stale);
+  const isStale = one.clusters.some((cluster) => !["live", "dump"].includes(cluster.origin) || cluster.stale);
   return html`<li><a data-row class="item ${isOpen ? "open" : ""}" href=${hash("services", [one.namespace, one.name])} aria-current=${isOpen ? "true" : undefined}>
     <span class="item-name"><span class="quiet">${one.namespace}/</span>${one.name}</span>
     <span class="item-tags">${isStale && html`<span class="mark" title="not confirmed, or held">◌</span>`}
@@ -164,8 +170,7 @@ class Open {
   }
 
   get affinity() {
-    const asked = this.route.params.get("affinity");
-    return AFFINITIES.includes(asked) ? asked : "none";
+    return affinityOf(this.route.params);
   }
 
   async readNow() {
@@ -206,13 +211,12 @@ export const services = {
   title: (route) => (route.path.length === 2 ? `${route.path.join("/")}, services` : "Services"),
   commands({ path, params }) {
     if (path.length !== 2) return { path: "/v1/global-services", words: ["get", "global-services"] };
-    const [namespace, name] = path;
     const from = params.get("from");
-    const selection = from ? { affinity: params.get("affinity") ?? "none", from } : {};
-    const filters = Object.entries({ name, ...selection }).map(([key, value]) => `--filter=${key}=${value}`);
+    const selection = from ? { from, affinity: affinityOf(params) } : {};
+    const options = Object.entries(selection).map(([option, value]) => `--${option}=${value}`);
     return {
       path: `/v1/global-services/${path.map(encodeURIComponent).join("/")}${query(selection)}`,
-      words: from ? ["get", "global-services", `--namespace=${namespace}`, ...filters] : ["get", "global-services", path.join("/")],
+      words: ["get", "global-services", path.join("/"), ...options],
     };
   },
 
