@@ -62,7 +62,7 @@ function toggleTheme() {
   frameState.draw();
 }
 
-/** Summary in the bar: the number of live clusters, or of clusters in the dump, and the oldest age. */
+/** Summary in the bar: the number of live clusters or of clusters in the dump, and the oldest age. */
 function Facts() {
   const { live, count, oldest, never, unknown } = summary();
   if (!mirror.isRead) return html`<p class="facts"><span class="quiet">reading the clusters …</span></p>`;

@@ -10,8 +10,8 @@ export const STATES = ["good", "busy", "gone", "warn", "bad"];
 const STATE_WORDS = { good: "live", busy: "in progress", gone: "unknown", warn: "old data", bad: "lost" };
 
 /**
- * Icons of the window by state. They are loaded at the start, because meshkeep cannot send them once
- * it does not answer.
+ * Icons of the window by state. They are loaded at the start, because meshkeep cannot send them
+ * once it does not answer.
  */
 const icons = Object.fromEntries(
   STATES.map((state) => {

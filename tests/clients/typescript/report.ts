@@ -1,6 +1,6 @@
-// Parts of read_all.ts and read_all_hey_api.ts that do not use a client: the copy of the changes, and
-// the output. The types are those of openapi-typescript. The compiler accepts hey-api's objects only
-// if both generators agree on their members.
+// Parts of read_all.ts and read_all_hey_api.ts that do not use a client: the copy of the changes,
+// and the output. The types are those of openapi-typescript. The compiler accepts hey-api's objects
+// only if both generators agree on their members.
 
 import type { components } from "./schema.js";
 
