@@ -182,7 +182,7 @@ list_query! {
         name: Option<String>,
         /// Only nodes that have this address.
         ip: Option<String>,
-        /// Only nodes whose name contains this text, in any case, or one of whose addresses begins
+        /// Only nodes whose name contains this text, ignoring case, or one of whose addresses begins
         /// with it.
         search: Option<String>,
     } filtered by [cluster label_selector name ip search]
@@ -199,7 +199,7 @@ list_query! {
         name: Option<String>,
         /// Only services that are shared with other clusters (`true`) or not shared (`false`).
         shared: Option<bool>,
-        /// Only services whose `namespace/name` contains this text, in any case, or one of whose
+        /// Only services whose `namespace/name` contains this text, ignoring case, or one of whose
         /// frontend addresses begins with it.
         search: Option<String>,
     } filtered by [cluster label_selector namespace name shared search]
@@ -223,7 +223,7 @@ list_query! {
         /// Only services whose exports have this conflict, for example `PortConflict`. `any`: any
         /// conflict.
         conflict: Option<ConflictFilter>,
-        /// Only services whose `namespace/name` contains this text, in any case.
+        /// Only services whose `namespace/name` contains this text, ignoring case.
         search: Option<String>,
     } filtered by [cluster label_selector namespace name search]
 }
@@ -237,7 +237,7 @@ list_query! {
         namespace: Option<String>,
         /// Only objects with this name.
         name: Option<String>,
-        /// Only objects whose `namespace/name` contains this text, in any case.
+        /// Only objects whose `namespace/name` contains this text, ignoring case.
         search: Option<String>,
     } filtered by [cluster label_selector namespace name search]
 }
@@ -253,7 +253,7 @@ list_query! {
         label: Vec<String>,
         /// Only identities of this scope: `global`, `local`, `remoteNode` or `unknown`.
         scope: Option<IdentityScope>,
-        /// Only identities with a label that contains this text, in any case, or whose number
+        /// Only identities with a label that contains this text, ignoring case, or whose number
         /// begins with it. If it is the only filter, reserved identities with such a name (`world`)
         /// come first.
         search: Option<String>,
@@ -273,7 +273,7 @@ list_query! {
         namespace: Option<String>,
         /// Only entries of pods with this name.
         pod: Option<String>,
-        /// Only entries of pods whose `namespace/name` contains this text, in any case, and entries
+        /// Only entries of pods whose `namespace/name` contains this text, ignoring case, and entries
         /// whose prefix begins with it.
         search: Option<String>,
     } filtered by [cluster cidr identity node namespace pod search]
