@@ -88,7 +88,7 @@ fn the_chart_has_the_same_alerts_and_dashboard() {
     for name in ["alerts.yaml", "dashboard.json"] {
         assert!(
             read(&format!("deploy/prometheus/{name}")) == read(&format!("deploy/helm/meshkeep/files/{name}")),
-            "run scripts/chart: {name}"
+            "run scripts/chart --write: {name}"
         );
     }
 }
