@@ -83,16 +83,22 @@ pub(crate) fn current_findings(sources: &FindingSources, reading: &Reading) -> V
     findings
 }
 
-/// Returns the number of findings by kind and severity, 0 for kinds without any. Findings across
-/// keys are counted in the newest index.
-pub(crate) fn counts(sources: &FindingSources, reading: &Reading) -> BTreeMap<(FindingKind, Severity), u64> {
-    let mut counts: BTreeMap<_, u64> = FindingKind::ALL.into_iter().map(|kind| ((kind, kind.severity()), 0)).collect();
+/// Returns the number of findings by kind, severity and cluster, 0 for kinds without any.
+///
+/// The cluster is `None` for findings about several clusters or none, and for findings across keys,
+/// which are counted in the newest index.
+pub(crate) fn counts(sources: &FindingSources, reading: &Reading) -> BTreeMap<(FindingKind, Severity, Option<String>), u64> {
+    let mut counts: BTreeMap<_, u64> = FindingKind::ALL.into_iter().map(|kind| ((kind, kind.severity(), None), 0)).collect();
     for finding in current_findings(sources, reading) {
-        *counts.entry((finding.kind, finding.severity)).or_default() += 1;
+        let cluster = match finding.clusters.as_slice() {
+            [cluster] => Some(cluster.clone()),
+            _ => None,
+        };
+        *counts.entry((finding.kind, finding.severity, cluster)).or_default() += 1;
     }
     let index = sources.index.newest();
     for (kind, count) in index.iter().flat_map(FindingIndex::counts) {
-        counts.insert((kind, kind.severity()), count);
+        counts.insert((kind, kind.severity(), None), count);
     }
     counts
 }

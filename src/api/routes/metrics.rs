@@ -166,8 +166,11 @@ fn streams(text: &mut MetricsText, state: &ApiState, reading: Option<&Reading>) 
 
 fn problems(text: &mut MetricsText, state: &ApiState, reading: &Reading) {
     let mut family = text.gauge("meshkeep_problems", "Current findings; /v1/problems has each with advice.");
-    for ((kind, severity), count) in counts(&state.findings, reading) {
-        family.sample(&[("kind", kind.api_name()), ("severity", severity.api_name())], count);
+    for ((kind, severity, cluster), count) in counts(&state.findings, reading) {
+        let mut labels = vec![("kind", kind.api_name()), ("severity", severity.api_name())];
+        // alerts leave out findings about a cluster that has an alert of its own
+        labels.extend(cluster.as_deref().map(|cluster| ("target_cluster", cluster)));
+        family.sample(&labels, count);
     }
 }
 

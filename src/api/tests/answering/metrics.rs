@@ -58,7 +58,7 @@ async fn metrics_cover_every_subsystem() {
         ("meshkeep_http_request_duration_seconds_count{route=\"/v1/nodes/{cluster}/{name}\",status=\"404\"}", "1"),
         ("meshkeep_objects{kind=\"ipcache\"}", "9"),
         ("meshkeep_rejected_entries", "1"),
-        ("meshkeep_problems{kind=\"rejectedValues\",severity=\"warning\"}", "1"),
+        ("meshkeep_problems{kind=\"rejectedValues\",severity=\"warning\",target_cluster=\"paris\"}", "1"),
         ("meshkeep_problems{kind=\"storeUnwritable\",severity=\"critical\"}", "0"),
         ("meshkeep_global_services", "1"),
         ("meshkeep_store_state{state=\"healthy\"}", "1"),
