@@ -237,9 +237,10 @@ env:
 - {name: MESHKEEP_TOKEN_FILE, value: /etc/meshkeep/token/token}
 {{- end }}
 {{- end }}
+{{- if not (include "meshkeep.isGiven" (list . "cluster-max-bytes")) }}
 {{- with include "meshkeep.clusterMaxBytes" . }}
-{{- /* a variable, so that a flag in extraArgs takes precedence */}}
 - {name: MESHKEEP_CLUSTER_MAX_BYTES, value: {{ . | quote }}}
+{{- end }}
 {{- end }}
 {{- with .Values.extraEnv }}
 {{ toYaml . }}
