@@ -240,8 +240,7 @@ async fn announced_keys_survive_kills_wipes_and_other_writers() {
     eventually("the earlier contents in an empty etcd", async || (content(&etcd).await == before).then_some(())).await;
     announcer.terminate();
     assert_eq!(announcer.wait_for_end().await, 0);
-    // a withdrawal deletes everything, the config first; a process that is stopped earlier reports
-    // that
+    // --retire deletes everything, the config first; a process that is stopped earlier reports that
     etcd.put("cilium/state/nodes/v1/vms-2/a", "{}").await;
     let mut stopped = Announcer(setup.command("log-0", &["--retire", "--retire-grace", "1h"]).spawn().unwrap());
     setup.wait_for_log("log-0", "the config of cluster vms is deleted").await;

@@ -108,7 +108,7 @@ async fn sigterm_at_any_moment_of_a_start_ends_with_0() {
     let mut random = rand::rng();
     let mut wrong = Vec::new();
     for number in 0..60 {
-        // the sidecar's start takes longest, so it gets most of the attempts
+        // the sidecar's start takes longest, so it gets three of seven attempts
         let command = &commands[[0, 0, 0, 1, 2, 3, 4][number % 7]];
         let running = Running::start(command);
         running.wait_for_handler();
