@@ -182,8 +182,8 @@ list_query! {
         name: Option<String>,
         /// Only nodes that have this address.
         ip: Option<String>,
-        /// Only nodes whose name contains this text, ignoring case, or one of whose addresses begins
-        /// with it.
+        /// Only nodes whose name contains this text, ignoring case, or one of whose addresses
+        /// begins with it.
         search: Option<String>,
     } filtered by [cluster label_selector name ip search]
 }
@@ -273,8 +273,8 @@ list_query! {
         namespace: Option<String>,
         /// Only entries of pods with this name.
         pod: Option<String>,
-        /// Only entries of pods whose `namespace/name` contains this text, ignoring case, and entries
-        /// whose prefix begins with it.
+        /// Only entries of pods whose `namespace/name` contains this text, ignoring case, and
+        /// entries whose prefix begins with it.
         search: Option<String>,
     } filtered by [cluster cidr identity node namespace pod search]
 }

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::global_services::mesh;
 use super::pages::pods;
 use crate::admission::ScanLimits;
 use crate::api::tests::fixture::ApiFixture;
@@ -45,6 +46,21 @@ async fn a_search_finds_parts_of_names_labels_and_addresses() {
     }
     for path in ["clusters", "problems", "entries", "events"] {
         assert_eq!(fixture.get(&format!("/v1/{path}?search=cart")).await.status.as_u16(), 400, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_search_finds_exports_and_slices_by_their_names() {
+    let fixture = ApiFixture::with_view(mesh());
+    for (query, expected) in [
+        ("endpoint-slices?search=CART-x", vec!["cart-x"]),
+        ("endpoint-slices?search=paris/shop", vec!["cart-x"]),
+        ("endpoint-slices?search=basket", vec![]),
+        ("service-exports?search=op/ca", vec!["cart", "cart"]),
+        ("service-exports?search=tokyo/shop", vec!["cart"]),
+        ("service-exports?search=basket", vec![]),
+    ] {
+        assert_eq!(items(&fixture, &format!("/v1/{query}"), "name").await, expected, "{query}");
     }
 }
 
