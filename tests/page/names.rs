@@ -48,7 +48,7 @@ async fn the_page_finds_parts_of_names_that_it_has_not_loaded() {
     // while typing
     page.press(&["/"]).await;
     page.type_text(PART).await;
-    page.wait_for("the suggestion", &format!("return document.querySelector('#found')?.innerText.includes({})", json!(row))).await;
+    page.wait_for("the service", &format!("return document.querySelector('#found')?.innerText.includes({})", json!(row))).await;
     page.press(&["Escape"]).await;
     page.press(&["/"]).await;
     page.type_text("svc-nobody").await;

@@ -7,6 +7,8 @@ import { go } from "./route.js";
 
 /** Pause in typing after which meshkeep is queried, in ms. */
 const PAUSE_MS = 120;
+/** Time after which the list closes when the box loses the focus, in ms. */
+const CLOSE_MS = 150;
 /** Maximum number of suggestions of each kind. */
 const LIMIT = 8;
 
@@ -46,6 +48,11 @@ export class Search extends Component {
     go(href);
   }
 
+  /** Closes the list after a moment, in which a click on it still works, unless the user returned. */
+  leave() {
+    setTimeout(() => document.activeElement?.id !== "search" && this.setState({ isOpen: false }), CLOSE_MS);
+  }
+
   press(event) {
     const { items, at, text } = this.state;
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
@@ -66,7 +73,7 @@ export class Search extends Component {
       <input id="search" type="text" role="combobox" aria-label="search" aria-expanded=${hasList} aria-controls="found" aria-autocomplete="list" autocomplete="off" spellcheck="false" autocapitalize="off"
         aria-activedescendant=${at >= 0 ? `found-${at}` : undefined} placeholder="address, prefix, identity, label, pod, node, service" value=${text}
         onInput=${(event) => this.type(event.target.value)} onKeyDown=${(event) => this.press(event)}
-        onFocus=${() => this.setState({ isOpen: text.trim() !== "" })} onBlur=${() => setTimeout(() => this.setState({ isOpen: false }), 150)} />
+        onFocus=${() => this.setState({ isOpen: text.trim() !== "" })} onBlur=${() => this.leave()} />
       <kbd aria-hidden="true">/</kbd>
       ${hasList && html`<ul id="found" role="listbox" aria-label="suggestions">
         ${items.map((one, index) => html`<li key=${index} id=${`found-${index}`} role="option" aria-selected=${index === at} class=${index === at ? "at" : ""}
