@@ -5,6 +5,7 @@ use axum::body::Body;
 use axum::http::{Method, Request};
 use serde_json::json;
 
+use super::global_services::{export, mesh, slice};
 use crate::api::tests::fixture::{ApiFixture, TestResponse, cluster, identity, key, node, pod, put};
 use crate::model::{Change, Command, Epoch, Kind, Phase, Revision, Scope, SourceStamp};
 
@@ -150,6 +151,33 @@ async fn a_tag_changes_exactly_when_its_answer_changes() {
             assert_eq!(before != after, expected(uri), "{name}: {uri}");
         }
         before = after;
+    }
+}
+
+#[tokio::test]
+async fn a_tag_depends_on_the_kinds_that_the_answer_contains() {
+    const URIS: [&str; 6] = [
+        "/v1/service-exports",
+        "/v1/service-exports/paris/shop/cart",
+        "/v1/endpoint-slices",
+        "/v1/endpoint-slices/paris/shop/cart-x",
+        "/v1/global-services",
+        "/v1/global-services/shop/cart",
+    ];
+    let fixture = ApiFixture::with_view(mesh());
+    for (path, change) in [
+        ("/v1/service-exports", put(key(Kind::ServiceExport, "paris", "shop/cart"), export(20, "ClusterSetIP"), 90)),
+        ("/v1/endpoint-slices", put(key(Kind::EndpointSlice, "paris", "shop/cart-x"), slice(), 91)),
+    ] {
+        let mut before = Vec::new();
+        for uri in URIS {
+            before.push(tag(&fixture, uri).await);
+        }
+        fixture.change(change).await;
+        for (uri, before) in URIS.iter().zip(before) {
+            let is_affected = uri.starts_with(path) || uri.starts_with("/v1/global-services");
+            assert_eq!(tag(&fixture, uri).await != before, is_affected, "{path}: {uri}");
+        }
     }
 }
 

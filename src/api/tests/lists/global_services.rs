@@ -25,7 +25,7 @@ fn service(namespace: &str, name: &str, ip: &str) -> Service {
     }
 }
 
-fn export(created: u64, service_type: &str) -> Object {
+pub(in crate::api::tests) fn export(created: u64, service_type: &str) -> Object {
     Object::ServiceExport(Box::new(ServiceExport {
         namespace: "shop".to_owned(),
         name: "cart".to_owned(),
@@ -42,7 +42,7 @@ fn export(created: u64, service_type: &str) -> Object {
     }))
 }
 
-fn slice() -> Object {
+pub(in crate::api::tests) fn slice() -> Object {
     let terminating =
         SliceEndpoint { addresses: vec!["10.1.2.40".parse().unwrap()], ready: Some(false), terminating: Some(true), ..Default::default() };
     slice_object(&EndpointSlice {
