@@ -242,6 +242,7 @@ export const services = {
         if (!pageToken) break;
       }
       if (wanted !== words) return;
+      found.sort((one, other) => compareNames(key(one), key(other)));
       [items, hasMore, searched, trouble] = [found, pageToken !== undefined, wanted, null];
       draw();
     };
