@@ -198,6 +198,8 @@ pub struct Resync {
     unreadable: UnreadableKeys,
     /// True if the current comparison interrupts a watch, because the quiet time or a hold is over.
     interrupts_watch: bool,
+    /// Number of the newest provisional cursor.
+    provisional_number: i64,
     /// True while the mirror still needs a complete list of an etcd with another history. If that
     /// list is interrupted, the next one still counts as a list of another history.
     other_history: bool,
@@ -208,6 +210,7 @@ impl Resync {
     #[must_use]
     pub fn new(scope: Scope, cursor: Option<Cursor>) -> Self {
         let other_history = cursor.as_ref().is_some_and(|cursor| cursor.etcd_cluster_id == OTHER_HISTORY);
+        let provisional_number = cursor.as_ref().map_or(0, |cursor| -cursor.revision.0.min(0));
         let (held_keys, unreadable) = (HeldKeys::default(), UnreadableKeys::default());
         Self {
             scope,
@@ -218,6 +221,7 @@ impl Resync {
             held_keys,
             unreadable,
             interrupts_watch: false,
+            provisional_number,
             other_history,
         }
     }
@@ -391,6 +395,9 @@ impl Resync {
 
     /// Ends the list with a provisional cursor, which differs from every real cursor and is never
     /// resumed from. The real cursor is set once the unconfirmed entries were deleted or held.
+    ///
+    /// The provisional cursor also differs from that of every earlier list, whose comparison may
+    /// have been interrupted. A view with this cursor therefore has all entries of this list.
     fn finish_list(&mut self) -> ResyncStep {
         let (ResyncState::Listing { newest, revision: Some(revision), history }, Some(source)) = (&self.state, &self.source) else {
             return self.list(HistoryMatch::Unknown);
@@ -409,13 +416,14 @@ impl Resync {
         let (provisional, request) = if may_prune {
             self.state = ResyncState::Comparing { cursor: cursor.clone(), history };
             let etcd_cluster_id = if history == HistoryMatch::Other { OTHER_HISTORY } else { cursor.etcd_cluster_id };
-            (Cursor { etcd_cluster_id, revision: Revision(0), last_put: None, ..cursor }, Request::Compare)
+            self.provisional_number += 1;
+            (Cursor { etcd_cluster_id, revision: Revision(-self.provisional_number), last_put: None, ..cursor }, Request::Compare)
         } else {
             self.state = ResyncState::Watching { prune_pending: true };
             (Cursor { etcd_cluster_id: OTHER_HISTORY, ..cursor }, Request::Watch(revision))
         };
         debug_assert!(
-            provisional.revision == Revision(0) || provisional.etcd_cluster_id == OTHER_HISTORY,
+            provisional.revision < Revision(0) || provisional.etcd_cluster_id == OTHER_HISTORY,
             "no start resumes from a provisional cursor"
         );
         self.cursor = Some(provisional.clone());

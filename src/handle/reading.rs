@@ -367,7 +367,7 @@ impl Reading {
                 (_, _) => Origin::Restored,
             };
             // between the end of a list and the check of the entries that the list did not confirm,
-            // the cursor has revision 0
+            // the cursor has no positive revision
             let revision = cursor.map(|cursor| cursor.revision).filter(|revision| revision.0 > 0);
             SourceMeta { cluster: cluster.clone(), kind, origin, phase, last_contact, last_heartbeat, age, revision, cached, held: false }
         })

@@ -14,7 +14,7 @@ pub(super) const OTHER_HISTORY: EtcdClusterId = EtcdClusterId(0);
 
 /// Returns the cursor that is stored while a list of another history runs.
 pub(super) fn other_history_cursor() -> Cursor {
-    let (etcd_cluster_id, revision) = (OTHER_HISTORY, Revision(-1));
+    let (etcd_cluster_id, revision) = (OTHER_HISTORY, Revision(0));
     Cursor { etcd_cluster_id, revision, cached: false, last_put: None, last_delete: None, canary: None }
 }
 

@@ -7,6 +7,10 @@ use super::*;
 pub(super) struct FakeMirror {
     pub(super) resync: Resync,
     pub(super) view: View,
+    /// Commands that the committer has not applied.
+    queue: VecDeque<Command>,
+    /// True while the committer applies a command only when the connection waits for it.
+    pub(super) lags: bool,
     /// Snapshots that the store wrote, newest last.
     pub(super) stored: Vec<View>,
     pub(super) request: Option<Request>,
@@ -34,6 +38,8 @@ impl FakeMirror {
             resync: Resync::new(scope(), None),
             stored: vec![view.clone()],
             view,
+            queue: VecDeque::new(),
+            lags: false,
             request: None,
             pages: Vec::new(),
             watch: None,
@@ -45,14 +51,33 @@ impl FakeMirror {
 
     pub(super) fn feed(&mut self, input: Input) {
         let step = self.resync.step(input);
-        for command in step.commands {
-            self.view.apply(command, SystemTime::UNIX_EPOCH);
-            self.stored.push(self.view.clone());
+        self.queue.extend(step.commands);
+        if !self.lags {
+            self.drain_queue();
         }
         if step.request.is_some() {
             self.request = step.request;
             self.pages.clear();
             self.watch = None;
+        }
+    }
+
+    fn apply_next(&mut self) -> bool {
+        let Some(command) = self.queue.pop_front() else { return false };
+        self.view.apply(command, SystemTime::UNIX_EPOCH);
+        self.stored.push(self.view.clone());
+        true
+    }
+
+    pub(super) fn drain_queue(&mut self) {
+        while self.apply_next() {}
+    }
+
+    /// Applies commands until the view has the cursor of the machine, like
+    /// `ScopeTask::applied_mirror`.
+    fn await_applied(&mut self) {
+        while self.view.cursor(&scope()) != self.resync.cursor() {
+            assert!(self.apply_next(), "the view never has the cursor of the machine");
         }
     }
 
@@ -70,6 +95,7 @@ impl FakeMirror {
     /// Simulates `kill -9`: the store has lost its last `lost` writes, and the process starts from
     /// the remaining ones.
     pub(super) fn crash(&mut self, lost: usize) {
+        self.queue.clear();
         let kept_count = self.stored.len() - lost.min(self.stored.len() - 1);
         self.stored.truncate(kept_count);
         let store = self.stored[kept_count - 1].clone();
@@ -100,6 +126,7 @@ impl FakeMirror {
             }
             Some(Request::ReadAt(key, revision)) => self.feed(Input::PastValue(etcd.value_at(&key, revision))),
             Some(Request::ListChanges(after)) => {
+                self.await_applied();
                 let below = || etcd.keys.values().filter(|put| put.key.starts_with(etcd.prefix().as_bytes()));
                 let puts: Vec<KeyValue> = below().filter(|put| put.mod_revision > after).cloned().collect();
                 let is_known = |put: &&KeyValue| is_entry(&put.key) && self.served().contains_key(&name_of(&put.key));
@@ -121,12 +148,14 @@ impl FakeMirror {
                     .into_iter()
                     .filter(|key| key.starts_with(etcd.prefix().as_bytes()) && matches!(etcd.value_at(key, revision), Ok(Some(_))));
                 let listed: Vec<Vec<u8>> = existing.cloned().collect();
+                self.await_applied();
                 let entries: Vec<EntryKey> = self.view.in_scope(&scope()).map(|record| record.key.clone()).collect();
                 let evidence = self.evidence(etcd, &entries);
                 self.feed(Input::Keys { listed, entries, evidence });
             }
             Some(Request::List) => self.list(etcd),
             Some(Request::Compare) => {
+                self.await_applied();
                 let generation = self.view.scope(&scope()).map_or(0, |state| state.generation.into());
                 let scope = scope();
                 let unconfirmed = self.view.in_scope(&scope).filter(|record| record.generation < generation);
@@ -195,6 +224,7 @@ impl FakeMirror {
         let Some((_, events)) = watch.waiting.pop_front() else { return is_new };
         match watch.script.accept(Revision(etcd.revision), &events).unwrap() {
             Some(WatchMessage::Events { revision, events }) => {
+                self.await_applied();
                 let keys: Vec<EntryKey> =
                     events.iter().map(|event| EntryKey::new(Kind::Identity, scope().cluster, name_of(key_of(event)))).collect();
                 let evidence = self.evidence(etcd, &keys);
@@ -233,6 +263,8 @@ impl FakeMirror {
         if !self.connected {
             self.connect(etcd);
         }
+        self.lags = false;
+        self.drain_queue();
         for _ in 0..10_000 {
             if !self.advance(etcd) {
                 if self.resync.has_pending_prune() {
