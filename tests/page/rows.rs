@@ -28,7 +28,7 @@ async fn columns_sort_and_filter_and_names_sort_naturally() {
     page.wait_for("the reverse order", "return document.querySelector('tbody tr').dataset.cluster === 'oslo-13'").await;
     // a filter may have several words, and the opened row is shown although it does not match
     page.go_to("#/mesh/oslo?q=").await;
-    page.wait_for("the filter", "return document.querySelector('.filters input')").await;
+    page.wait_for("the empty filter", "return document.querySelector('.filters input')?.value === ''").await;
     page.chromium.run("document.querySelector('.filters input').focus()").await;
     page.type_text("backing ").await;
     page.wait_for("the filtered rows", "return document.querySelectorAll('tbody tr[data-cluster]').length < 10").await;
