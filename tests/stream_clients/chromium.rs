@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
@@ -37,13 +38,9 @@ impl Chromium {
     pub(crate) async fn open(page: &str) -> Self {
         install_tools();
         let directory = tempfile::Builder::new().prefix("meshkeep-chromium-").tempdir().unwrap();
-        let output = fs::File::create(directory.path().join("driver.log")).unwrap();
-        let mut command = Command::new("chromedriver");
-        command.arg("--port=0").env("TMPDIR", directory.path());
-        command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output).process_group(0);
-        let driver = command.spawn().unwrap_or_else(|e| panic!("chromedriver (see scripts/stream-clients-setup): {e}"));
+        let driver = start_driver(directory.path());
         let mut chromium = Self { driver, directory, session: String::new() };
-        let port = eventually("chromedriver to listen", || std::future::ready(chromium.port())).await;
+        let port = eventually("chromedriver to listen", || std::future::ready(chromium.port_of_driver())).await;
         let profile = format!("--user-data-dir={}", chromium.directory.path().join("profile").display());
         let flags: Vec<&str> = FLAGS.into_iter().chain([profile.as_str()]).collect();
         let options = json!({"binary": "/usr/bin/chromium", "args": flags});
@@ -70,11 +67,25 @@ impl Chromium {
         self.ask("goog/cdp/execute", &json!({"cmd": command, "params": parameters})).await
     }
 
-    fn port(&self) -> Option<u16> {
+    /// Returns the port of the driver once it listens. Starts another driver if it has ended: it
+    /// takes a port that is free for IPv6, and ends if IPv4 uses it.
+    fn port_of_driver(&mut self) -> Option<u16> {
+        if self.driver.try_wait().unwrap().is_some() {
+            self.driver = start_driver(self.directory.path());
+        }
         let log = fs::read_to_string(self.directory.path().join("driver.log")).unwrap();
         let (_, port_and_rest) = log.split_once("started successfully on port ")?;
         port_and_rest.split_once('.')?.0.parse().ok()
     }
+}
+
+/// Starts chromedriver at any free port. Its output goes to a new file in the directory.
+fn start_driver(directory: &Path) -> Child {
+    let output = fs::File::create(directory.join("driver.log")).unwrap();
+    let mut command = Command::new("chromedriver");
+    command.arg("--port=0").env("TMPDIR", directory);
+    command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output).process_group(0);
+    command.spawn().unwrap_or_else(|e| panic!("chromedriver (see scripts/stream-clients-setup): {e}"))
 }
 
 impl StreamFollower for Chromium {
