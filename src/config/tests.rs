@@ -161,7 +161,7 @@ fn values_of_environment_and_file_are_never_shown() {
 
 #[test]
 fn contradicting_options_are_refused() {
-    let cases: [(&[&str], &str); 12] = [
+    let cases: [(&[&str], &str); 14] = [
         (&["--cluster-id=300"], "--cluster-id 300"),
         (&["--backoff-min=1m"], "--backoff-min"),
         (&["--on-problem-format=xml"], "must be json, alertmanager or cloudevents"),
@@ -174,12 +174,14 @@ fn contradicting_options_are_refused() {
         (&["--client-ca=c"], "--tls-cert"),
         (&["--listen=127.0.0.1:1", "--listen=:2"], "--listen [::]:2"),
         (&["--listen=0.0.0.0:1", "--tls-cert=c", "--tls-key=k"], "--token-file or --client-ca"),
+        (&["--etcd-listen=:2379"], "other machines can reach --etcd-listen [::]:2379"),
+        (&["--etcd-listen=127.0.0.1:2379", "--token-file=t"], "--etcd-listen does not check the token"),
     ];
     for (arguments, named) in cases {
         let message = resolve(arguments, &[], "").unwrap_err();
         assert!(message.contains(named), "{named:?} is not in: {message}");
     }
-    let fine: [&[&str]; 8] = [
+    let fine: [&[&str]; 10] = [
         &["--health-listen=:9879"],
         &["--listen=127.0.0.1:0", "--health-listen=127.0.0.1:0", "--etcd-listen=127.0.0.1:0"],
         &["--local-etcd=/etc/own", "--cluster-name=own"],
@@ -188,6 +190,8 @@ fn contradicting_options_are_refused() {
         &["--listen=0.0.0.0:1", "--tls-cert=c", "--tls-key=k", "--token-file=t"],
         &["--listen=0.0.0.0:1", "--tls-cert=c", "--tls-key=k", "--client-ca=a"],
         &["--listen=unix:///run/m.sock", "--token-file=t"],
+        &["--etcd-listen=127.0.0.1:2379"],
+        &["--etcd-listen=:2379", "--tls-cert=c", "--tls-key=k", "--client-ca=a", "--token-file=t"],
     ];
     for arguments in fine {
         assert_eq!(resolve(arguments, &[], "").map(drop), Ok(()), "{arguments:?}");
