@@ -70,4 +70,11 @@ mod tests {
             assert_eq!(format_net(text.parse().unwrap()), text);
         }
     }
+
+    #[test]
+    fn times_and_ages_have_milliseconds() {
+        let since = Duration::from_micros(1_768_210_267_123_900);
+        assert_eq!(rfc3339(SystemTime::UNIX_EPOCH + since), "2026-01-12T09:31:07.123Z");
+        assert_eq!(seconds(Duration::from_micros(2_345_678)).to_string(), "2.346");
+    }
 }
