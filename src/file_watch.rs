@@ -42,3 +42,26 @@ impl DirectoryWatch {
 fn is_read_access(kind: EventKind) -> bool {
     matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
 }
+
+#[cfg(test)]
+mod tests {
+    use notify::event::{CreateKind, ModifyKind, RemoveKind};
+
+    use super::*;
+
+    #[test]
+    fn reads_are_not_changes() {
+        let access = |kind| EventKind::Access(kind);
+        let reads = [AccessKind::Read, AccessKind::Open(AccessMode::Any), AccessKind::Close(AccessMode::Read)].map(access);
+        assert!(reads.into_iter().all(is_read_access));
+        let written = access(AccessKind::Close(AccessMode::Write));
+        let changes = [
+            written,
+            EventKind::Create(CreateKind::File),
+            EventKind::Modify(ModifyKind::Any),
+            EventKind::Remove(RemoveKind::File),
+            EventKind::Any,
+        ];
+        assert!(!changes.into_iter().any(is_read_access));
+    }
+}
