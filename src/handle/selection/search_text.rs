@@ -131,6 +131,11 @@ mod tests {
     }
 
     #[test]
+    fn an_address_is_found_by_its_beginning_alone() {
+        assert_eq!(["172.18.", "72.18.", "172"].map(|text| SearchText::new(text).begins("172.18.2.1")), [true, false, false]);
+    }
+
+    #[test]
     fn a_text_is_found_in_any_case_and_across_separators() {
         for text in ["cart", "CART", "shop/cart", "p/c", "shop", "paris/shop/cart"] {
             let key = EntryKey::new(Kind::Service, crate::model::ClusterName::parse("paris").unwrap(), "shop/Cart");
