@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -12,6 +13,13 @@ use crate::harness::meshkeep::http;
 
 /// A running demo, ended with the test.
 struct Demo(std::process::Child);
+
+impl Demo {
+    /// Returns the directory of the sidecar's files.
+    fn directory(&self) -> PathBuf {
+        std::env::temp_dir().join(format!("meshkeep-demo-{}", self.0.id()))
+    }
+}
 
 impl Drop for Demo {
     fn drop(&mut self) {
@@ -70,6 +78,8 @@ async fn demo_clusters_break_and_heal_and_lost_entries_are_held() {
     phase("paris", "live").await;
     phase("tokyo", "live").await;
     assert_eq!(http().get(format!("http://{control}/demo/clusters/paris/heal")).send().await.unwrap().status(), 404);
+    let of_a_web_page = http().post(format!("http://{control}/demo/clusters/paris/heal")).header("Origin", "http://rome.example");
+    assert_eq!(of_a_web_page.send().await.unwrap().status(), 403);
     let unknown = http().post(format!("http://{control}/demo/clusters/rome/break")).send().await.unwrap();
     assert_eq!(
         (unknown.status().as_u16(), unknown.text().await.unwrap().as_str()),
@@ -108,6 +118,7 @@ async fn a_demo_prints_its_ports_and_ends_with_its_terminal() {
     assert!(Command::new("sh").args(["-c", &format!("kill -HUP {}", demo.0.id())]).status().unwrap().success());
     assert!(demo.0.wait().unwrap().success());
     eventually("the sidecar is gone", async || TcpStream::connect(&address).is_err().then_some(())).await;
+    assert!(!demo.directory().exists(), "the files of the sidecar are removed");
 }
 
 #[tokio::test]
@@ -119,5 +130,5 @@ async fn a_demo_that_is_killed_leaves_no_sidecar() {
     demo.0.wait().unwrap();
     eventually("the sidecar is gone", async || TcpStream::connect(&address).is_err().then_some(())).await;
     // a killed process cannot remove its files
-    let _ = std::fs::remove_dir_all(std::env::temp_dir().join(format!("meshkeep-demo-{}", demo.0.id())));
+    let _ = std::fs::remove_dir_all(demo.directory());
 }
