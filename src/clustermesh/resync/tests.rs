@@ -133,16 +133,16 @@ fn run_random_sequence(seed: u64, canaries: bool) {
                 }
             }
             17 => snapshot = etcd.clone(),
+            18 => {
+                mirror.connected = false;
+                // time does not go back: no later canary equals an earlier one
+                etcd = FakeEtcd { canaries: etcd.canaries, ..snapshot.clone() };
+            }
             19 => {
                 mirror.lags = random.random();
                 if !mirror.lags {
                     mirror.drain_queue();
                 }
-            }
-            18 => {
-                mirror.connected = false;
-                // time does not go back: no later canary equals an earlier one
-                etcd = FakeEtcd { canaries: etcd.canaries, ..snapshot.clone() };
             }
             _ => {
                 if !mirror.connected {
