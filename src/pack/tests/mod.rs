@@ -146,6 +146,12 @@ fn assert_restored(records: &[Record], random: &mut StdRng) {
         assert_eq!(chunk.records().map(|record| record.last_sequence).max(), Some(chunk.max_sequence()));
         let rejected = chunk.records().map(|record| record.rejection.is_some());
         assert!(rejected.eq((0..chunk.len()).map(|row| chunk.is_rejected(row))));
+        for (row, record) in chunk.records().enumerate() {
+            let longer = [&record.value[..], b"x"].concat();
+            assert_eq!((chunk.has_value(row, &record.value), chunk.has_value(row, &longer)), (true, false), "{}", record.key);
+        }
+        let in_order: Vec<Sequence> = chunk.rows_by_sequence().iter().map(|row| chunk.last_sequence(usize::from(*row))).collect();
+        assert!(in_order.len() == chunk.len() && in_order.is_sorted());
         assert_eq!(
             (Some(chunk.first_key()), Some(chunk.last_key())),
             (chunk.records().next().map(|r| r.key), chunk.records().last().map(|r| r.key))
@@ -277,16 +283,43 @@ fn damage_with_a_correct_checksum_does_not_panic() {
     }
 }
 
+/// Reads a changed chunk with a correct checksum.
+fn read_changed(chunk: &Chunk, change: impl FnOnce(&mut Vec<u8>)) -> Result<Chunk, DecodeError> {
+    let mut stored = chunk.stored()[..chunk.stored().len() - CHECKSUM_LENGTH].to_vec();
+    change(&mut stored);
+    let checksum = crc32fast::hash(&stored);
+    stored.extend_from_slice(&checksum.to_le_bytes());
+    Chunk::from_stored(stored)
+}
+
 #[test]
 fn another_format_version_is_an_error_with_its_number() {
     let mut random = StdRng::seed_from_u64(4);
     let chunks = build(&random_records(&mut random, 5, 10));
-    let mut stored = chunks[0].stored().to_vec();
-    stored[0] = 2;
-    stored.truncate(stored.len() - CHECKSUM_LENGTH);
-    let checksum = crc32fast::hash(&stored);
-    stored.extend_from_slice(&checksum.to_le_bytes());
-    assert_eq!(Chunk::from_stored(stored), Err(DecodeError::UnknownVersion(2)));
+    assert_eq!(read_changed(&chunks[0], |stored| stored[0] = 2), Err(DecodeError::UnknownVersion(2)));
+}
+
+#[test]
+fn bytes_behind_the_last_section_are_an_error() {
+    let mut random = StdRng::seed_from_u64(6);
+    let chunks = build(&random_records(&mut random, 5, 10));
+    assert_eq!(read_changed(&chunks[0], |_| {}), Ok(chunks[0].clone()));
+    assert_eq!(read_changed(&chunks[0], |stored| stored.push(0)), Err(DecodeError::Field("end")));
+}
+
+#[test]
+fn the_usable_value_of_a_rejected_record_is_the_last_good_one() {
+    let mut random = StdRng::seed_from_u64(7);
+    let object = Some(Arc::new(Object::Service(Service::default())));
+    let rejection = Rejection { reason: "no".into(), first_seen: SystemTime::UNIX_EPOCH, last_seen: SystemTime::UNIX_EPOCH };
+    let mut packed = |name: &str, value: &[u8]| {
+        let record = record(EntryKey::new(Kind::Service, cluster(0), name), value, &mut random);
+        Record { object: object.clone(), ..record }
+    };
+    let usable = packed("a/b", b"new");
+    let rejected = Record { good_value: Some(b"old"[..].into()), rejection: Some(rejection), ..packed("a/c", b"damaged") };
+    let chunks = build([&usable, &rejected]);
+    assert_eq!([0, 1].map(|row| chunks[0].usable_value(row)), [Some(b"new".to_vec()), Some(b"old".to_vec())]);
 }
 
 #[test]
