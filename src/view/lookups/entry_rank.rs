@@ -67,3 +67,26 @@ impl EntryRank {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{EntryKey, Kind, Sequence};
+    use crate::view::tests::bare_record;
+
+    #[test]
+    fn an_older_entry_of_the_own_cluster_is_stronger() {
+        let entry = |cluster: &str, sequence| {
+            let key = EntryKey::new(Kind::Ip, ClusterName::parse(cluster).unwrap(), "10.0.0.1");
+            Record { key, last_sequence: Sequence(sequence), ..(*bare_record(1, sequence)).clone() }
+        };
+        let (own, newer) = (entry("paris", 1), entry("rome", 2));
+        let ranks = |cluster: Option<&ClusterName>| [&own, &newer].map(|record| EntryRank::of(record, cluster));
+        let [of_own, of_newer] = ranks(Some(&own.key.cluster));
+        assert!(of_own < of_newer);
+        assert_eq!(of_newer.reason_below(&of_own), RankReason::Remote);
+        let [of_older, of_newer] = ranks(None);
+        assert!(of_newer < of_older);
+        assert_eq!(of_older.reason_below(&of_newer), RankReason::Older);
+    }
+}

@@ -3,6 +3,7 @@
 
 mod derived;
 mod findings;
+mod folds;
 mod hosts;
 mod labels;
 mod memory;
