@@ -270,6 +270,7 @@ fn an_unservable_position_causes_a_reset_with_its_reason() {
     for (text, reason) in cases {
         let items = Subscription::new(Filter::default(), &StreamStart::After(text.parse().ok()), &mirror.reading()).next(&mirror.reading());
         assert_eq!(items.first(), Some(&StreamEvent::Reset(reason)), "{text}");
+        assert_eq!(Subscription::check_position(text.parse().ok(), &Filter::default(), &mirror.reading()), Err(reason), "{text}");
     }
     // a start computes its findings again, and cannot report those that were resolved before
     let span = EpochSpan { epoch: Epoch(6), start: Sequence(0), accepted_up_to: Some(head.sequence) };
