@@ -8,6 +8,7 @@ use std::path::Path;
 use rustix::fs::{CWD, Mode, mkfifoat};
 
 use super::damage::{create_store_with_group, group};
+use crate::store::directory::foreign::open_file;
 use crate::store::tests::{UnpackedContents, load, open, read};
 use crate::store::{Store, StoreError, inspect};
 
@@ -166,4 +167,15 @@ fn foreign_links_and_fifos_are_set_aside_and_never_followed() {
             outside.assert_untouched();
         }
     }
+}
+
+#[test]
+fn a_file_is_not_opened_through_a_link() {
+    let (directory, outside) = (tempfile::tempdir().unwrap(), OutsideFile::new(b"kept"));
+    let (file, link) = (directory.path().join("file"), directory.path().join("link"));
+    fs::write(&file, b"own").unwrap();
+    outside.link_at(&link);
+    let mut options = fs::OpenOptions::new();
+    options.read(true);
+    assert!(open_file(&file, &options).is_ok() && open_file(&link, &options).is_err());
 }
