@@ -317,10 +317,7 @@ impl CurrentRecord {
     fn confirmation_in(&self, chunk: &Chunk, row: usize) -> Confirmation {
         let sequence = chunk.last_sequence(row);
         match self {
-            Self::Unpacked(record) => {
-                let same = record.last_sequence == sequence && record.source == chunk.source(row);
-                same.then_some((record.generation, record.source))
-            }
+            Self::Unpacked(record) => (record.last_sequence == sequence).then_some((record.generation, record.source)),
             Self::Packed { chunk, row, generation, source } => (chunk.last_sequence(*row) == sequence).then_some((*generation, *source)),
         }
     }
