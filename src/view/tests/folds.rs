@@ -29,7 +29,9 @@ impl FoldedView {
 
     fn fold(&mut self, jobs: Vec<FoldJob>) {
         assert_eq!(jobs.len(), 1);
-        jobs.into_iter().for_each(|job| drop(self.0.fold(job.run())));
+        for job in jobs {
+            self.0.fold(job.run());
+        }
     }
 
     /// Returns the value and the revision of the identity.
