@@ -26,13 +26,19 @@ use super::resync::{HistoryLost, Input, Request, Resync, SourceInfo};
 use super::timing::{HOLD_CHECK_INTERVAL_MIN, HOLD_CHECKS_PER_MARGIN, SILENCE_CHECKS, Timing};
 use crate::commit::{CommandSender, DecodedBudget, MirrorSnapshot, SnapshotReceiver};
 use crate::instruments::{LogLimiter, LogPermit};
-use crate::model::{Command, EntryKey, LeaseId, Revision, Scope};
+use crate::model::{Change, Command, EntryKey, LeaseId, Revision, Scope};
 use crate::wire::cluster_config::KindPublication;
 use crate::wire::keys;
 use cilium_kvstore::{ChangedKeys, Connection, Disposition, Event, KeyValue, WatchMessage};
 
 /// Limit on how often rejected keys are logged, per cluster and kind.
 static REJECTED_KEY_LOG: LogLimiter = LogLimiter::new();
+
+/// Number of puts of a list that are sent to the committer at once: the records of a full chunk.
+const JOINED_PUTS: usize = 1_024;
+
+/// Bytes of values above which puts of a list are not joined, so that little is decoded at a time.
+const JOINED_BYTES: usize = 1 << 20;
 
 /// State that all kinds of a cluster share.
 #[derive(Debug)]
@@ -87,6 +93,26 @@ impl KindState {
         self.outbox.extend([Command::BeginList(scope.clone()), Command::Prune(scope.clone())]);
     }
 
+    /// Adds commands to the outbox. Joins the puts of a list until [`JOINED_PUTS`], so that the
+    /// mirror packs them into full chunks.
+    fn push(&mut self, commands: Vec<Command>) {
+        for command in commands {
+            match (self.outbox.back_mut(), command) {
+                (Some(Command::Apply { changes: joined, cursor: None, .. }), Command::Apply { changes, cursor: None, .. })
+                    if !is_full(joined) =>
+                {
+                    joined.extend(changes)
+                }
+                (_, command) => self.outbox.push_back(command),
+            }
+        }
+    }
+
+    /// Returns whether the newest command has room for more puts of a list.
+    fn can_join_puts(&self) -> bool {
+        matches!(self.outbox.back(), Some(Command::Apply { changes, cursor: None, .. }) if !is_full(changes))
+    }
+
     /// Sends the outbox to the committer. Cancelling it is safe at any await: unsent commands stay
     /// in the outbox.
     pub(super) async fn deliver(&mut self, commands: &CommandSender) -> Result<(), ConnectionError> {
@@ -98,6 +124,12 @@ impl KindState {
         }
         Ok(())
     }
+}
+
+/// Returns whether puts are enough to be applied on their own.
+fn is_full(puts: &[Change]) -> bool {
+    let byte_count = |put: &Change| if let Change::Put { value, .. } = put { value.len() } else { 0 };
+    puts.len() >= JOINED_PUTS || puts.iter().map(byte_count).sum::<usize>() >= JOINED_BYTES
 }
 
 /// Task that reads one kind over one connection.
@@ -273,7 +305,10 @@ impl ScopeTask<'_> {
                     self.change_status(|resource| resource.expected_count = None);
                     return self.feed(Input::HistoryLost).await;
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    self.state.deliver(&self.context.commands).await?;
+                    return Err(error.into());
+                }
             }
         }
     }
@@ -394,8 +429,10 @@ impl ScopeTask<'_> {
     }
 
     /// Passes one input to the state machine and sends the resulting commands to the committer.
-    /// Waits while the committer's queue is full, which pauses reading.
+    /// Puts of a list are sent once there are enough for a chunk. Waits while the committer's queue
+    /// is full, which pauses reading.
     async fn feed(&mut self, input: Input) -> Result<Option<Request>, ConnectionError> {
+        let is_page = matches!(input, Input::Page(_));
         let budget = self.context.decoded.reserve(decoded_bytes(&input)).await;
         let step = self.state.resync.step(input);
         for reason in &step.unreadable_keys {
@@ -405,9 +442,11 @@ impl ScopeTask<'_> {
             }
         }
         self.report_unreadable();
-        self.state.outbox.extend(step.commands);
+        self.state.push(step.commands);
         self.update_expected_revision();
-        self.state.deliver(&self.context.commands).await?;
+        if !is_page || !self.state.can_join_puts() {
+            self.state.deliver(&self.context.commands).await?;
+        }
         drop(budget);
         let synced = self.state.resync.is_synced();
         if self.state.resync.held_count() > 0 {

@@ -272,8 +272,8 @@ impl Committer {
     /// to `persist`, in this order.
     fn commit(&mut self, batch: Vec<Command>) {
         let now = SystemTime::now();
-        let ChangeSet { announcements, records, cursors, clusters } = self.state.view.apply_all(batch, now);
-        let mut group = Group { records: records.into_iter().collect(), cursors, clusters, ..Group::default() };
+        let ChangeSet { announcements, records, chunks, cursors, clusters } = self.state.view.apply_all(batch, now);
+        let mut group = Group { records: records.into_iter().collect(), chunks, cursors, clusters, ..Group::default() };
         // notices are not changes of the mirror
         self.publisher.marks.count(announcements.iter().filter(|announcement| announcement.key.kind != Kind::Notice));
         for announcement in announcements {

@@ -221,7 +221,7 @@ impl Store {
         if let Some(mut chunk_store) = inner.chunk_store.take() {
             match chunk_store.fold_excess() {
                 Ok(()) => {
-                    chunk_store.add_changes(number, &changes);
+                    chunk_store.add_changes(number, &changes, &group.chunks);
                     inner.chunk_store = Some(chunk_store);
                 }
                 // the engine is dropped, because it fails every call until it is reopened; the log

@@ -30,9 +30,7 @@ use self::records::location::RecordLocation;
 use self::scopes::Scopes;
 use crate::feed::Announcement;
 use crate::model::{Change, ClusterName, ClusterRecord, Cursor, EntryKey, Record, Scope, Sequence};
-#[cfg(any(test, feature = "internals"))]
-use crate::pack::Chunk;
-use crate::pack::IndexedFields;
+use crate::pack::{Chunk, IndexedFields};
 
 pub use changes::derived::DERIVATION_VERSION;
 #[cfg(any(test, feature = "internals"))]
@@ -57,6 +55,8 @@ pub struct View {
     clusters: OrdMap<ClusterName, ClusterRecord>,
     own_objects: OwnObjects,
     notices: Notices,
+    /// Minimum number of puts that are packed at once, if it is not the usual one.
+    packed_puts_min: Option<usize>,
     /// Number of mirrored keys, without derived entries.
     entry_count: usize,
     /// Sequence of the newest change.
@@ -72,6 +72,8 @@ pub struct ChangeSet {
     /// New records by key, or `None` for a removed key, in the order of the changes. Includes
     /// changes that are not announced. If a key occurs twice, its last record counts.
     pub records: Vec<(EntryKey, Option<Arc<Record>>)>,
+    /// Chunks that were packed from some of the records.
+    pub chunks: Vec<Chunk>,
     /// New cursors by scope, or `None` for a cleared cursor.
     pub cursors: BTreeMap<Scope, Option<Cursor>>,
     /// New cluster records by cluster, or `None` for a removed one.
@@ -85,18 +87,18 @@ impl View {
         Self { sequence, ..Self::default() }
     }
 
+    /// Sets the minimum number of puts that are packed at once. Low in tests, which have few keys.
+    #[cfg(test)]
+    #[must_use]
+    pub fn with_packed_puts_min(self, count: usize) -> Self {
+        Self { packed_puts_min: Some(count), ..self }
+    }
+
     /// Returns the sequence of the newest change.
     #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn sequence(&self) -> Sequence {
         self.sequence
-    }
-
-    /// Inserts a record of a key that has none.
-    fn insert_record(&mut self, record: Arc<Record>) {
-        self.entry_count += usize::from(record.key.kind.is_mirrored());
-        self.indices.add(&record.key, &IndexedFields::from_record(&record), record.rejection.is_some());
-        self.records.insert(record);
     }
 
     /// Replaces the record at a location. Updates the indices only if their content changes, which
@@ -128,7 +130,9 @@ impl View {
     }
 
     /// Replaces chunks with folded ones. Changes since the job was made stay in effect, and every
-    /// query returns the same as before. Returns whether the number of unpacked changes decreased.
+    /// query returns the same as before. If chunks were added in their range meanwhile, nothing
+    /// changes. Returns false if another fold would not help either: the number of unpacked changes
+    /// did not decrease.
     pub fn fold(&mut self, folded: FoldResult) -> bool {
         self.records.fold(folded)
     }

@@ -40,15 +40,17 @@ impl ScopeTask<'_> {
 
     /// Adds a page of a list to the count. Returns whether the page has to wait for the end of the
     /// list, because the mirror already has too many keys or bytes of the cluster.
-    pub(super) async fn check_page_size(&self, page: &Page) -> Result<bool, ConnectionError> {
+    pub(super) async fn check_page_size(&mut self, page: &Page) -> Result<bool, ConnectionError> {
         let size = self.size_of(page.key_values.iter().collect()).await;
         if self.context.size_tracker.try_add(self.scope.kind, size, page.total_count).is_err() {
+            self.state.deliver(&self.context.commands).await?;
             self.count_mirror().await?;
             self.context.size_tracker.try_add(self.scope.kind, size, page.total_count)?;
         }
         if !self.context.size_tracker.exceeds_listing_limits() {
             return Ok(false);
         }
+        self.state.deliver(&self.context.commands).await?;
         self.count_mirror().await?;
         Ok(self.context.size_tracker.exceeds_listing_limits())
     }

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use super::fold_queue::FoldQueue;
 use super::fold_rate::{FoldRate, LOG_FULL_BYTES, fold_time_max};
 use crate::model::Record;
+use crate::pack;
 use crate::store::encoding::codec;
 use crate::store::encoding::group::KeyChanges;
 use crate::store::encoding::stored_value::{KeyBytes, StoredValue};
@@ -178,14 +179,20 @@ impl<S: SlotStorage> ChunkStore<S> {
         self.unfolded.raw_bytes()
     }
 
-    /// Adds the changes of all groups up to `number`. They are synced in the log.
-    pub(in crate::store) fn add_changes(&mut self, number: u64, changes: &KeyChanges) {
+    /// Adds the changes of all groups up to `number`, with chunks that were packed from them. The
+    /// changes are synced in the log.
+    pub(in crate::store) fn add_changes(&mut self, number: u64, changes: &KeyChanges, packed: &[pack::Chunk]) {
         debug_assert!(number > self.group_number, "groups must come in order");
         let first = self.group_number + 1;
         let mut raw_bytes = 0;
         for (key, value) in changes {
             raw_bytes += (key.len() + value.as_ref().map_or(0, StoredValue::length)) as u64;
             self.add_pending(first, number, key, value.clone());
+        }
+        for chunk in packed {
+            if let Some((_, stored)) = self.chunk_for_key(&codec::entry_key(&chunk.first_key())) {
+                stored.pending.use_packed(chunk);
+            }
         }
         self.pack_pending(changes);
         self.group_number = number;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::codec;
 use super::stored_value::{KeyBytes, StoredValue};
 use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, EpochSpan, Record, Scope, Sequence, Tombstone};
+use crate::pack::Chunk;
 
 /// Changes of stored keys; `None` deletes.
 pub(in crate::store) type KeyChanges = BTreeMap<KeyBytes, Option<StoredValue>>;
@@ -22,6 +23,9 @@ pub struct Group {
     pub number: u64,
     /// Entries.
     pub records: BTreeMap<EntryKey, Option<Arc<Record>>>,
+    /// Chunks that were packed from some of the records, so that the store need not pack them
+    /// again. They are ignored if newer records replace theirs.
+    pub chunks: Vec<Chunk>,
     /// Cursors of scopes.
     pub cursors: BTreeMap<Scope, Option<Cursor>>,
     /// Records of clusters.
@@ -61,6 +65,7 @@ impl Group {
     pub fn merge_older(&mut self, older: Self) {
         self.number = self.number.max(older.number);
         merge_missing(&mut self.records, older.records);
+        self.chunks.splice(0..0, older.chunks);
         merge_missing(&mut self.cursors, older.cursors);
         merge_missing(&mut self.clusters, older.clusters);
         merge_missing(&mut self.tombstones, older.tombstones);

@@ -4,6 +4,7 @@
 //! the log of a large mesh has 100,000 records.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::model::Record;
@@ -57,6 +58,23 @@ impl PendingChanges {
             && pending_record.value == record.value
         {
             *pending_record = Arc::clone(record);
+        }
+    }
+
+    /// Replaces the newest records by a chunk, if the chunk was packed from exactly these records.
+    pub(in crate::store) fn use_packed(&mut self, chunk: &pack::Chunk) {
+        let (first, last) = (codec::entry_key(&chunk.first_key()), codec::entry_key(&chunk.last_key()));
+        let changes = self.recent.range::<[u8], _>((Bound::Included(&first[..]), Bound::Included(&last[..])));
+        // no two records have the same sequence
+        let is_row = |(row, value): (usize, &Option<StoredValue>)| {
+            matches!(value, Some(StoredValue::Record(record))
+                if row < chunk.len() && record.last_sequence == chunk.last_sequence(row) && record.source == chunk.source(row))
+        };
+        if changes.clone().count() == chunk.len() && changes.clone().map(|(_, value)| value).enumerate().all(is_row) {
+            let keys: Vec<KeyBytes> = changes.map(|(key, _)| key.clone()).collect();
+            keys.iter().for_each(|key| drop(self.recent.remove(key)));
+            self.record_count -= keys.len();
+            self.packed.push(chunk.clone());
         }
     }
 

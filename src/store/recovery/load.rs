@@ -146,7 +146,7 @@ pub(in crate::store) fn create_log<S: SlotStorage>(
     files: &dyn LogFiles,
 ) -> Result<RecoveredLog, EngineError> {
     if !repairs.is_empty() {
-        chunk_store.add_changes(chunk_store.group_number() + 1, repairs);
+        chunk_store.add_changes(chunk_store.group_number() + 1, repairs, &[]);
     }
     chunk_store.fold_all()?;
     // 0 means that a repair is not complete

@@ -63,6 +63,7 @@ fn write_fixture() {
     let group = Group {
         number: 0,
         records: fixture_contents.records.into_iter().map(|record| (record.key.clone(), Some(Arc::new(record)))).collect(),
+        chunks: Vec::new(),
         cursors: fixture_contents.cursors.into_iter().map(|(scope, cursor)| (scope, Some(cursor))).collect(),
         clusters: fixture_contents.clusters.into_iter().map(|(name, record)| (name, Some(record))).collect::<BTreeMap<_, _>>(),
         tombstones: fixture_contents.tombstones.into_iter().map(|(sequence, tombstone)| (sequence, Some(tombstone))).collect(),

@@ -7,7 +7,8 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::{UnpackedContents, cluster, cluster_record, cursor, key, load, open, read, record, scope, tombstone};
-use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, Epoch, EpochSpan, Kind, Record, Scope, Sequence, Tombstone};
+use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, Epoch, EpochSpan, Kind, Record, Scope, Sequence, SourceStamp, Tombstone};
+use crate::pack;
 use crate::store::Group;
 
 const CLUSTERS: [&str; 3] = ["eu", "eu-west", "paris"];
@@ -89,12 +90,22 @@ pub(super) fn random_group(random: &mut StdRng, model: &mut StoreModel, name_cou
     if random.random_ratio(1, 3) {
         let (kind, cluster) = (Kind::STORED[random.random_range(0..3)], CLUSTERS[random.random_range(0..3)]);
         let first = random.random_range(10..50);
+        let mut listed = Vec::new();
         for number in first..first + random.random_range(1..12) {
             let key = key(kind, cluster, &format!("l{number}"));
             model.sequence += 1;
             let sequence = Sequence(model.sequence);
             let new = Record { create_sequence: sequence, last_sequence: sequence, ..record(key.clone(), model.sequence, 20) };
+            listed.push(new.clone());
             group.records.insert(key, Some(Arc::new(new)));
+        }
+        if random.random() {
+            group.chunks = pack::build(&listed);
+        }
+        // a newer revision of equal bytes, which the chunk does not have
+        if random.random_ratio(1, 4) {
+            let source = SourceStamp { held: true, ..listed[0].source };
+            group.records.insert(listed[0].key.clone(), Some(Arc::new(Record { source, ..listed[0].clone() })));
         }
     }
     for _ in 0..random.random_range(0..4) {

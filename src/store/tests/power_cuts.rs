@@ -62,7 +62,7 @@ impl TestStore {
         let changes = group.changes();
         self.log.persist(group.number, &changes).map_err(EngineError::Log)?;
         self.chunk_store.fold_excess()?;
-        self.chunk_store.add_changes(group.number, &changes);
+        self.chunk_store.add_changes(group.number, &changes, &group.chunks);
         Ok(())
     }
 
@@ -157,7 +157,7 @@ fn run(random: &mut StdRng) {
             stored = waiting[count - 1].1.clone();
             waiting.drain(..count);
             store.chunk_store.fold_excess()?;
-            store.chunk_store.add_changes(together.number, &together.changes());
+            store.chunk_store.add_changes(together.number, &together.changes(), &together.chunks);
             store.fold_randomly(random)
         });
         if matches!(outcome, Err(EngineError::Log(_))) {

@@ -8,6 +8,7 @@ use crate::model::{
     Change, ClusterName, ClusterPhase, ClusterRecord, Command, Cursor, DeleteReason, EntryKey, Kind, Object, Record, Rejection, Scope,
     SourceStamp,
 };
+use crate::pack::IndexedFields;
 use crate::view::records::decoding::{decode_object, with_object};
 use crate::view::records::location::RecordLocation;
 use crate::view::scopes::ScopeNumber;
@@ -52,9 +53,11 @@ impl View {
         match command {
             Command::BeginList(scope) => self.begin_list(scope, change_set),
             Command::Apply { scope, changes, cursor } => {
-                for change in changes {
-                    assert!(scope_of(key_of(&change)) == scope, "a change must belong to the scope of its command");
-                    self.change(change, now, change_set);
+                assert!(changes.iter().all(|change| scope_of(key_of(change)) == scope), "a change must belong to the scope of its command");
+                if self.can_pack_puts(&changes) {
+                    self.put_packed(changes, now, change_set);
+                } else {
+                    changes.into_iter().for_each(|change| self.change(change, now, change_set));
                 }
                 if let Some(cursor) = cursor {
                     self.set_cursor(scope, cursor, now, change_set);
@@ -176,30 +179,44 @@ impl View {
         now: SystemTime,
         change_set: &mut ChangeSet,
     ) -> Arc<Record> {
-        self.sequence = self.sequence.next();
-        let scope = self.scopes.number(scope_of(&put.key));
-        self.scopes.count_change(scope, put.key.kind);
-        let generation = self.generation_of(scope);
-        let record = Arc::new(self.successor(put, old.as_ref(), now, generation));
-        change_set.announcements.push(Announcement {
-            sequence: self.sequence,
-            key: record.key.clone(),
-            old: old.as_ref().map(|old| old.version(&record.key)),
-            new: Some(Version::from_record(&record)),
-            revision: Some(record.source.mod_revision),
-            replaces: old.as_ref().map(|old| old.history().last),
-            deleted: None,
-        });
+        let record = self.announce_put(put, old.as_ref(), now, change_set);
         match &old {
             Some(old) => {
+                let scope = self.scopes.number(scope_of(&record.key));
                 self.count_confirmed(scope, self.records.generation_at(old));
                 self.replace_record(old, Arc::clone(&record));
             }
             None => {
-                self.count_entry(&record.key, true);
-                self.insert_record(Arc::clone(&record));
+                self.add_to_indices(&record);
+                self.records.insert(Arc::clone(&record));
             }
         }
+        record
+    }
+
+    /// Creates the record that follows `old`, with the next sequence, and announces it. The caller
+    /// stores it in the view.
+    pub(super) fn announce_put(
+        &mut self,
+        put: DecodedPut,
+        old: Option<&RecordLocation>,
+        now: SystemTime,
+        change_set: &mut ChangeSet,
+    ) -> Arc<Record> {
+        self.sequence = self.sequence.next();
+        let scope = self.scopes.number(scope_of(&put.key));
+        self.scopes.count_change(scope, put.key.kind);
+        let generation = self.generation_of(scope);
+        let record = Arc::new(self.successor(put, old, now, generation));
+        change_set.announcements.push(Announcement {
+            sequence: self.sequence,
+            key: record.key.clone(),
+            old: old.map(|old| old.version(&record.key)),
+            new: Some(Version::from_record(&record)),
+            revision: Some(record.source.mod_revision),
+            replaces: old.map(|old| old.history().last),
+            deleted: None,
+        });
         change_set.records.push((record.key.clone(), Some(Arc::clone(&record))));
         record
     }
@@ -298,6 +315,13 @@ impl View {
                 self.delete(&derived, reason, change_set);
             }
         }
+    }
+
+    /// Adds a new record to the counts and the indices.
+    pub(super) fn add_to_indices(&mut self, record: &Record) {
+        self.count_entry(&record.key, true);
+        self.entry_count += usize::from(record.key.kind.is_mirrored());
+        self.indices.add(&record.key, &IndexedFields::from_record(record), record.rejection.is_some());
     }
 
     /// Adds a key to the count of its scope, or subtracts it. Derived entries have no scope.

@@ -5,4 +5,5 @@ mod apply;
 pub(super) mod derived;
 pub(super) mod notices;
 pub(super) mod own_objects;
+mod packed_puts;
 mod restore;

@@ -101,11 +101,11 @@ impl View {
         let record = record.into();
         assert!(record.generation == 0, "a restored record must not claim to be confirmed");
         self.restore_deleted(&record.key);
-        self.count_entry(&record.key, true);
+        self.add_to_indices(&record);
         if record.key.kind.is_mirrored() {
             self.scope_mut(&record.key).restored_count += 1;
         }
-        self.insert_record(record);
+        self.records.insert(record);
     }
 
     /// Removes a key that the store deleted after it packed the chunk.

@@ -12,7 +12,7 @@ use super::RecordStore;
 use super::confirmations::Confirmation;
 use super::decoding::{decode_object, indexed_fields_of, with_indexed_fields};
 use super::delta::{ChunkDelta, RowState};
-use super::location::RecordLocation;
+use super::location::{ChunkId, RecordLocation};
 use crate::model::{EntryKey, Record, SourceStamp};
 use crate::pack::{Chunk, IndexedFields, RECORDS_TARGET, RowEdit, build_with_fields, edit};
 
@@ -237,12 +237,55 @@ impl RecordStore {
         self.chunks.chunks_from(None).map(|(_, chunk)| chunk)
     }
 
+    /// Returns whether no record and no chunk has a key from `first` to `last`.
+    pub(in crate::view) fn is_range_free(&self, first: &EntryKey, last: &EntryKey) -> bool {
+        let is_below = |chunk: &Chunk| chunk.last_key() < *first;
+        self.chunks.chunk_of(last).is_none_or(|(_, (_, chunk))| is_below(chunk))
+            && self.overlay.from(first).next().is_none_or(|(key, _)| key > last)
+    }
+
+    /// Packs records of new keys, which must be in key order and in a free range. Returns the
+    /// chunks.
+    pub(in crate::view) fn insert_packed(&mut self, records: &[Arc<Record>]) -> Vec<Chunk> {
+        let generation = records.first().map_or(0, |record| record.generation);
+        let chunks = build_with_fields(records.iter().map(|record| (&**record, indexed_fields_to_pack(record))));
+        for chunk in &chunks {
+            let rows: Vec<Confirmation> = (0..chunk.len()).map(|row| Some((generation, chunk.source(row)))).collect();
+            let first = chunk.first_key();
+            self.chunks.add_with(chunk.clone(), &rows, Vec::new());
+            // the keys above the new chunk were in the range of the chunk below it
+            let start = if self.chunks.first_chunk_key() == Some(&first) { EntryKey::lowest() } else { first.clone() };
+            self.count_insertions(&start, self.chunks.next_chunk_key(&first).cloned().as_ref());
+        }
+        chunks
+    }
+
+    /// Counts the keys of the overlay in the range of a new chunk.
+    fn count_insertions(&mut self, start: &EntryKey, end: Option<&EntryKey>) {
+        let inserted: Vec<EntryKey> = self.overlay_between(start, end).map(|record| record.key.clone()).collect();
+        inserted.iter().for_each(|key| self.chunks.count_insertion(key));
+    }
+
+    /// Returns whether chunks were added in the range of a fold since its job was made. Its result
+    /// would overlap them.
+    fn is_outdated(&self, folded: &FoldResult, start: &EntryKey, end: Option<&EntryKey>) -> bool {
+        let (first, last) = (folded.chunks.first(), folded.chunks.last());
+        let is_inside = |chunk: &(ChunkId, Chunk)| folded.replaced.contains(&chunk.1.first_key());
+        let mut chunks = self.chunks.chunks_from(Some(start)).take_while(|(_, chunk)| end.is_none_or(|end| chunk.first_key() < *end));
+        first.is_some_and(|chunk| chunk.first_key() < *start)
+            || last.is_some_and(|chunk| end.is_some_and(|end| chunk.last_key() >= *end))
+            || !chunks.all(is_inside)
+    }
+
     /// Replaces chunks by folded ones; see [`View::fold`](crate::view::View::fold).
     pub(in crate::view) fn fold(&mut self, folded: FoldResult) -> bool {
         // keys below all chunks are folded into the first one
         let first = folded.replaced.first().filter(|first| Some(*first) != self.chunks.first_chunk_key());
         let start = first.cloned().unwrap_or_else(EntryKey::lowest);
         let end = folded.replaced.last().and_then(|last| self.chunks.next_chunk_key(last)).cloned();
+        if self.is_outdated(&folded, &start, end.as_ref()) {
+            return true;
+        }
         let before = (self.unpacked_count(), self.chunks.dirty_rows_between(&start, end.as_ref()));
         let mut current = self.remove_range(&folded.replaced, &start, end.as_ref());
         for chunk in folded.chunks.into_iter().flat_map(with_indexed_fields) {
@@ -251,8 +294,7 @@ impl RecordStore {
         while let Some(remaining) = current.next_if(|_| true) {
             self.insert_into_overlay(remaining);
         }
-        let inserted: Vec<EntryKey> = self.overlay_between(&start, end.as_ref()).map(|record| record.key.clone()).collect();
-        inserted.iter().for_each(|key| self.chunks.count_insertion(key));
+        self.count_insertions(&start, end.as_ref());
         self.unpacked_count() < before.0 || self.chunks.dirty_rows_between(&start, end.as_ref()) < before.1
     }
 
