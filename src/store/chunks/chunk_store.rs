@@ -34,7 +34,7 @@ use crate::store::error::EngineError;
 use crate::store::manifest::Manifest;
 use crate::store::objects::object::{self, ObjectHead};
 use crate::store::objects::packing::{self, PackedChunk, RangeContent};
-use crate::store::objects::pending::{DEFERRED_MAX, PendingChanges};
+use crate::store::objects::pending::PendingChanges;
 use crate::store::objects::slot_allocator::SlotAllocator;
 use crate::store::objects::stored_chunk::StoredChunk;
 
@@ -94,8 +94,6 @@ pub(in crate::store) struct ChunkStore<S> {
     /// Bytes written to chunks since the last sync.
     unsynced_bytes: usize,
     fold_rate: FoldRate,
-    /// Number of pending records that wait until more records can be packed with them.
-    deferred_count: usize,
     /// Bytes added since the last call of [`Self::fold_due`], before compression.
     committed_bytes: u64,
 }
@@ -151,7 +149,6 @@ impl<S: SlotStorage> ChunkStore<S> {
             obsolete_bytes: 0,
             unsynced_bytes: 0,
             fold_rate: FoldRate::default(),
-            deferred_count: 0,
             committed_bytes: 0,
         }
     }
@@ -232,27 +229,19 @@ impl<S: SlotStorage> ChunkStore<S> {
                 chunk.pending.add_decoded(record);
             }
         }
-        self.chunks.values_mut().for_each(|chunk| chunk.pending.pack(0));
+        self.chunks.values_mut().for_each(|chunk| chunk.pending.pack());
     }
 
     /// Packs the pending records of the changed chunks. Only for groups of the committer, whose
     /// records are decoded; records that a start reads from the log are not.
     fn pack_pending(&mut self, changes: &BTreeMap<KeyBytes, Option<StoredValue>>) {
-        let (mut next, mut deferred_count) = (changes.keys().next(), self.deferred_count);
+        let mut next = changes.keys().next();
         while let Some(key) = next
             && let Some((_, chunk)) = self.chunk_for_key(key)
         {
-            deferred_count -= chunk.pending.deferred_count();
-            chunk.pending.pack(DEFERRED_MAX.saturating_sub(deferred_count));
-            deferred_count += chunk.pending.deferred_count();
+            chunk.pending.pack();
             next = chunk.high.as_ref().and_then(|high| changes.range(high.clone()..).next()).map(|(key, _)| key);
         }
-        self.deferred_count = deferred_count;
-        debug_assert_eq!(
-            deferred_count,
-            self.chunks.values().map(|chunk| chunk.pending.deferred_count()).sum::<usize>(),
-            "all must be counted"
-        );
     }
 
     /// Returns the chunk that covers a key, and the lower bound of the chunk's range.
@@ -393,7 +382,6 @@ impl<S: SlotStorage> ChunkStore<S> {
             self.fold_queue.remove(since, &chunk.slots, low);
         }
         let pending = std::mem::take(&mut chunk.pending);
-        self.deferred_count -= pending.deferred_count();
         let content = self.read(low, &chunk, pending)?;
         Ok((content, chunk))
     }

@@ -16,16 +16,6 @@ use crate::store::encoding::stored_value::{KeyBytes, StoredValue};
 /// 1.5 KB. Lower in tests, which have small meshes.
 const PACKED_MIN: usize = if cfg!(test) { 4 } else { 32 };
 
-/// Number of records of one scope that are packed at once as a full chunk, which [`pack::fold`]
-/// need not pack again. A list delivers only a few hundred new records at a time, so they are
-/// collected first.
-const FULL_CHUNK_RECORDS: usize = if cfg!(test) { 16 } else { pack::RECORDS_TARGET };
-
-/// Maximum number of records, over all chunks, that wait until they fill a chunk: one chunk for
-/// each list that an etcd serves at once (eight, `clustermesh/concurrency.rs`). This is about 8 MB.
-/// The mirror uses the same memory until it has packed its own copy of the records.
-pub(in crate::store) const DEFERRED_MAX: usize = if cfg!(test) { 40 } else { 8 * FULL_CHUNK_RECORDS };
-
 #[derive(Debug, Clone, Default)]
 pub(in crate::store) struct PendingChanges {
     /// Packed records. Each chunk overrides the previous ones.
@@ -34,8 +24,6 @@ pub(in crate::store) struct PendingChanges {
     recent: BTreeMap<KeyBytes, Option<StoredValue>>,
     /// Number of records in `recent`.
     record_count: usize,
-    /// Number of records that the last call of [`Self::pack`] left for later.
-    deferred_count: usize,
 }
 
 impl PendingChanges {
@@ -78,44 +66,20 @@ impl PendingChanges {
         }
     }
 
-    /// Returns the number of records that wait until they fill a chunk.
-    pub(in crate::store) const fn deferred_count(&self) -> usize {
-        self.deferred_count
-    }
-
-    /// Packs the records, if that saves memory. Defers up to `deferred_max` new records that may be
-    /// part of a list.
-    pub(in crate::store) fn pack(&mut self, deferred_max: usize) {
-        // each pass visits all deferred records, so the next pass waits until their number has
-        // grown by half
-        if self.record_count < PACKED_MIN.max(self.deferred_count + self.deferred_count / 2) {
+    /// Packs the records, if that saves memory.
+    pub(in crate::store) fn pack(&mut self) {
+        if self.record_count < PACKED_MIN {
             return;
         }
         let mut records = Vec::with_capacity(self.record_count);
         for (key, value) in std::mem::take(&mut self.recent) {
             match value {
-                Some(StoredValue::Record(record)) => records.push((key, record)),
+                Some(StoredValue::Record(record)) => records.push(record),
                 Some(StoredValue::Item(_)) | None => drop(self.recent.insert(key, value)),
             }
         }
-        let (mut others, mut deferred) = (Vec::new(), Vec::new());
-        let is_of_one_scope = |(_, previous): &(KeyBytes, Arc<Record>), (_, next): &(KeyBytes, Arc<Record>)| {
-            previous.key.kind == next.key.kind && previous.key.cluster == next.key.cluster
-        };
-        for run in records.chunk_by(is_of_one_scope) {
-            let new = run.iter().filter(|(_, record)| record.create_sequence == record.last_sequence).count();
-            if run.len() >= FULL_CHUNK_RECORDS {
-                self.packed.extend(pack::build(run.iter().map(|(_, record)| &**record)));
-            } else if new >= PACKED_MIN && deferred.len() + run.len() <= deferred_max {
-                deferred.extend_from_slice(run);
-            } else {
-                others.extend(run.iter().map(|(_, record)| &**record));
-            }
-        }
-        self.packed.extend(pack::build(others));
-        self.deferred_count = deferred.len();
-        self.record_count = deferred.len();
-        self.recent.extend(deferred.into_iter().map(|(key, record)| (key, Some(StoredValue::Record(record)))));
+        self.packed.extend(pack::build(records.iter().map(|record| &**record)));
+        self.record_count = 0;
     }
 
     /// Returns the packed records and the newer changes.
@@ -182,7 +146,7 @@ mod tests {
                     model.insert(number, sequence);
                 }
                 if random.random_ratio(1, 5) {
-                    pending.pack(random.random_range(0..DEFERRED_MAX));
+                    pending.pack();
                 }
             }
             let expected = model.into_iter().map(|(number, sequence)| (number.to_string(), sequence, IndexedFields::Identity(number)));
@@ -191,22 +155,25 @@ mod tests {
     }
 
     #[test]
-    fn new_records_of_a_scope_wait_until_they_fill_a_chunk() {
-        let mut pending = PendingChanges::default();
-        let mut packed_with = |numbers: std::ops::Range<u32>, is_new: bool, deferred_max: usize| {
-            for number in numbers {
-                let changed = record(number, 7, true);
-                let record = if is_new { Arc::new(Record { create_sequence: Sequence(7), ..(*changed).clone() }) } else { changed };
-                pending.insert(key(number), Some(StoredValue::Record(record)));
+    fn a_chunk_replaces_exactly_the_records_that_it_was_packed_from() {
+        let listed: Vec<Arc<Record>> = (10..20).map(|number| record(number, u64::from(number), true)).collect();
+        let [chunk] = pack::build(listed.iter().map(|record| &**record)).try_into().unwrap();
+        let used = |changes: &[(u32, Option<Arc<Record>>)]| {
+            let mut pending = PendingChanges::default();
+            for record in &listed {
+                pending.insert(codec::entry_key(&record.key).into(), Some(StoredValue::Record(Arc::clone(record))));
             }
-            pending.pack(deferred_max);
-            (pending.packed.iter().map(pack::Chunk::len).collect::<Vec<_>>(), pending.deferred_count(), pending.recent.len())
+            changes.iter().for_each(|(number, record)| pending.insert(key(*number), record.clone().map(StoredValue::Record)));
+            pending.use_packed(&chunk);
+            (pending.packed.len(), pending.recent.len(), pending.record_count)
         };
-        assert_eq!(packed_with(10..16, true, DEFERRED_MAX), (vec![], 6, 6));
-        assert_eq!(packed_with(16..18, true, DEFERRED_MAX), (vec![], 6, 8), "two more records do not cause another pass");
-        assert_eq!(packed_with(18..26, true, DEFERRED_MAX), (vec![16], 0, 0));
-        assert_eq!(packed_with(10..16, false, DEFERRED_MAX), (vec![16, 6], 0, 0), "changed records are not deferred");
-        assert_eq!(packed_with(30..36, true, 5), (vec![16, 6, 6], 0, 0), "the limit of deferred records is reached");
+        let held = Record { source: SourceStamp { held: true, ..SourceStamp::default() }, ..(*listed[3]).clone() };
+        assert_eq!(used(&[]), (1, 0, 0));
+        assert_eq!(used(&[(30, Some(record(30, 40, true))), (31, None)]), (1, 2, 1), "other keys do not matter");
+        assert_eq!(used(&[(13, Some(record(13, 40, true)))]), (0, 10, 10), "a newer record");
+        assert_eq!(used(&[(13, Some(held.into()))]), (0, 10, 10), "a newer revision of the same record");
+        assert_eq!(used(&[(13, None)]), (0, 10, 9), "a deleted record");
+        assert_eq!(used(&[(130, Some(record(130, 40, true)))]), (0, 11, 11), "a new key between the others");
     }
 
     #[test]
@@ -216,7 +183,7 @@ mod tests {
         (10..15).for_each(|number| pending.add_decoded(&record(number, 7, true)));
         // not the stored sequence
         pending.add_decoded(&record(17, 8, true));
-        pending.pack(0);
+        pending.pack();
         assert_eq!((pending.len(), pending.recent.len()), (10, 0));
         let meaning = |number| if number < 15 { IndexedFields::Identity(number) } else { IndexedFields::Unknown };
         assert_eq!(folded(pending), (10..20).map(|number| (number.to_string(), 7, meaning(number))).collect::<Vec<_>>());
