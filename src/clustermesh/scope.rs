@@ -4,6 +4,7 @@
 //! [`ClusterConnection`](super::cluster) runs a [`ScopeTask`] for each kind. The task sends
 //! commands to the committer and ends only with an error, after which the caller reconnects.
 
+mod batched_watch;
 mod evidence;
 mod list_progress;
 mod size;
@@ -16,6 +17,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
+use self::batched_watch::BatchedWatch;
 use self::list_progress::ListProgress;
 use self::size::decoded_bytes;
 use super::bounds::SizeTracker;
@@ -316,8 +318,8 @@ impl ScopeTask<'_> {
     async fn watch(&mut self, after: Revision) -> Result<Option<Request>, ConnectionError> {
         let prefix = self.watched_prefix();
         let end = cilium_kvstore::prefix_end(&prefix);
-        let mut watch = match self.source.connection.watch(&prefix, Some(&end), after).await {
-            Ok(watch) => watch,
+        let mut batched = match self.source.connection.watch(&prefix, Some(&end), after).await {
+            Ok(watch) => BatchedWatch::new(watch),
             Err(error) if error.disposition() == Disposition::Resync => return self.feed(Input::HistoryLost).await,
             Err(error) => return Err(error.into()),
         };
@@ -327,13 +329,13 @@ impl ScopeTask<'_> {
         let silence_max = self.context.timing.cluster.watch_silence;
         let mut silence_check = interval(silence_max / SILENCE_CHECKS);
         silence_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut quiet_since, stalls) = (Instant::now(), watch.stalls());
+        let (mut quiet_since, stalls) = (Instant::now(), batched.watch.stalls());
         let mut hold_check = interval((self.context.timing.cluster.hold_margin / HOLD_CHECKS_PER_MARGIN).max(HOLD_CHECK_INTERVAL_MIN));
         hold_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let quiet_until = quiet_since + self.context.timing.cluster.legacy_quiet;
             tokio::select! {
-                message = watch.next() => match message {
+                message = batched.next() => match message {
                     Ok(message) => {
                         if self.contains_put_of_unconfirmed_key(&message) {
                             quiet_since = Instant::now();
@@ -341,7 +343,7 @@ impl ScopeTask<'_> {
                         if let Some(request) = self.handle_message(message).await? {
                             return Ok(Some(request));
                         }
-                        if watch.stalls() != stalls {
+                        if batched.watch.stalls() != stalls {
                             // older etcds may have omitted events: compare the keys
                             return self.feed(Input::HistoryLost).await;
                         }
@@ -369,7 +371,7 @@ impl ScopeTask<'_> {
                         return Ok(Some(request));
                     }
                 }
-                _ = silence_check.tick() => if watch.silence() > silence_max {
+                _ = silence_check.tick() => if batched.watch.silence() > silence_max {
                     return Err(ConnectionError::Cluster(format!("{}: the watch was silent for {silence_max:?}", self.scope)));
                 },
             }

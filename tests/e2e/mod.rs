@@ -9,6 +9,7 @@ mod chaos;
 mod clusters;
 mod command_line;
 mod compaction;
+mod delete_streams;
 mod demo;
 mod derived;
 mod descriptors;
