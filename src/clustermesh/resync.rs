@@ -446,14 +446,14 @@ impl Resync {
         let Some(cursor) = &mut self.cursor else { return ResyncStep::default() };
         cursor.revision = cursor.revision.max(revision);
         for event in &events {
-            match event {
-                Event::Put(put) => {
-                    cursor.last_put = Some(put_point(put));
-                }
-                Event::Delete { key, mod_revision } => {
-                    cursor.last_delete = Some(DeletePoint { source_key: key.clone(), revision: *mod_revision });
-                }
+            if let Event::Delete { key, mod_revision } = event {
+                cursor.last_delete = Some(DeletePoint { source_key: key.clone(), revision: *mod_revision });
             }
+        }
+        // a batch may have hundreds of puts, and only the digest of the last one is needed
+        let last_put = events.iter().rev().find_map(|event| if let Event::Put(put) = event { Some(put) } else { None });
+        if let Some(put) = last_put {
+            cursor.last_put = Some(put_point(put));
         }
         let cursor = cursor.clone();
         self.apply(events, evidence, Some(cursor))
