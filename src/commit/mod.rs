@@ -227,17 +227,24 @@ impl Committer {
     /// `persist`. Blocks, so it needs its own thread.
     pub fn run(mut self, mut commands: CommandQueue) {
         let mut published = Instant::now();
+        // true while commands arrive at shorter intervals than snapshots: it then sleeps once per
+        // snapshot, instead of being woken by the first command and sleeping as well
+        let mut is_paced = false;
         loop {
             let mut batch = CommandBatch::default();
-            if !self.receive(&mut commands, &mut batch) {
+            if !is_paced && !self.receive(&mut commands, &mut batch) {
                 break;
             }
             commands.fill(&mut batch);
             let wait = PUBLISH_INTERVAL_MIN.saturating_sub(published.elapsed());
             if !wait.is_zero() && commands.is_empty() {
                 std::thread::sleep(wait);
+                commands.fill(&mut batch);
             }
-            commands.fill(&mut batch);
+            is_paced = !wait.is_zero() && !batch.is_empty();
+            if batch.is_empty() {
+                continue;
+            }
             commands.record_fill(&batch, &self.publisher.marks);
             let (started, queued_at) = (Instant::now(), batch.queued_at());
             self.commit(batch.take_commands());

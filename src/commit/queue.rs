@@ -190,6 +190,10 @@ impl CommandBatch {
         self.commands.push(command);
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.commands.is_empty()
+    }
+
     fn accepts_more(&self) -> bool {
         self.commands.len() < BATCH_COMMANDS_MAX && self.bytes < BATCH_BYTES_MAX
     }

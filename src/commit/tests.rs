@@ -137,6 +137,27 @@ async fn committed_changes_are_passed_on_to_be_stored() {
     assert_eq!((stored.floor, stored.sequence_reserved), (Some(Sequence(5)), Some(Sequence(10 + RESERVED_BLOCK))));
 }
 
+/// Commands that wait together cost one write of the log, one snapshot and one signal.
+#[tokio::test]
+async fn waiting_commands_are_committed_together() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _) = Store::open(directory.path(), Duration::ZERO).unwrap();
+    let (publisher, subscriber) = snapshot_channel(empty_snapshot());
+    let recorded = RecordingStore::default();
+    let (persist, worker) = persister(recorded.clone(), watch::channel(PersistState::Healthy).0);
+    let committer = Committer::new(empty_snapshot(), publisher, persist, Sequence(1 << 40)).with_log(Arc::clone(store.log()));
+    let (commands, queue) = command_queue();
+    for number in 0..30 {
+        commands.send(change(number, true)).await.unwrap();
+    }
+    drop(commands);
+    let committer_thread = thread::spawn(move || committer.run(queue));
+    worker.run();
+    committer_thread.join().unwrap();
+    let groups: Vec<(u64, usize)> = recorded.0.lock().unwrap().iter().map(|group| (group.number, group.records.len())).collect();
+    assert_eq!((groups, *subscriber.count.borrow(), *subscriber.head.borrow()), (vec![(1, 30)], 1, Sequence(30)));
+}
+
 /// A failing log is reported, because changes that are announced meanwhile would be lost in a
 /// crash.
 #[tokio::test]
