@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use zstd::bulk::Decompressor;
+use zstd::bulk::{Compressor, Decompressor};
 
 use super::checksum::{ByteReader, DecodeError, put_text, put_varint};
 use crate::pack::common_prefix_length;
@@ -140,6 +140,9 @@ pub(in crate::store) fn decode_block(stored: &[u8]) -> Result<KeyValueBlock, Dec
 }
 
 thread_local! {
+    /// Working memory of zstd. The committer compresses a block for each batch of changes.
+    static COMPRESSOR: RefCell<Option<Compressor<'static>>> = const { RefCell::new(None) };
+
     /// Working memory of zstd, about 100 KB. A start decompresses a thousand blocks.
     static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
 }
@@ -148,7 +151,11 @@ thread_local! {
 pub(in crate::store) fn compress(raw: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     put_varint(&mut bytes, raw.len() as u64);
-    let packed = zstd::bulk::compress(raw, COMPRESSION_LEVEL).expect("compression into memory must succeed");
+    let packed = COMPRESSOR.with_borrow_mut(|compressor| match compressor {
+        Some(compressor) => compressor.compress(raw),
+        None => compressor.insert(Compressor::new(COMPRESSION_LEVEL)?).compress(raw),
+    });
+    let packed = packed.expect("compression into memory must succeed");
     bytes.extend_from_slice(&packed);
     bytes
 }
