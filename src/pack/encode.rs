@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::SystemTime;
 
 use super::byte_reader::{put_fixed, put_text, put_varint};
-use super::form_choice::{ColumnValues, put_column};
+use super::form_choice::{ColumnValues, FastMap, put_column};
 use super::indexed_fields::{IndexedFields, kind_number};
 use super::number_column::put_numbers;
 use super::template::{HOLES_MAX, holes};
@@ -153,7 +153,7 @@ fn put_values(out: &mut Vec<u8>, records: &[&Record], names: &[&[u8]], addresses
 
 fn group_by_template<'a>(records: &[&'a Record]) -> Vec<TemplateGroup<'a>> {
     let mut groups: Vec<TemplateGroup<'a>> = Vec::new();
-    let mut indices: std::collections::HashMap<Vec<u8>, usize> = std::collections::HashMap::new();
+    let mut indices = FastMap::<Vec<u8>, usize>::default();
     let (mut ranges, mut last) = (Vec::new(), None);
     for (row, record) in records.iter().enumerate() {
         let value: &'a [u8] = &record.value;

@@ -53,8 +53,12 @@ struct Dictionary<'a> {
     rows: Vec<usize>,
 }
 
+/// A map for the texts of one chunk. Its hash is seeded and fast, but not cryptographic: even if all
+/// texts of a chunk collide, they are at most 1,024.
+pub(super) type FastMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
+
 /// A map with short-lived byte strings as keys.
-pub(super) type TextMap<'a, V> = HashMap<&'a [u8], V>;
+pub(super) type TextMap<'a, V> = FastMap<&'a [u8], V>;
 
 /// Appends a column in its shortest form. `earlier` are the previous columns of the same template.
 pub(super) fn put_column(out: &mut Vec<u8>, rows: &ColumnValues<'_>, earlier: &[Vec<&[u8]>]) {
