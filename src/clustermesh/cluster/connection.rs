@@ -8,13 +8,14 @@ mod missing;
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::time::Instant;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::watch;
-use tokio::time::{interval, sleep};
+use tokio::time::{interval, interval_at, sleep};
 
 use self::config::ReadConfig;
 use super::{ClusterState, ClusterTask};
@@ -26,6 +27,9 @@ use crate::clustermesh::unknown::search_unknown_prefixes;
 use crate::model::{Command, Heartbeat, Kind, Phase, Scope};
 use crate::wire::{cluster_config, keys};
 use cilium_kvstore::{Connection, Endpoint, EtcdConfig, Event, KeyValue, prefix_end};
+
+/// Start of the intervals at which the clusters store the time of their last contact.
+static CONTACT_STORED_FROM: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 #[derive(Debug)]
 pub(super) struct ClusterConnection<'a> {
@@ -225,16 +229,24 @@ impl ClusterConnection<'_> {
         }
     }
 
-    /// Stores the time of the last contact at intervals, so that ages survive a restart.
+    /// Stores the time of the last contact at intervals, so that ages survive a restart. All
+    /// clusters store it at the same moment, because each write of the log has a fixed cost.
     async fn store_contact_time(&self, mut record: crate::model::ClusterRecord) -> Result<Infallible, ConnectionError> {
-        let mut tick = interval(CONTACT_STORED_INTERVAL);
-        tick.tick().await;
+        let first = next_common_tick(*CONTACT_STORED_FROM, Instant::now(), CONTACT_STORED_INTERVAL);
+        let mut tick = interval_at(first.into(), CONTACT_STORED_INTERVAL);
         loop {
             tick.tick().await;
             record.last_contact = self.task.context.reporter.last_contact_time();
             self.send(Command::StoreCluster { cluster: self.task.name.clone(), record: record.clone() }).await?;
         }
     }
+}
+
+/// Returns the first time after `now` that is a multiple of the interval after `start`.
+fn next_common_tick(start: Instant, now: Instant, interval: Duration) -> Instant {
+    let elapsed = now.saturating_duration_since(start);
+    let since_tick = elapsed.as_nanos() % interval.as_nanos();
+    now + interval - Duration::from_nanos(u64::try_from(since_tick).unwrap_or_default())
 }
 
 /// Returns the heartbeat in a key. Its value is the time in RFC 3339 (`pkg/kvstore/heartbeat`).
@@ -266,6 +278,16 @@ mod tests {
     use std::task::Poll;
 
     use super::*;
+
+    #[test]
+    fn connections_that_begin_at_different_times_have_common_ticks() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let ticks = [0.0, 1.0, 29.9, 30.0, 30.1, 95.0].map(|elapsed| {
+            let next = next_common_tick(start, start + Duration::from_secs_f64(elapsed), 30 * second);
+            next.duration_since(start).as_secs()
+        });
+        assert_eq!(ticks, [30, 30, 30, 60, 60, 120]);
+    }
 
     #[tokio::test]
     async fn a_busy_task_does_not_wake_an_idle_task() {
