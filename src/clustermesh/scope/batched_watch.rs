@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use tokio::task::unconstrained;
 use tokio::time::{Instant, timeout_at};
 
 use cilium_kvstore::{Event, KvstoreError, Revision, Watch, WatchMessage};
@@ -101,7 +102,8 @@ impl<S: MessageSource> BatchedWatch<S> {
         if self.has_delete && Instant::now() < self.collect_until {
             timeout_at(self.collect_until, self.watch.next()).await.ok()
         } else {
-            self.watch.next().now_or_never()
+            // tokio's limit on the work of a task would end the batch early
+            unconstrained(self.watch.next()).now_or_never()
         }
     }
 
@@ -218,7 +220,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_batch_is_limited_in_events_and_in_bytes() {
         let counted = (1..=300).map(|revision| (0, message(delete(revision)))).collect();
-        assert_eq!(batches(counted, 2).await, [(0, Some((256, (1..=256).collect()))), (2, Some((300, (257..=300).collect())))]);
+        assert_eq!(batches(counted, 2).await, [(0, Some((256, (1..=256).collect()))), (4, Some((300, (257..=300).collect())))]);
         let large = (1..=3).map(|revision| (0, message(put(revision, BATCH_BYTES_MAX / 2)))).collect();
         assert_eq!(batches(large, 0).await, [(0, Some((2, vec![1, 2]))), (0, Some((3, vec![3])))]);
     }
