@@ -1,5 +1,4 @@
-//! Findings about single clusters. There are few clusters, so the findings are derived from their
-//! state for each request.
+//! Findings about single clusters, derived from their statuses and from their rejected values.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -8,7 +7,7 @@ use super::expiry::expiry_finding;
 use super::list_names;
 use super::writer::silent_writer_finding;
 use crate::dto::text::rfc3339;
-use crate::handle::{ClusterReading, REJECTED_COUNTED_MAX, Reading};
+use crate::handle::{ClusterSummary, REJECTED_COUNTED_MAX, Reading};
 use crate::model::{ClusterName, ClusterStatus, FindingKind, FindingObject, Kind, MissingConfigState, Phase, RevisionRollback};
 
 /// Maximum time that a cluster may stay in one of the phases before `listing`; then it is reported.
@@ -25,19 +24,30 @@ pub(super) const LISTING_TIME_MAX: Duration = Duration::from_secs(600);
 /// are behind one address, it happens again with each connection.
 const ROLLBACK_REPORTED_MAX: Duration = Duration::from_secs(3_600);
 
-/// Returns the findings about all clusters.
-pub(super) fn cluster_findings(reading: &Reading) -> Vec<FindingObject> {
-    let clusters: Vec<ClusterReading> = reading.cluster_names().iter().filter_map(|name| reading.cluster(name)).collect();
-    let mut findings: Vec<FindingObject> = clusters.iter().flat_map(|cluster| findings_of_cluster(cluster, reading)).collect();
-    findings.extend(duplicate_id_findings(&clusters));
+/// Returns the findings that follow from the statuses of all clusters.
+pub(super) fn status_findings(clusters: &[ClusterSummary]) -> Vec<FindingObject> {
+    let mut findings = Vec::new();
+    // clusters by id: if two clusters claim an id, the second is refused and keeps its earlier id
+    let mut by_id: BTreeMap<u32, Vec<&ClusterName>> = BTreeMap::new();
+    for cluster in clusters {
+        let status = cluster.status.as_ref().map(|status| status.borrow());
+        findings.extend(status.iter().flat_map(|status| findings_of_cluster(&cluster.name, status)));
+        let id = status.and_then(|status| status.claimed_id).or(cluster.config_id);
+        if let Some(id) = id.filter(|id| id.0 > 0) {
+            by_id.entry(id.0).or_default().push(&cluster.name);
+        }
+    }
+    findings.extend(by_id.into_iter().filter(|(_, clusters)| clusters.len() > 1).map(|(id, clusters)| duplicate_id_finding(id, clusters)));
     findings
 }
 
-fn findings_of_cluster(cluster: &ClusterReading, reading: &Reading) -> Vec<FindingObject> {
-    let name = &cluster.name;
-    let mut findings: Vec<FindingObject> = rejected_values_finding(name, reading).into_iter().collect();
-    let Some(status) = &cluster.status else { return findings };
-    findings.extend(connection_finding(name, status));
+/// Returns the findings about rejected values, one for each cluster that has any.
+pub(super) fn rejected_values_findings(reading: &Reading) -> Vec<FindingObject> {
+    reading.clusters_with_rejected(&Kind::ALL).iter().filter_map(|name| rejected_values_finding(name, reading)).collect()
+}
+
+fn findings_of_cluster(name: &ClusterName, status: &ClusterStatus) -> Vec<FindingObject> {
+    let mut findings: Vec<FindingObject> = connection_finding(name, status).into_iter().collect();
     if let Some(warnings) = &status.file_warnings {
         let detail = format!("the client file of {name} has a key that is not used: {warnings}");
         findings.push(cluster_finding(FindingKind::ClusterFileMisspelt, name, detail));
@@ -128,8 +138,9 @@ fn missing_config_finding(name: &ClusterName, status: &ClusterStatus, state: &Mi
 /// Returns the finding about the client certificate for a cluster or its CA, whichever expires
 /// first.
 fn certificate_finding(name: &ClusterName, status: &ClusterStatus) -> Option<FindingObject> {
+    let expiry = status.certificate_expiry?;
     let what = format!("the client certificate or the CA for {name}");
-    expiry_finding((name.as_str(), &what), [name], status.certificate_expiry?)
+    expiry_finding((name.as_str(), &what), [name], expiry)
 }
 
 /// Returns the findings about a cluster's config, its size and its revisions.
@@ -172,22 +183,12 @@ fn rejected_values_finding(name: &ClusterName, reading: &Reading) -> Option<Find
     Some(FindingObject { count, key: Some(key), ..cluster_finding(FindingKind::RejectedValues, name, detail) })
 }
 
-/// Returns the findings about ids that several clusters have. The identities of such clusters have
+/// Returns the finding about an id that several clusters have. The identities of such clusters have
 /// the same numbers with different labels.
-fn duplicate_id_findings(clusters: &[ClusterReading]) -> impl Iterator<Item = FindingObject> {
-    let mut by_id: BTreeMap<u32, Vec<ClusterName>> = BTreeMap::new();
-    for cluster in clusters {
-        // if two clusters claim an id, the second is refused and keeps its earlier id
-        let claimed = cluster.status.as_ref().and_then(|status| status.claimed_id);
-        let id = claimed.or(cluster.record.config.as_ref().map(|config| config.id));
-        if let Some(id) = id.map(|id| id.0).filter(|id| *id > 0) {
-            by_id.entry(id).or_default().push(cluster.name.clone());
-        }
-    }
-    by_id.into_iter().filter(|(_, clusters)| clusters.len() > 1).map(|(id, clusters)| {
-        let detail = format!("{} all have the cluster id {id}", list_names(&clusters));
-        FindingObject::new(FindingKind::DuplicateClusterId, &id.to_string(), &clusters, detail)
-    })
+fn duplicate_id_finding(id: u32, clusters: Vec<&ClusterName>) -> FindingObject {
+    let clusters: Vec<ClusterName> = clusters.into_iter().cloned().collect();
+    let detail = format!("{} all have the cluster id {id}", list_names(&clusters));
+    FindingObject::new(FindingKind::DuplicateClusterId, &id.to_string(), &clusters, detail)
 }
 
 /// Returns a finding about one cluster.

@@ -1,8 +1,7 @@
 //! Findings: detecting them, publishing them in the change stream, and posting them to
 //! `--on-problem`.
 //!
-//! Findings about clusters and this process are derived from their state for each request. Findings
-//! across keys, such as an address that two clusters announce, come from an index over all keys,
+//! Findings about clusters and this process are derived from their state. Findings across keys, such as an address that two clusters announce, come from an index over all keys,
 //! the [`FindingIndex`].
 
 mod across_keys;
@@ -14,6 +13,7 @@ mod limits;
 mod process;
 mod publisher;
 mod start_times;
+mod status_cache;
 mod unread_nodes;
 mod webhook;
 mod writer;
@@ -27,6 +27,7 @@ use crate::handle::{FindingIndex, Handle, Reading};
 use crate::model::{ClusterName, FindingKind, FindingObject, Severity};
 use crate::server::{ReloadableFile, ReloadableFiles, TlsConfig};
 use start_times::FindingStartTimes;
+use status_cache::StatusFindingCache;
 
 pub(crate) use across_keys::{describe, describe_existing, namespace_and_name};
 pub(crate) use detector::detect_findings;
@@ -50,6 +51,8 @@ pub(crate) struct FindingSources {
     pub(crate) index: FindingIndexHandle,
     /// Start times of findings about clusters and this process.
     start_times: FindingStartTimes,
+    /// Findings that follow from the statuses of clusters.
+    status_findings: StatusFindingCache,
     /// Findings to post, and the results of posting.
     pub(crate) webhook: WebhookState,
     /// Files with the token and the certificates.
@@ -66,6 +69,7 @@ impl FindingSources {
             handle,
             index,
             start_times: FindingStartTimes::default(),
+            status_findings: StatusFindingCache::default(),
             webhook: WebhookState::default(),
             files: ReloadableFiles::default(),
             certificate: None,
@@ -75,7 +79,8 @@ impl FindingSources {
 
 /// Returns the findings about clusters and this process, sorted by id, each with its start time.
 pub(crate) fn current_findings(sources: &FindingSources, reading: &Reading) -> Vec<FindingObject> {
-    let mut findings = clusters::cluster_findings(reading);
+    let mut findings = sources.status_findings.findings(reading);
+    findings.extend(clusters::rejected_values_findings(reading));
     findings.extend(process::process_findings(sources));
     findings.sort_by(|one, other| one.id.cmp(&other.id));
     findings.dedup_by(|one, other| one.id == other.id);

@@ -1,8 +1,8 @@
 //! Clusters whose nodes were never read. An unknown address may belong to one of their nodes.
 
 use super::clusters::{LISTING_TIME_MAX, PHASE_TIME_MAX};
-use crate::handle::{Origin, Reading};
-use crate::model::{ClusterName, ClusterStatus, Kind, Phase};
+use crate::handle::Reading;
+use crate::model::{ClusterName, ClusterStatus, Phase};
 
 /// Clusters whose nodes were never read. Computed once for all findings of a reading.
 #[derive(Debug)]
@@ -10,16 +10,16 @@ pub(crate) struct UnreadNodes {
     pub(super) clusters: Vec<ClusterName>,
     /// Set if one of the clusters is being read and is not late, so that its nodes are expected
     /// soon.
-    pub(super) is_loading: bool,
+    pub(crate) is_loading: bool,
 }
 
 impl UnreadNodes {
     /// Returns the clusters of a reading whose nodes were never read.
     pub(crate) fn new(reading: &Reading) -> Self {
-        let mut clusters = reading.cluster_names();
-        clusters.retain(|name| reading.source(name, Kind::Node).origin == Origin::NeverRead);
-        let statuses = clusters.iter().filter_map(|name| reading.cluster(name)?.status);
-        let is_loading = statuses.into_iter().any(|status| is_loading(&status));
+        let summary = reading.summary();
+        let mut statuses = summary.unread_nodes.iter().filter_map(|name| summary.cluster(name)?.status.as_ref());
+        let is_loading = statuses.any(|status| is_loading(&status.borrow()));
+        let clusters = summary.unread_nodes.clone();
         Self { clusters, is_loading }
     }
 }

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use tokio::sync::watch;
 
+use super::summary::SummaryCache;
 use super::{Handle, LOADING_WAIT_MAX, Reading, StoreLoading};
 use crate::commit::MirrorSnapshot;
 use crate::model::RecordQuery;
@@ -44,7 +45,8 @@ impl Handle {
         if let Some(early) = self.wait_for_early(deadline).await {
             let answer = tokio::task::spawn_blocking(move || early.snapshot_for(&query));
             if let Some(published) = answer.await.ok().flatten() {
-                return Ok(self.reading_from(Arc::new(published)));
+                // this snapshot has only a part of the mirror, so its summary is not that of others
+                return Ok(self.reading_from(Arc::new(published)).with_summary(SummaryCache::default()));
             }
         }
         self.reading_until(deadline).await

@@ -19,7 +19,9 @@ mod reading;
 mod reflection;
 mod scan;
 mod selection;
+mod status_version;
 mod subscribe;
+mod summary;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -62,6 +64,7 @@ pub(crate) use subscribe::SCANNED_KEYS_MAX;
 pub use subscribe::{
     BackendsPatch, BatchLimits, CatchUpStage, DeleteCause, EncodedByteCount, ResumePoint, StreamEvent, StreamStart, Subscription,
 };
+pub use summary::{ClusterSummary, MeshSummary};
 
 /// Maximum time that a request waits for the store to load (docs/use/api/errors.md: 2 s, then 503).
 const LOADING_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -185,6 +188,8 @@ struct HandleState {
     /// The dump that filled the mirror.
     dump: Option<DumpSource>,
     missing_clusters_timer: missing_clusters::MissingClustersTimer,
+    summary: summary::SummaryCache,
+    status_version: status_version::StatusVersion,
 }
 
 /// Error: the store is still loading after the maximum wait.
@@ -209,6 +214,8 @@ impl Handle {
             cluster_files: ClientFileLocation::default(),
             dump: None,
             missing_clusters_timer: missing_clusters::MissingClustersTimer::default(),
+            summary: summary::SummaryCache::default(),
+            status_version: status_version::StatusVersion::default(),
         }))
     }
 
@@ -396,6 +403,9 @@ impl Handle {
     fn reading_from(&self, published: Arc<MirrorSnapshot>) -> Reading {
         let statuses = Arc::clone(&self.0.process.clusters.borrow());
         let reading = Reading::new(published, statuses).with_decoded_budget(self.0.decoded.clone()).with_dump(self.0.dump.is_some());
-        reading.with_mesh(self.0.process.own_cluster.clone(), self.0.process.max_connected_clusters)
+        reading
+            .with_mesh(self.0.process.own_cluster.clone(), self.0.process.max_connected_clusters)
+            .with_summary(self.0.summary.clone())
+            .with_status_version(self.0.status_version.clone())
     }
 }

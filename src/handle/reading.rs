@@ -1,5 +1,6 @@
 //! One snapshot and the queries on it.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -7,6 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 use ipnet::IpNet;
 
 use super::ClusterStatuses;
+use super::status_version::StatusVersion;
+use super::summary::{SummaryCache, stored_age};
 use crate::commit::{DecodedBudget, DecodedBudgetError, DecodedPermit, MirrorSnapshot};
 use crate::feed::TrimmedCounts;
 use crate::model::{
@@ -30,6 +33,8 @@ pub struct Reading {
     /// True if the mirror was filled from a dump.
     is_dump: bool,
     now: Instant,
+    summary: SummaryCache,
+    status_version: StatusVersion,
 }
 
 /// Source and age of an answer (docs/develop/invariants.md, 10).
@@ -109,7 +114,32 @@ pub struct ResourceReading {
 impl Reading {
     pub(crate) fn new(published: Arc<MirrorSnapshot>, statuses: ClusterStatuses) -> Self {
         let (max_connected_clusters, decoded) = (MaxConnectedClusters::default(), DecodedBudget::default());
-        Self { published, statuses, own_cluster: None, max_connected_clusters, decoded, is_dump: false, now: Instant::now() }
+        let (own_cluster, is_dump, now) = (None, false, Instant::now());
+        let (summary, status_version) = (SummaryCache::default(), StatusVersion::default());
+        Self { published, statuses, own_cluster, max_connected_clusters, decoded, is_dump, now, summary, status_version }
+    }
+
+    /// Shares the counter of the statuses' changes with other readings.
+    pub(super) fn with_status_version(self, status_version: StatusVersion) -> Self {
+        Self { status_version, ..self }
+    }
+
+    /// Shares the summary with other readings of the same mirror.
+    pub(super) fn with_summary(self, summary: SummaryCache) -> Self {
+        Self { summary, ..self }
+    }
+
+    pub(super) const fn summary_cache(&self) -> &SummaryCache {
+        &self.summary
+    }
+
+    pub(super) const fn statuses(&self) -> &ClusterStatuses {
+        &self.statuses
+    }
+
+    /// Returns the time at which the request began.
+    pub(super) const fn now(&self) -> Instant {
+        self.now
     }
 
     /// Sets the memory for large decoded values.
@@ -170,6 +200,13 @@ impl Reading {
     #[must_use]
     pub fn content_version(&self, clusters: &[ClusterName], kinds: &[Kind]) -> u64 {
         self.published.view.content_version(clusters, kinds)
+    }
+
+    /// Returns a number that changes whenever a status of a cluster changes, except for times. A
+    /// status that is read afterwards is at least as new.
+    #[must_use]
+    pub fn status_version(&self) -> u64 {
+        self.status_version.get(&self.statuses)
     }
 
     /// Returns the record of a key, usable or not.
@@ -285,7 +322,7 @@ impl Reading {
     /// Returns every cluster that is known at this position, in order.
     #[must_use]
     pub fn cluster_names(&self) -> Vec<ClusterName> {
-        self.published.view.cluster_names().into_iter().collect()
+        self.summary().clusters.iter().map(|cluster| cluster.name.clone()).collect()
     }
 
     /// Returns the state of a cluster, if it has a client file or anything of it is in the mirror.
@@ -314,6 +351,26 @@ impl Reading {
             restored_count: state.map_or(0, |state| state.restored_count.into()),
             source: self.source(name, kind),
         }
+    }
+
+    /// Returns the clusters with rejected keys of these kinds.
+    #[must_use]
+    pub fn clusters_with_rejected(&self, kinds: &[Kind]) -> BTreeSet<ClusterName> {
+        let mut clusters = BTreeSet::new();
+        for kind in kinds {
+            let (mut start, mut found) = (EntryKey::lowest_of(*kind), BTreeSet::new());
+            let in_kind = |start: &EntryKey, found: &BTreeSet<ClusterName>| {
+                let mut keys = self.published.view.rejected_from(start).take_while(|key| key.kind == *kind);
+                keys.find(|key| !found.contains(&key.cluster)).map(|key| key.cluster.clone())
+            };
+            while let Some(cluster) = in_kind(&start, &found) {
+                // nearly all names of the cluster sort before this one, and are skipped
+                start = EntryKey::new(*kind, cluster.clone(), "\u{10ffff}");
+                found.insert(cluster);
+            }
+            clusters.append(&mut found);
+        }
+        clusters
     }
 
     /// Returns the number of a cluster's rejected keys, up to [`REJECTED_COUNTED_MAX`] per kind,
@@ -354,23 +411,27 @@ impl Reading {
         let (age, contact_time, last_heartbeat) = contacts.unwrap_or_default();
         let stored_contact = record.and_then(|record| record.last_contact);
         let last_contact = contact_time.or(stored_contact);
-        let age = age.or_else(|| stored_contact.map(|time| SystemTime::now().duration_since(time).unwrap_or(Duration::ZERO)));
+        let age = age.or_else(|| stored_age(stored_contact));
         let cached = record.and_then(|record| record.config.as_ref()).is_some_and(|config| config.cached);
         kinds.map(|kind| {
-            let scope = scope(cluster, kind);
-            let cursor = view.cursor(&scope);
-            let origin = match (view.scope(&scope), cursor) {
-                (Some(state), _) if self.is_dump && state.entry_count > 0 => Origin::Dump,
-                (Some(state), _) if state.confirmed => Origin::Live,
-                (None, None) => Origin::NeverRead,
-                (Some(state), None) if state.entry_count == 0 => Origin::NeverRead,
-                (_, _) => Origin::Restored,
-            };
+            let origin = self.origin(cluster, kind);
             // between the end of a list and the check of the entries that the list did not confirm,
             // the cursor has no positive revision
-            let revision = cursor.map(|cursor| cursor.revision).filter(|revision| revision.0 > 0);
+            let revision = view.cursor(&scope(cluster, kind)).map(|cursor| cursor.revision).filter(|revision| revision.0 > 0);
             SourceMeta { cluster: cluster.clone(), kind, origin, phase, last_contact, last_heartbeat, age, revision, cached, held: false }
         })
+    }
+
+    /// Returns the origin of one kind of a cluster.
+    pub(super) fn origin(&self, cluster: &ClusterName, kind: Kind) -> Origin {
+        let (view, scope) = (&self.published.view, scope(cluster, kind));
+        match (view.scope(&scope), view.cursor(&scope)) {
+            (Some(state), _) if self.is_dump && state.entry_count > 0 => Origin::Dump,
+            (Some(state), _) if state.confirmed => Origin::Live,
+            (None, None) => Origin::NeverRead,
+            (Some(state), None) if state.entry_count == 0 => Origin::NeverRead,
+            (_, _) => Origin::Restored,
+        }
     }
 
     /// Returns whether a kind of a cluster was read completely once. Only then does a missing key

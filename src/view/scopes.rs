@@ -54,6 +54,9 @@ struct ChangeCounters {
     scopes: PagedVector<u64>,
     /// Version by the kind's index. Derived entries count as nodes.
     kinds: [u64; Kind::ALL.len()],
+    /// Number of changes of the set of clusters, of a phase or config, or of an origin: far fewer
+    /// than changes of objects.
+    sources: u64,
 }
 
 impl Scopes {
@@ -79,7 +82,9 @@ impl Scopes {
 
     /// Returns the state of a scope for changes. Creates it if necessary.
     pub(super) fn state_mut(&mut self, number: ScopeNumber) -> &mut ScopeState {
-        self.states.get_mut(number.0).get_or_insert_default()
+        let state = self.states.get_mut(number.0);
+        self.changes.sources += u64::from(state.is_none());
+        state.get_or_insert_default()
     }
 
     /// Returns the state of a scope.
@@ -107,8 +112,19 @@ impl Scopes {
         }
     }
 
+    /// Counts a change of a source: of its origin, phase or config, or whether it exists.
+    pub(super) fn count_source_change(&mut self) {
+        self.changes.sources += 1;
+    }
+
+    /// Returns the number of changes that [`Scopes::count_source_change`] counted.
+    pub(super) const fn source_version(&self) -> u64 {
+        self.changes.sources
+    }
+
     /// Counts a change that affects all scopes of a cluster.
     pub(super) fn count_cluster_change(&mut self, cluster: &ClusterName) {
+        self.count_source_change();
         for kind in Kind::ALL {
             let number = self.number(Scope { cluster: cluster.clone(), kind });
             self.count_change(number, kind);
@@ -131,6 +147,7 @@ impl Scopes {
         let number = self.number(scope);
         self.state_mut(number);
         if self.cursors.get_mut(number.0).replace(Arc::new(cursor)).is_none() {
+            self.count_source_change();
             self.count_change(number, kind);
         }
     }
@@ -139,6 +156,7 @@ impl Scopes {
     pub(super) fn clear_cursor(&mut self, scope: &Scope) -> bool {
         let cleared = self.find_number(scope).filter(|number| self.cursors.get_mut(number.0).take().is_some());
         if let Some(number) = cleared {
+            self.count_source_change();
             self.count_change(number, scope.kind);
         }
         cleared.is_some()
@@ -148,6 +166,7 @@ impl Scopes {
     pub(super) fn remove(&mut self, scope: &Scope) -> bool {
         if let Some(number) = self.find_number(scope) {
             *self.states.get_mut(number.0) = None;
+            self.count_source_change();
         }
         self.clear_cursor(scope)
     }

@@ -11,7 +11,7 @@ use crate::dto::values;
 use crate::dto::values::NeverRead;
 use crate::dto::values::closed::{MetaDetail, Origin, UnknownAge};
 use crate::handle::{Reading, SourceMeta};
-use crate::model::{ClusterName, Position, Record};
+use crate::model::{ClusterName, Kind, Position, Record};
 
 /// Age from which on a summary names a source (docs/use/api/age-and-caching.md). meshkeep hears
 /// from a live source at least once a minute: the source's heartbeat is written once a minute, and
@@ -86,6 +86,18 @@ impl MetaOptions {
         self.detail != Some(MetaDetail::None)
     }
 
+    /// Refuses an answer from these kinds of the clusters that `is_wanted` accepts, if the oldest of
+    /// them is older than allowed.
+    pub(crate) fn check_clusters(self, reading: &Reading, kinds: &[Kind], is_wanted: impl Fn(&ClusterName) -> bool) -> Result<(), Problem> {
+        if !self.has_age() {
+            return Ok(());
+        }
+        let summary = reading.summary();
+        let wanted = summary.clusters.iter().filter(|cluster| is_wanted(&cluster.name));
+        let sources: Vec<SourceMeta> = wanted.flat_map(|cluster| kinds.iter().map(|kind| reading.source(&cluster.name, *kind))).collect();
+        self.check(&sources)
+    }
+
     /// Refuses an answer whose oldest source is older than allowed.
     ///
     /// An unknown age counts as too old. So does a kind that was never read, even if its cluster
@@ -113,6 +125,22 @@ impl MetaOptions {
 }
 
 impl ListMeta {
+    /// Returns the `meta` of a list of these kinds of the clusters that `is_wanted` accepts.
+    ///
+    /// # Errors
+    /// Returns a problem if the data is older than the request allows.
+    pub(crate) fn of_clusters(
+        reading: &Reading,
+        position: String,
+        kinds: &[Kind],
+        is_wanted: impl Fn(&ClusterName) -> bool,
+        meta_options: MetaOptions,
+    ) -> Result<Self, Problem> {
+        meta_options.check_clusters(reading, kinds, &is_wanted)?;
+        let (origin, sources) = Sources::of_clusters(reading, kinds, is_wanted, meta_options);
+        Ok(Self { position, origin, sources })
+    }
+
     pub(crate) fn new(position: String, sources: &[SourceMeta], meta_options: MetaOptions) -> Self {
         let origin = combined_origin(sources).filter(|_| meta_options.detail != Some(MetaDetail::None));
         Self { position, origin, sources: Sources::new(sources, meta_options) }
@@ -120,6 +148,50 @@ impl ListMeta {
 }
 
 impl Sources {
+    /// Returns the combined origin and the summary of these kinds of the clusters that `is_wanted`
+    /// accepts. Equals [`Sources::new`] of all of these sources, but builds only those that the
+    /// answer names.
+    pub(crate) fn of_clusters(
+        reading: &Reading,
+        kinds: &[Kind],
+        is_wanted: impl Fn(&ClusterName) -> bool,
+        meta_options: MetaOptions,
+    ) -> (Option<values::Origin>, Self) {
+        if meta_options.detail == Some(MetaDetail::None) {
+            return (None, Self::default());
+        }
+        let is_full = meta_options.detail == Some(MetaDetail::Full);
+        let named_max = if is_full { usize::MAX } else { LISTED_SOURCES_MAX };
+        let (mut origin, mut oldest, mut live_count, mut count, mut remarkable_count) = (None, None, 0, 0, 0_usize);
+        let mut named = Vec::new();
+        let summary = reading.summary();
+        for cluster in summary.clusters.iter().filter(|cluster| is_wanted(&cluster.name)) {
+            let (age, origins) = (reading.age_of(cluster), || kinds.iter().map(|kind| (*kind, cluster.origins[kind.index()])));
+            origin = Origin::combine(origin.into_iter().chain(origins().map(|(_, origin)| origin)));
+            oldest = oldest.max(age);
+            count += 1;
+            live_count += usize::from(origins().all(|(_, origin)| origin == Origin::Live));
+            let is_old = age.is_none_or(|age| age > OLD_SOURCE_AGE);
+            for (kind, _) in origins().filter(|(_, origin)| is_full || is_old || *origin != Origin::Live) {
+                remarkable_count += 1;
+                if named.len() < named_max {
+                    named.push(Source::from(&reading.source(&cluster.name, kind)));
+                }
+            }
+        }
+        if count == 0 {
+            return (None, Self::default());
+        }
+        let sources = Self {
+            oldest_age_seconds: oldest.map(seconds),
+            live_sources: Some(live_count),
+            source_count: Some(count),
+            sources: named,
+            more_sources: Some(remarkable_count.saturating_sub(named_max)).filter(|more| *more > 0),
+        };
+        (origin.map(Into::into), sources)
+    }
+
     fn new(sources: &[SourceMeta], meta_options: MetaOptions) -> Self {
         if meta_options.detail == Some(MetaDetail::None) || sources.is_empty() {
             return Self::default();
@@ -161,6 +233,17 @@ impl ItemMeta {
             position: position.to_string(),
             sources: Sources::new(sources, meta_options),
         }
+    }
+
+    /// Returns the `meta` of an answer that used these kinds of all clusters, because nothing
+    /// matched.
+    ///
+    /// # Errors
+    /// Returns a problem if the data is older than the request allows.
+    pub(crate) fn of_all_clusters(reading: &Reading, kinds: &[Kind], meta_options: MetaOptions) -> Result<Self, Problem> {
+        meta_options.check_clusters(reading, kinds, |_| true)?;
+        let (origin, sources) = Sources::of_clusters(reading, kinds, |_| true, meta_options);
+        Ok(Self { origin, sources, ..Self::without_source(reading.position(), &[], meta_options) })
     }
 
     /// Returns the `meta` of an answer whose age is that of `source`. Its summary covers `others`,

@@ -1,6 +1,5 @@
 //! Conversion of the state of meshkeep and of each cluster.
 
-use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
 
 use crate::dto::reflection::ReflectionStatus;
@@ -17,10 +16,8 @@ use crate::server::ReloadableFiles;
 impl Status {
     /// Builds the state of the process. `reading` is `None` while the store loads.
     pub(crate) fn new(handle: &Handle, reading: Option<&Reading>, files: &ReloadableFiles) -> Self {
-        let mut clusters = BTreeMap::new();
-        for phase in reading.into_iter().flat_map(readings).filter_map(|cluster| cluster.phase) {
-            *clusters.entry(phase.api_name().into()).or_insert(0) += 1;
-        }
+        let phases = reading.map(Reading::phase_counts).unwrap_or_default();
+        let clusters = phases.into_iter().map(|(phase, count)| (phase.api_name().into(), count)).collect();
         let directory = handle.directory();
         Self {
             version: env!("CARGO_PKG_VERSION").into(),

@@ -154,8 +154,7 @@ fn expired(_: ResetReason) -> Problem {
 fn check_stream_age(meta_options: MetaOptions, filter: &Filter, reading: &Reading) -> Result<(), Problem> {
     let is_selected = |kind: &Kind| filter.kinds.is_empty() || filter.kinds.contains(kind);
     // the ipcache also contains entries derived from nodes
-    let kinds = Kind::ALL.into_iter().filter(|kind| is_selected(kind) || (*kind == Kind::Node && is_selected(&Kind::Ip)));
-    let clusters = reading.cluster_names().into_iter().filter(|name| filter.clusters.is_empty() || filter.clusters.contains(name));
-    let pairs = clusters.flat_map(|cluster| kinds.clone().map(move |kind| (cluster.clone(), kind)));
-    meta_options.check(&pairs.map(|(cluster, kind)| reading.source(&cluster, kind)).collect::<Vec<_>>())
+    let kinds: Vec<Kind> =
+        Kind::ALL.into_iter().filter(|kind| is_selected(kind) || (*kind == Kind::Node && is_selected(&Kind::Ip))).collect();
+    meta_options.check_clusters(reading, &kinds, |name| filter.clusters.is_empty() || filter.clusters.contains(name))
 }

@@ -60,8 +60,8 @@ impl ListRequest {
 
     /// Returns warnings about parts of the request that are valid but probably a mistake.
     pub(crate) fn warnings(&self) -> Vec<String> {
-        let known = self.reading.cluster_names();
-        let unknown = self.filter.clusters.iter().filter(|cluster| !known.contains(cluster));
+        let summary = self.reading.summary();
+        let unknown = self.filter.clusters.iter().filter(|cluster| summary.cluster(cluster).is_none());
         let of_clusters = unknown.map(|cluster| format!("cluster: there is no cluster {cluster}, /v1/clusters lists all clusters"));
         let has_no_node = self.filter.hosts.as_ref().is_some_and(Vec::is_empty);
         let of_node = has_no_node.then(|| "node: there is no node of that name, /v1/nodes lists all nodes".to_owned());
@@ -98,20 +98,16 @@ impl ListRequest {
     /// # Errors
     /// Returns a problem if the data is older than the request allows.
     pub(crate) fn meta(&self, kinds: &[Kind]) -> Result<ListMeta, Problem> {
-        let mut clusters = self.reading.cluster_names();
-        clusters.retain(|name| self.filter.clusters.is_empty() || self.filter.clusters.contains(name));
-        self.meta_of_clusters(&clusters, kinds)
+        let wanted = &self.filter.clusters;
+        self.meta_where(kinds, |name| wanted.is_empty() || wanted.contains(name))
     }
 
-    /// Returns the `meta` of a list of these clusters only.
+    /// Returns the `meta` of a list of these kinds of the clusters that `is_wanted` accepts.
     ///
     /// # Errors
     /// Returns a problem if the data is older than the request allows.
-    pub(crate) fn meta_of_clusters(&self, clusters: &[ClusterName], kinds: &[Kind]) -> Result<ListMeta, Problem> {
-        let pairs = clusters.iter().flat_map(|cluster| kinds.iter().map(move |kind| (cluster, *kind)));
-        let sources: Vec<_> = pairs.map(|(cluster, kind)| self.reading.source(cluster, kind)).collect();
-        self.meta_options.check(&sources)?;
-        Ok(ListMeta::new(self.reader_position().to_string(), &sources, self.meta_options))
+    pub(crate) fn meta_where(&self, kinds: &[Kind], is_wanted: impl Fn(&ClusterName) -> bool) -> Result<ListMeta, Problem> {
+        ListMeta::of_clusters(&self.reading, self.reader_position().to_string(), kinds, is_wanted, self.meta_options)
     }
 
     /// Returns the position from which a client can continue after this page.

@@ -18,7 +18,7 @@ use crate::admission::Scanner;
 use crate::api::problem::Problem;
 use crate::api::query::{ListQuery, Parameters};
 use crate::api::render::answer_properties::MediaType;
-use crate::handle::{Handle, Reading, ScanEnd};
+use crate::handle::{Handle, Reading, ScanEnd, WorkSlice};
 use crate::model::{Kind, Record};
 
 /// Answers with a page of a list over the newest snapshot. `begin` starts the list and is called in
@@ -69,6 +69,33 @@ where
         }
     });
     Ok(json_response(Body::from(permit.attach_to(answer.await?))))
+}
+
+/// Answers like [`respond_with_page_of`] with a page that takes far less than a millisecond. A page
+/// is built on this thread: moving it to another one takes longer.
+pub(crate) async fn respond_with_short_page<Q, B>(
+    reading: Reading,
+    complete: Option<bool>,
+    scanner: Scanner,
+    query: Parameters<Q>,
+    begin: B,
+) -> Result<Response, Problem>
+where
+    Q: ListQuery + Send + 'static,
+    B: FnOnce(&ListRequest, &Q) -> Result<ListStart, Problem> + Send + 'static,
+{
+    if query.media_type == MediaType::Lines {
+        return respond_with_page_of(reading, complete, scanner, query, begin).await;
+    }
+    checked_limit(query.values.common()?.limit)?;
+    let permit = scanner::acquire_page_memory(&scanner).await?;
+    let (limits, mut page) = (scanner.limits(), ListBuilder::begin(reading, complete, &query, begin)?);
+    let next = loop {
+        if let ControlFlow::Break(next) = page.advance(limits, &mut WorkSlice::begin(limits.slice)) {
+            break next?;
+        }
+    };
+    Ok(json_response(Body::from(permit.attach_to(page.finish(next)?))))
 }
 
 /// Answers with one object that takes long to find or to serialize.

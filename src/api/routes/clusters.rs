@@ -9,8 +9,7 @@ use axum::response::Response;
 
 use super::{bad_path, cluster_in_path};
 use crate::admission::Scanner;
-use crate::api::dto::status::readings;
-use crate::api::paging::pages::{RowSource, SliceOutcome, respond_with_object, respond_with_page};
+use crate::api::paging::pages::{RowSource, SliceOutcome, respond_with_page};
 use crate::api::problem::{Problem, ProblemCode};
 use crate::api::query::{ItemQuery, Parameters, PlainQuery};
 use crate::api::state::ApiState;
@@ -26,16 +25,13 @@ use crate::model::Kind;
 /// whether meshkeep can read the config directory.
 #[utoipa::path(get, path = "/v1/status", operation_id = "getStatus", tag = "status", params(ItemQuery),
     responses((status = 200, description = "The state.", body = Status)))]
-pub(crate) async fn get_status(State(state): State<ApiState>, query: Parameters<ItemQuery>, scanner: Scanner) -> Result<Response, Problem> {
+pub(crate) async fn get_status(State(state): State<ApiState>, query: Parameters<ItemQuery>) -> Result<Json<Status>, Problem> {
     let meta_options = query.values.meta_options()?;
-    // in a slice, because it counts the objects of all clusters
-    respond_with_object(&scanner, move || {
-        let reading = state.handle.try_reading();
-        let sources: Vec<SourceMeta> = reading.iter().flat_map(readings).flat_map(|cluster| sources(&cluster)).collect();
-        meta_options.check(&sources)?;
-        Ok(Status::new(&state.handle, reading.as_ref(), &state.findings.files))
-    })
-    .await
+    let reading = state.handle.try_reading();
+    if let Some(reading) = &reading {
+        meta_options.check_clusters(reading, &Kind::ALL, |_| true)?;
+    }
+    Ok(Json(Status::new(&state.handle, reading.as_ref(), &state.findings.files)))
 }
 
 /// All clusters that have a client file or mirrored data.
@@ -54,7 +50,8 @@ pub(crate) async fn list_clusters(
         let start = listing.start_cluster()?;
         let mut names = listing.reading.cluster_names();
         names.retain(|name| (wanted.is_empty() || wanted.contains(name)) && start.as_ref().is_none_or(|start| name >= start));
-        let meta = listing.meta_of_clusters(names.get(..listing.limit).unwrap_or(&names), &Kind::ALL)?;
+        let page = names.get(..listing.limit).unwrap_or(&names);
+        let meta = listing.meta_where(&Kind::ALL, |name| page.binary_search(name).is_ok())?;
         let (reading, mut names) = (listing.reading.clone(), VecDeque::from(names));
         let rows: RowSource = Box::new(move |page, slice| {
             while let Some(name) = names.front() {

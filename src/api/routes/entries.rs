@@ -37,7 +37,7 @@ pub(crate) async fn list_entries(
             let detail = format!("no key starts with {prefix:?}: keys are in cache form, such as cilium/cache/nodes/v1/paris/");
             return Err(Problem::bad_parameter("prefix", detail));
         }
-        let meta = listing.meta_of_clusters(&clusters, &kinds)?;
+        let meta = listing.meta_where(&kinds, |name| clusters.contains(name))?;
         let (reading, mut start) = (listing.reading.clone(), listing.start_key()?);
         let plan = reading.plan_entry_list(prefix, &listing.filter.clusters);
         let rows: RowSource = Box::new(move |page, slice| {

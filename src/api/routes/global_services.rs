@@ -38,7 +38,7 @@ pub(crate) async fn list_global_services(
     respond_with_page(&state.handle, scanner, query, |listing, query| {
         let selector = selector(&listing.reading, query.affinity.clone(), query.from.as_deref())?;
         let conflict = query.conflict.clone().map(parse_conflict).transpose()?;
-        let meta = listing.meta_of_clusters(&listing.reading.cluster_names(), &KINDS)?;
+        let meta = listing.meta_where(&KINDS, |_| true)?;
         let (reading, filter) = (listing.reading.clone(), listing.filter.clone());
         let mut start = listing.start_text().map(SmolStr::new);
         let rows: RowSource = Box::new(move |page, slice| {

@@ -7,7 +7,7 @@
 //! Unknown parameters are ignored, as in Kubernetes' own probes: a prober may send the same query
 //! to many components, and none of them may fail because of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::Extension;
 use axum::extract::State;
@@ -19,7 +19,7 @@ use crate::api::dto::status::store_state;
 use crate::api::guard::Access;
 use crate::api::state::ApiState;
 use crate::dto::values::closed::StoreState;
-use crate::handle::{ClusterReading, Handle, Origin};
+use crate::handle::{ClusterReading, Handle, Origin, Reading};
 use crate::model::Phase;
 
 /// Access of the client. The guard sets it for each request.
@@ -74,7 +74,7 @@ pub(crate) async fn livez(access: CallerAccess, query: ProbeQuery) -> Response {
     ))]
 pub(crate) async fn readyz(State(state): State<ApiState>, access: CallerAccess, query: ProbeQuery) -> Response {
     let options = parse_options(query);
-    report("readyz", &checks(&state, options.synced), options, access)
+    report("readyz", &checks(&state, &options), options, access)
 }
 
 /// `/readyz` under another name, for tools that know only this one.
@@ -90,7 +90,8 @@ pub(crate) async fn readyz(State(state): State<ApiState>, access: CallerAccess, 
         (status = 503, description = "A check fails.", body = String, content_type = "text/plain")
     ))]
 pub(crate) async fn healthz(State(state): State<ApiState>, access: CallerAccess, query: ProbeQuery) -> Response {
-    report("healthz", &checks(&state, false), parse_options(query), access)
+    let options = ProbeOptions { synced: false, ..parse_options(query) };
+    report("healthz", &checks(&state, &options), options, access)
 }
 
 fn parse_options(query: ProbeQuery) -> ProbeOptions {
@@ -106,7 +107,7 @@ fn parse_options(query: ProbeQuery) -> ProbeOptions {
     options
 }
 
-fn checks(state: &ApiState, synced: bool) -> Vec<ProbeCheck> {
+fn checks(state: &ApiState, options: &ProbeOptions) -> Vec<ProbeCheck> {
     let reading = state.handle.try_reading();
     let loading = || "still loading".to_owned();
     let mut checks = vec![
@@ -114,22 +115,30 @@ fn checks(state: &ApiState, synced: bool) -> Vec<ProbeCheck> {
         store_check(&state.handle),
         new_check("shutdown", state.stop.is_cancelled().then(|| "shutting down".to_owned())),
     ];
-    if synced {
+    if options.synced {
         let directory = state.handle.directory();
         let unreadable = || directory.error.unwrap_or_else(|| "not read yet".to_owned());
         checks.push(new_check("directory", (!directory.readable).then(unreadable)));
         checks.push(new_check("clusters", state.handle.missing_clusters().map(|none| one_line(&none.reason))));
         if let Some(reading) = &reading {
-            let configured = reading.configured_clusters();
-            // if a file was valid before and cannot be read now, its cluster stays in use
-            let unread = directory.invalid.into_iter().filter(|(file, _)| configured.iter().all(|name| name.as_str() != file));
-            checks.extend(unread.map(|(file, reason)| {
-                new_check(&format!("cluster/{file}"), Some(format!("its file cannot be used: {}", one_line(&reason))))
-            }));
-            checks.extend(configured.into_iter().filter_map(|name| reading.cluster(&name)).map(|cluster| cluster_check(&cluster)));
+            let fails = |check: &ProbeCheck| check.failure.is_some() && !check.is_warning;
+            // if every check passes, its line is not needed
+            if options.verbose || !reading.summary().is_synced || !directory.invalid.is_empty() || checks.iter().any(fails) {
+                checks.extend(cluster_checks(reading, directory.invalid));
+            }
         }
     }
     checks
+}
+
+/// Checks each cluster with a client file.
+fn cluster_checks(reading: &Reading, invalid_files: BTreeMap<String, String>) -> Vec<ProbeCheck> {
+    let configured = reading.configured_clusters();
+    // if a file was valid before and cannot be read now, its cluster stays in use
+    let unread = invalid_files.into_iter().filter(|(file, _)| configured.iter().all(|name| name.as_str() != file));
+    let unread =
+        unread.map(|(file, reason)| new_check(&format!("cluster/{file}"), Some(format!("its file cannot be used: {}", one_line(&reason)))));
+    unread.chain(configured.iter().filter_map(|name| reading.cluster(name)).map(|cluster| cluster_check(&cluster))).collect()
 }
 
 /// Checks that a cluster with a client file is live and all of its data is confirmed.

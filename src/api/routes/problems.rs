@@ -7,7 +7,7 @@ use axum::response::Response;
 
 use crate::admission::Scanner;
 use crate::api::paging::list_request::{ListRequest, checked_limit};
-use crate::api::paging::pages::{RowSource, SliceOutcome, respond_with_page_of};
+use crate::api::paging::pages::{RowSource, SliceOutcome, respond_with_page_of, respond_with_short_page};
 use crate::api::problem::Problem;
 use crate::api::query::{ListQuery, Parameters, ProblemsQuery};
 use crate::api::state::ApiState;
@@ -15,6 +15,10 @@ use crate::dto::findings::{Finding, FindingList};
 use crate::findings::{CurrentFindingIndex, UnreadNodes, current_findings, describe};
 use crate::handle::{self, FindingIndex};
 use crate::model::{ClusterName, FindingKind, FindingObject, Kind, Severity};
+
+/// Maximum number of findings across keys and of rejected keys for which a page is built without a
+/// change of threads. Each takes a few microseconds.
+const SHORT_COUNT_MAX: u64 = 50;
 
 /// Findings: everything that looks wrong in the mesh.
 ///
@@ -33,12 +37,18 @@ pub(crate) async fn list_problems(
     checked_limit(query.values.common()?.limit)?;
     let reading = state.handle.reading().await?;
     let CurrentFindingIndex { index, is_complete } = state.findings.index.wait_for_index(&reading).await;
-    respond_with_page_of(reading, Some(is_complete), scanner, query, move |listing, query| {
+    let across_keys = index.iter().flat_map(FindingIndex::counts).map(|(_, count)| count).sum::<u64>();
+    let is_short = across_keys + reading.rejected_count() <= SHORT_COUNT_MAX;
+    let begin = move |listing: &ListRequest, query: &ProblemsQuery| {
         let meta = listing.meta(&Kind::ALL)?;
         let filter = FindingFilter::parse(query, listing.filter.clusters.clone())?;
         Ok((meta, finding_rows(listing, current_findings(&state.findings, &listing.reading), index, filter)))
-    })
-    .await
+    };
+    if is_short {
+        respond_with_short_page(reading, Some(is_complete), scanner, query, begin).await
+    } else {
+        respond_with_page_of(reading, Some(is_complete), scanner, query, begin).await
+    }
 }
 
 /// Filter of the findings.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use crate::handle::{LookupMatch, Origin, REJECTED_COUNTED_MAX, Reading};
+use crate::handle::{LookupMatch, REJECTED_COUNTED_MAX, Reading};
 use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Record, Tombstone};
 use crate::view::NetworkEntries;
 
@@ -63,16 +63,11 @@ impl Reading {
             }
         }
         miss.deleted = self.published().feed.tombstones_at(net).into_iter().cloned().collect();
-        for cluster in self.cluster_names() {
-            let origins = self.sources(&cluster, [Kind::Ip, Kind::Node]).map(|source| source.origin);
-            match origins.into_iter().min() {
-                Some(Origin::NeverRead) => miss.never_read.push(cluster),
-                Some(Origin::Restored) => miss.restored.push(cluster),
-                Some(Origin::Live | Origin::Dump) | None => {}
-            }
-        }
+        let summary = self.summary();
+        (miss.never_read, miss.restored) = (summary.never_read.clone(), summary.restored.clone());
         if !is_covered {
-            miss.rejected_nodes = self.cluster_names().iter().filter_map(|cluster| self.rejected_nodes_of(cluster)).collect();
+            miss.rejected_nodes =
+                self.clusters_with_rejected(&[Kind::Node]).iter().filter_map(|cluster| self.rejected_nodes_of(cluster)).collect();
             miss.nearest = if is_host { self.nearest_to(net.addr()) } else { Vec::new() };
         }
         Some(miss)

@@ -107,6 +107,7 @@ impl View {
         state.confirmed = true;
         state.restored_count = 0;
         if was_unconfirmed {
+            self.scopes.count_source_change();
             self.scopes.count_change(number, kind);
         }
     }
@@ -329,6 +330,10 @@ impl View {
         if key.kind.is_mirrored() {
             let scope = self.scope_mut(key);
             scope.entry_count = if is_added { scope.entry_count + 1 } else { scope.entry_count - 1 };
+            // the first and the last entry decide whether a kind without a cursor was ever read
+            if scope.entry_count <= 1 {
+                self.scopes.count_source_change();
+            }
         }
     }
 
@@ -359,6 +364,13 @@ impl View {
         }
         let scopes = clusters.iter().flat_map(|cluster| kinds.iter().map(move |kind| Scope { cluster: cluster.clone(), kind: *kind }));
         scopes.map(|scope| self.scopes.scope_version(&scope)).max().unwrap_or_default()
+    }
+
+    /// Returns a number that grows whenever a cluster is added or removed, or its phase, its config
+    /// or an origin changes. Unlike [`View::content_version`], it does not count changes of objects.
+    #[must_use]
+    pub const fn source_version(&self) -> u64 {
+        self.scopes.source_version()
     }
 
     /// Returns the stored cursor of a scope.

@@ -68,11 +68,13 @@ fn explain_network(
     let index = current.index.as_ref();
     let found = reading.explain(net);
     let winner = found.iter().find(|(_, verdict)| matches!(verdict, EntryRole::Used(_))).map(|(found, _)| found);
-    let sources = sources(reading, &found);
-    meta_options.check(&sources)?;
     let meta = match winner {
-        Some(winner) => ItemMeta::from_source(&reading.source_of(&winner.record), reading.position(), &sources, meta_options),
-        None => ItemMeta::without_source(reading.position(), &sources, meta_options),
+        Some(winner) => {
+            let sources = sources(reading, &found);
+            meta_options.check(&sources)?;
+            ItemMeta::from_source(&reading.source_of(&winner.record), reading.position(), &sources, meta_options)
+        }
+        None => ItemMeta::of_all_clusters(reading, &[Kind::Ip], meta_options)?,
     };
     let node = winner.and_then(|winner| hosting_node(reading, winner));
     let mut findings = possible_findings(&found);
@@ -142,13 +144,9 @@ fn describe_rank_reason(cluster: &ClusterName, weakness: RankReason) -> String {
     }
 }
 
-/// Returns the sources of the answer. If no entry covers the address, these are the ipcaches of all
-/// clusters.
+/// Returns the sources of an answer with entries.
 fn sources(reading: &Reading, found: &[(LookupMatch, EntryRole)]) -> Vec<crate::handle::SourceMeta> {
     let clusters: BTreeSet<&ClusterName> = found.iter().map(|(found, _)| &found.record.key.cluster).collect();
-    if clusters.is_empty() {
-        return reading.cluster_names().iter().map(|cluster| reading.source(cluster, Kind::Ip)).collect();
-    }
     clusters.into_iter().flat_map(|cluster| reading.sources(cluster, KINDS)).collect()
 }
 

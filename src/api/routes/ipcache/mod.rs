@@ -94,13 +94,15 @@ pub(crate) async fn lookup_ip(State(state): State<ApiState>, query: Parameters<L
     let ip: IpAddr = ip.parse().map_err(|_| Problem::bad_parameter("ip", format!("{ip:?} is not an IP address")))?;
     let reading = state.handle.reading_for(RecordQuery::Covering(ip.to_canonical())).await?;
     let found = reading.lookup(ip.to_canonical());
-    let mut used = LookupSources::default();
-    used.add(&found);
-    let sources = used.sources(&reading);
-    meta_options.check(&sources)?;
     let meta = match found.first() {
-        Some(first) => ItemMeta::from_source(&reading.source_of(&first.record), reading.position(), &sources, meta_options),
-        None => ItemMeta::without_source(reading.position(), &sources, meta_options),
+        Some(first) => {
+            let mut used = LookupSources::default();
+            used.add(&found);
+            let sources = used.sources(&reading);
+            meta_options.check(&sources)?;
+            ItemMeta::from_source(&reading.source_of(&first.record), reading.position(), &sources, meta_options)
+        }
+        None => ItemMeta::of_all_clusters(&reading, &IPCACHE_KINDS, meta_options)?,
     };
     Ok(Json(LookupAnswer::new(ip, &found, meta)))
 }
