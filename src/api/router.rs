@@ -74,14 +74,14 @@ pub(crate) fn documented_routes() -> RouteTable {
 fn lookup_routes() -> RouteTable {
     use AnswerProperties as Answer;
     use Kind::{EndpointSlice, Identity, Ip, Node, Service, ServiceExport};
-    use TagBasis::{AllClusters, Content, Listed, OneCluster};
+    use TagBasis::{AllClusters, Content, Document, Explanation, Findings, Listed, Mesh, OneCluster};
     use routes::{clusters, config, entries, exports, global_services, ipcache, log, metrics, objects, probes, problems};
     RouteTable::new()
         .documented(Answer::json(Content), routes!(clusters::get_status))
-        .documented(Answer::json(Content), routes!(config::get_config))
+        .documented(Answer::json(Document), routes!(config::get_config))
         .documented(Answer::json(TagBasis::None), routes!(log::get_log))
-        .documented(Answer::list(Content), routes!(clusters::list_clusters))
-        .documented(Answer::json(Content), routes!(clusters::get_cluster))
+        .documented(Answer::list(Mesh), routes!(clusters::list_clusters))
+        .documented(Answer::json(Mesh), routes!(clusters::get_cluster))
         .documented(Answer::list(Listed(&[Node])), routes!(objects::list_nodes))
         .documented(Answer::json(OneCluster(&[Node])), routes!(objects::get_node))
         .documented(Answer::list(Listed(&[Service])), routes!(objects::list_services))
@@ -98,11 +98,11 @@ fn lookup_routes() -> RouteTable {
         .documented(Answer::list(Listed(&[Ip, Node])), routes!(ipcache::list_ipcache))
         .documented(Answer::json(AllClusters(&[Ip, Identity, Node])), routes!(ipcache::lookup_ip, ipcache::batch::lookup_ips))
         .documented(Answer::json(AllClusters(&[Ip, Node])), routes!(ipcache::get_ipcache_entry))
-        .documented(Answer::json(Content), routes!(ipcache::explain::explain_ip))
-        .documented(Answer::list(Content), routes!(problems::list_problems))
+        .documented(Answer::json(Explanation), routes!(ipcache::explain::explain_ip))
+        .documented(Answer::list(Findings), routes!(problems::list_problems))
         .documented(Answer::list(Listed(&Kind::ALL)), routes!(entries::list_entries))
         .documented(Answer::new(&[MediaType::Bytes], AllClusters(&Kind::ALL)), routes!(entries::get_entry))
-        .documented(Answer::list(Content), routes!(entries::list_rejected))
+        .documented(Answer::list(Mesh), routes!(entries::list_rejected))
         .documented(Answer::json(TagBasis::None), routes!(events::changes::list_changes))
         .documented(Answer::new(&[MediaType::Text], TagBasis::None), routes!(metrics::get_metrics))
         .documented(Answer::FIXED, routes!(probes::livez))
@@ -142,7 +142,7 @@ pub(crate) fn router(state: ApiState, guard: Guard) -> Router {
     let (lookups, _) = lookups.router.split_for_parts();
     let (streams, _) = streams.router.split_for_parts();
     let routes = lookups
-        .route_layer(from_fn_with_state((state.handle.clone(), state.scans.clone()), conditional::tag_response))
+        .route_layer(from_fn_with_state(state.clone(), conditional::tag_response))
         .route_layer(from_fn(negotiate))
         .route_layer(from_fn_with_state(properties.clone(), add_properties))
         .fallback(unknown_route)

@@ -58,6 +58,12 @@ impl FindingIndex {
         self.reading.position().sequence
     }
 
+    /// Returns numbers that change whenever the content of the index changes.
+    #[must_use]
+    pub fn content_version(&self) -> (Sequence, u64) {
+        (self.position(), self.reading.content_version(&[], &Kind::ALL))
+    }
+
     /// Returns the findings from `start` on.
     pub fn findings_from(&self, start: Option<&Finding>) -> impl Iterator<Item = &Finding> {
         let start = start.map_or(std::ops::Bound::Unbounded, |start| std::ops::Bound::Included(start.clone()));

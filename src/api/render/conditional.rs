@@ -1,19 +1,17 @@
 //! Conditional requests: `ETag` and `If-None-Match` (RFC 9110 §13), so that polling costs almost
 //! nothing while nothing changes.
 //!
-//! If an answer depends only on the mirror's data of some kinds and clusters, its tag is computed
-//! from a counter that grows with their changes ([`Reading::content_version`]). The counter is read
-//! before the answer is computed. `304` therefore needs no lookup, and an answer that is newer than
-//! its tag is at worst sent once more. Answers about connections, times or findings are tagged by
-//! their content, and so are documents.
+//! A tag is computed from counters that grow with the changes of what the answer contains
+//! ([`TagBasis`]). The counters are read before the answer is computed. `304` therefore needs no
+//! lookup, and an answer that is newer than its tag is at worst sent once more. Only the state of
+//! the process and documents are tagged by their content.
 //!
 //! Tags are weak: they do not cover the age of an answer (`ageSeconds`, `position`, revisions of
 //! sources). `304` therefore means that the content of the client's copy is current, but not that
 //! the data is recent; `maxAge` is checked first. There are no tags for streams, `/metrics` and
-//! probes, which are about the current moment, nor for NDJSON whose tag would depend on its
-//! content.
+//! probes, which are about the current moment.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::Hash;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
@@ -22,63 +20,15 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use serde_json::Value;
 
 use super::answer_properties::{AnswerProperties, MediaType};
-use super::tag_basis::TagBasis;
-use crate::admission::{Client, ScanExecutor};
+use super::tag_basis::{ContentHash, TagBasis, hash_of};
 use crate::api::problem::Problem;
-use crate::handle::Handle;
-
-/// Members that only describe when an answer was made, or how long ago something happened. They are
-/// not part of the tag.
-const MOMENTARY_MEMBERS: [&str; 10] = [
-    "ageSeconds",
-    "oldestAgeSeconds",
-    "phaseSeconds",
-    "nextRetrySeconds",
-    "uptimeSeconds",
-    "now",
-    "lastContact",
-    "lastHeartbeat",
-    "position",
-    "revision",
-];
-
-/// Members whose own members have names from users: a label may have any of the names above.
-const USER_NAMED_MEMBERS: [&str; 7] =
-    ["labels", "annotations", "selector", "deprecatedTopology", "staleFiles", "invalidFiles", "unknownKeys"];
+use crate::api::state::ApiState;
 
 /// Returns a weak tag in the format of `ETag`.
 fn weak_tag(parts: impl Hash) -> String {
-    let mut hasher = DefaultHasher::new();
-    parts.hash(&mut hasher);
-    format!("W/\"{:016x}\"", hasher.finish())
-}
-
-/// Returns the tag of an answer's content.
-fn content_tag(content: &[u8]) -> String {
-    match serde_json::from_slice::<Value>(content) {
-        Ok(mut value) => {
-            remove_momentary_members(&mut value);
-            weak_tag(value.to_string())
-        }
-        Err(_) => weak_tag(content),
-    }
-}
-
-fn remove_momentary_members(value: &mut Value) {
-    match value {
-        Value::Array(items) => items.iter_mut().for_each(remove_momentary_members),
-        Value::Object(members) => {
-            members.retain(|name, _| !MOMENTARY_MEMBERS.contains(&name.as_str()));
-            members
-                .iter_mut()
-                .filter(|(name, _)| !USER_NAMED_MEMBERS.contains(&name.as_str()))
-                .for_each(|(_, value)| remove_momentary_members(value));
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-    }
+    format!("W/\"{:016x}\"", hash_of(parts))
 }
 
 /// Returns whether the client has the tagged content already. Tags are compared weakly (RFC 9110
@@ -111,22 +61,17 @@ fn set_cache_headers(headers: &mut HeaderMap, tag: Option<&str>) {
 }
 
 /// Middleware that tags answers, and sends `304` instead of an answer that the client already has.
-pub(crate) async fn tag_response(
-    State((handle, scans)): State<(Handle, ScanExecutor)>,
-    request: Request,
-    next: Next,
-) -> Result<Response, Problem> {
+pub(crate) async fn tag_response(State(state): State<ApiState>, request: Request, next: Next) -> Result<Response, Problem> {
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     let (uri, headers) = (request.uri().clone(), request.headers().clone());
     let media_type = request.extensions().get().copied().unwrap_or(MediaType::Json);
-    let client = request.extensions().get().copied().unwrap_or(Client::Local);
     let properties = request.extensions().get().copied().unwrap_or(AnswerProperties::FIXED);
     let basis = if is_read { properties.tag_basis } else { TagBasis::None };
     let query = uri.query().unwrap_or_default();
     // read before the answer is computed, so the answer is at least as new as this counter
-    let reading = handle.try_reading();
+    let reading = state.handle.try_reading();
     let counter_tag = reading.and_then(|reading| {
-        let change_count = basis.change_count(&uri, &reading)?;
+        let change_count = basis.change_count(&uri, &reading, &state.findings)?;
         Some(weak_tag((reading.position().epoch.0, change_count, media_type, uri.path(), query)))
     });
     if let Some(tag) = &counter_tag
@@ -140,13 +85,7 @@ pub(crate) async fn tag_response(
         return Ok(response);
     }
     let tag = match basis {
-        TagBasis::Content if media_type == MediaType::Json => {
-            let (parts, bytes) = collect_body(response).await?;
-            let content = bytes.clone();
-            let tag = scans.admit(client)?.run_once(move || content_tag(&content)).await;
-            response = Response::from_parts(parts, Body::from(bytes));
-            Some(tag)
-        }
+        TagBasis::Content => response.extensions().get().map(|ContentHash(hash)| weak_tag(hash)),
         TagBasis::Document => {
             let (parts, bytes) = collect_body(response).await?;
             response = Response::from_parts(parts, Body::from(bytes.clone()));
@@ -172,14 +111,6 @@ async fn collect_body(response: Response) -> Result<(axum::http::response::Parts
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn momentary_members_are_not_part_of_a_tag_but_labels_are() {
-        let tag_of = |text: &str| content_tag(text.as_bytes());
-        assert_eq!(tag_of(r#"{"ageSeconds":1,"object":{"revision":7}}"#), tag_of(r#"{"ageSeconds":2,"object":{"revision":8}}"#));
-        assert_ne!(tag_of(r#"{"labels":{"revision":"1"}}"#), tag_of(r#"{"labels":{"revision":"2"}}"#));
-        assert_ne!(tag_of(r#"{"invalidFiles":{"position":"empty"}}"#), tag_of(r#"{"invalidFiles":{"position":"no endpoints"}}"#));
-    }
 
     #[test]
     fn tags_are_compared_weakly_and_one_of_several_is_enough() {

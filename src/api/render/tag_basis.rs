@@ -1,9 +1,29 @@
 //! Inputs of an answer's entity tag.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use axum::http::Uri;
 
+use crate::findings::{FindingSources, UnreadNodes, current_findings};
 use crate::handle::Reading;
 use crate::model::{ClusterName, Kind};
+
+/// Hash of an answer without the members that only say when it was made. The handler of an answer
+/// with [`TagBasis::Content`] adds it to the response.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ContentHash(pub(super) u64);
+
+impl ContentHash {
+    pub(crate) fn new(content: impl Hash) -> Self {
+        Self(hash_of(content))
+    }
+}
+
+pub(super) fn hash_of(content: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    content.hash(&mut hasher);
+    hasher.finish()
+}
 
 /// Input from which the tag of an answer is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,7 +34,13 @@ pub(crate) enum TagBasis {
     OneCluster(&'static [Kind]),
     /// These kinds of all clusters.
     AllClusters(&'static [Kind]),
-    /// The content of the answer without times and ages.
+    /// Everything about all clusters: the mirror and the statuses.
+    Mesh,
+    /// The mirror, the statuses and all findings.
+    Findings,
+    /// What explanations read: the mirror, its tombstones, and the findings across keys.
+    Explanation,
+    /// The [`ContentHash`] of the answer.
     Content,
     /// The bytes of the answer.
     Document,
@@ -23,8 +49,13 @@ pub(crate) enum TagBasis {
 }
 
 impl TagBasis {
-    /// Returns the mirror's change counter; `None` if the answer depends on more than the mirror.
-    pub(super) fn change_count(self, uri: &Uri, reading: &Reading) -> Option<u64> {
+    /// Returns a number that changes with the answer; `None` if only the answer itself shows that it
+    /// has changed. It is computed from counters of changes, of which each may also count changes
+    /// that the answer does not show.
+    pub(super) fn change_count(self, uri: &Uri, reading: &Reading, findings: &FindingSources) -> Option<u64> {
+        let mirror = || (reading.position().sequence, reading.content_version(&[], &Kind::ALL));
+        // findings across keys are not shown while the nodes of a cluster are being read
+        let across_keys = || (findings.index.newest().map(|index| index.content_version()), UnreadNodes::new(reading).is_loading);
         match self {
             Self::Listed(kinds) => Some(reading.content_version(&named_clusters(uri.query().unwrap_or_default()), kinds)),
             Self::OneCluster(kinds) => {
@@ -33,6 +64,12 @@ impl TagBasis {
                 Some(reading.content_version(named.as_slice(), kinds))
             }
             Self::AllClusters(kinds) => Some(reading.content_version(&[], kinds)),
+            Self::Mesh => Some(hash_of((mirror(), reading.status_version()))),
+            Self::Findings => Some(hash_of((mirror(), across_keys(), current_findings(findings, reading)))),
+            Self::Explanation => {
+                let trimmed = reading.feed().trimmed;
+                Some(hash_of((mirror(), across_keys(), trimmed.by_age, trimmed.by_count)))
+            }
             Self::Content | Self::Document | Self::None => None,
         }
     }

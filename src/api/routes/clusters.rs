@@ -2,16 +2,17 @@
 
 use std::collections::VecDeque;
 
-use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 
 use super::{bad_path, cluster_in_path};
 use crate::admission::Scanner;
 use crate::api::paging::pages::{RowSource, SliceOutcome, respond_with_page};
 use crate::api::problem::{Problem, ProblemCode};
 use crate::api::query::{ItemQuery, Parameters, PlainQuery};
+use crate::api::render::tag_basis::ContentHash;
 use crate::api::state::ApiState;
 use crate::dto::ClusterList;
 use crate::dto::meta::ItemMeta;
@@ -25,13 +26,16 @@ use crate::model::Kind;
 /// whether meshkeep can read the config directory.
 #[utoipa::path(get, path = "/v1/status", operation_id = "getStatus", tag = "status", params(ItemQuery),
     responses((status = 200, description = "The state.", body = Status)))]
-pub(crate) async fn get_status(State(state): State<ApiState>, query: Parameters<ItemQuery>) -> Result<Json<Status>, Problem> {
+pub(crate) async fn get_status(State(state): State<ApiState>, query: Parameters<ItemQuery>) -> Result<Response, Problem> {
     let meta_options = query.values.meta_options()?;
     let reading = state.handle.try_reading();
     if let Some(reading) = &reading {
         meta_options.check_clusters(reading, &Kind::ALL, |_| true)?;
     }
-    Ok(Json(Status::new(&state.handle, reading.as_ref(), &state.findings.files)))
+    let status = Status::new(&state.handle, reading.as_ref(), &state.findings.files);
+    let stable = Status { now: String::new(), uptime_seconds: 0.0, position: None, ..status.clone() };
+    let content = serde_json::to_vec(&stable).map_err(|error| Problem::internal(format!("an answer cannot be written: {error}")))?;
+    Ok((Extension(ContentHash::new(content)), Json(status)).into_response())
 }
 
 /// All clusters that have a client file or mirrored data.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::model::{ClusterName, EntryKey, FindingKind, Object, Severity};
 
 /// A finding with its human-readable texts.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FindingObject {
     /// Id that stays the same while the finding lasts: its kind, and, if it has one, `/` and its
     /// subject.
