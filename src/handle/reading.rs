@@ -296,8 +296,7 @@ impl Reading {
     /// unreadable keys.
     #[must_use]
     pub fn rejected_count(&self) -> u64 {
-        let refused = self.statuses.values().map(|status| status.borrow().refused.len() as u64).sum::<u64>();
-        self.published.view.rejected_count() as u64 + refused
+        self.published.view.rejected_count() as u64 + self.status_version.refused_count(&self.statuses)
     }
 
     /// Returns the range of positions that can be served.
