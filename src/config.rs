@@ -24,7 +24,7 @@ use self::values::parse_bytes;
 pub(crate) use self::values::parse_duration;
 pub use self::values::{KvstoreOption, KvstoreOptions};
 pub use crate::model::Setting;
-use crate::model::{ApiEnum as _, ClusterId, ClusterName, ListenAddress, MaxConnectedClusters, SecretUrl, WebhookFormat};
+use crate::model::{ApiEnum as _, ClusterId, ClusterName, ListenAddress, MaxConnectedClusters, MetricsDetail, SecretUrl, WebhookFormat};
 
 /// Options of `meshkeep serve`. They have Cilium's names if Cilium has the option too.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -124,6 +124,11 @@ pub struct Settings {
     /// cloudevents (CloudEvents 1.0)
     #[arg(long, value_name = "FORMAT", default_value = "json", value_parser = parse_webhook_format)]
     pub on_problem_format: WebhookFormat,
+
+    /// Detail of /metrics: default has for each cluster only what the alerts and the dashboard need;
+    /// full has every metric, and one series for each kind of each cluster
+    #[arg(long, value_name = "DETAIL", default_value = "default", value_parser = parse_metrics_detail)]
+    pub metrics_detail: MetricsDetail,
 
     /// Limits on memory.
     #[command(flatten)]
@@ -443,6 +448,10 @@ fn parse_secret_url(text: &str) -> Result<SecretUrl, String> {
 
 fn parse_webhook_format(text: &str) -> Result<WebhookFormat, String> {
     WebhookFormat::from_api_name(text).ok_or_else(|| "must be json, alertmanager or cloudevents".to_owned())
+}
+
+fn parse_metrics_detail(text: &str) -> Result<MetricsDetail, String> {
+    MetricsDetail::from_api_name(text).ok_or_else(|| "must be default or full".to_owned())
 }
 
 fn parse_count(text: &str) -> Result<u64, String> {

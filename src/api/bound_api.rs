@@ -45,6 +45,7 @@ pub struct BoundApi {
     limits: ConnectionLimits,
     /// Posts findings to `--on-problem`.
     webhook: Option<WebhookSender>,
+    all_metrics: bool,
 }
 
 impl fmt::Debug for BoundApi {
@@ -88,9 +89,24 @@ impl BoundApi {
         let bound: Vec<IpAddr> = listeners.iter().filter_map(Listener::ip).collect();
         let guard = Guard::new(AllowedHosts::new(&bound, &options.allowed_hosts), token);
         let (files, reload) = (ReloadableFiles::new(reloadable.into_iter().flatten()), Arc::clone(&options.reread));
-        let limits = options.limits;
+        let (limits, all_metrics) = (options.limits, options.all_metrics);
         let (etcd_service, scans) = (None, ScanExecutor::default());
-        Ok(Self { guard, health_guard, etcd_guard, listeners, health, etcd, etcd_service, scans, tls, files, reload, limits, webhook })
+        Ok(Self {
+            guard,
+            health_guard,
+            etcd_guard,
+            listeners,
+            health,
+            etcd,
+            etcd_service,
+            scans,
+            tls,
+            files,
+            reload,
+            limits,
+            webhook,
+            all_metrics,
+        })
     }
 
     /// Returns the bound addresses as URLs: `http://127.0.0.1:PORT`, `https://…` with TLS,
@@ -135,6 +151,7 @@ impl BoundApi {
         let limiter = ConnectionLimiter::new(self.limits);
         let state = ApiState::new(handle, stop_accepting.clone())
             .with(|shared| (shared.connection_limiter, shared.scans) = (limiter.clone(), self.scans))
+            .with(|shared| shared.all_metrics = self.all_metrics)
             .with(|shared| (shared.findings.files, shared.findings.certificate) = (self.files.clone(), self.tls.clone()));
         // the tasks end with this future
         let mut watching = JoinSet::new();

@@ -27,6 +27,9 @@ pub struct ApiOptions {
     pub reread: Arc<Notify>,
     /// URL to which findings are posted when they appear or are resolved, and the format.
     pub on_problem: Option<(SecretUrl, WebhookFormat)>,
+    /// True if `/metrics` has every metric, and not only those that the alerts and the dashboard
+    /// need.
+    pub all_metrics: bool,
     /// Maximum number of connections, and the timeouts of a connection.
     pub limits: ConnectionLimits,
 }

@@ -37,6 +37,8 @@ pub(crate) struct SharedState {
     pub(crate) connection_limiter: ConnectionLimiter,
     /// Durations of requests.
     pub(crate) times: RequestTimes,
+    /// True if `/metrics` has every metric.
+    pub(crate) all_metrics: bool,
 }
 
 impl Deref for ApiState {
@@ -63,6 +65,7 @@ impl ApiState {
             scans,
             connection_limiter,
             times: RequestTimes::default(),
+            all_metrics: false,
         }))
     }
 

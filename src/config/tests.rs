@@ -50,6 +50,7 @@ fn the_documented_defaults_apply_without_options() {
         cache_ttl: Duration::ZERO,
         on_problem: None,
         on_problem_format: WebhookFormat::Json,
+        metrics_detail: MetricsDetail::Default,
         memory: MemorySettings { cluster_max_keys: 2_000_000, cluster_max_bytes: 1 << 30, decoded_max_bytes: 256 << 20 },
         security: SecuritySettings::default(),
         log_format: LogFormat::Text,

@@ -45,6 +45,7 @@ pub use objects::object::{
 pub use objects::packed_slice::PackedSlice;
 pub use process::dump_source::{DumpSource, DumpTimeSource};
 pub use process::listen::{ETCD_VERSION, ListenAddress};
+pub use process::metrics_detail::MetricsDetail;
 pub use process::setting::{Setting, SettingSource};
 pub use process::webhook_format::WebhookFormat;
 pub use record_query::RecordQuery;

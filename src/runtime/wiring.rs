@@ -17,7 +17,7 @@ use crate::config::{KvstoreOptions, Settings};
 use crate::etcd_api::EtcdOptions;
 use crate::feed::Retention;
 use crate::handle::{ClientFileLocation, DiskBytes, EarlyLookup, StoreReport};
-use crate::model::{ClusterName, MaxConnectedClusters};
+use crate::model::{ClusterName, MaxConnectedClusters, MetricsDetail};
 use crate::server::{ConnectionLimits, TlsFiles};
 use crate::store::{OpenReport, PartialStore, Store, StoreError, disk_usage_by_class as measure};
 use cilium_kvstore::ClientOptions;
@@ -38,6 +38,7 @@ pub(super) fn api_options(settings: &Settings, reload: &ReloadTriggers, descript
         tls: tls.map(|(certificate, key)| TlsFiles { certificate, key, client_ca: security.client_ca.clone() }),
         reread: Arc::clone(&reload.api),
         on_problem: settings.on_problem.clone().map(|url| (url, settings.on_problem_format)),
+        all_metrics: settings.metrics_detail == MetricsDetail::Full,
         limits: ConnectionLimits { count_max: limits.count_max.min(descriptors), ..limits },
     }
 }

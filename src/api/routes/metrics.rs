@@ -34,7 +34,7 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 #[utoipa::path(get, path = "/metrics", operation_id = "getMetrics", tag = "probes",
     responses((status = 200, description = "The metrics.", body = String, content_type = "text/plain")))]
 pub(crate) async fn get_metrics(State(state): State<ApiState>, scanner: Scanner) -> impl IntoResponse {
-    // in a slice, because 255 clusters have about ten thousand lines
+    // in a slice, because 255 clusters have thousands of lines
     ([(CONTENT_TYPE, TEXT)], scanner.run_once(move || text(&state)).await)
 }
 
@@ -53,7 +53,7 @@ fn text(state: &ApiState) -> String {
     }
     if let Some(reading) = &reading {
         let all: Vec<ClusterReading> = readings(reading).collect();
-        clusters::add(&mut text, &state.handle, &all);
+        clusters::add(&mut text, &state.handle, &all, state.all_metrics);
         mirror(&mut text, reading);
         problems(&mut text, state, reading);
     }

@@ -165,6 +165,13 @@ impl ApiFixture {
         self
     }
 
+    /// Exposes every metric.
+    pub(in crate::api) fn with_all_metrics(mut self) -> Self {
+        let state = ApiState::new(self.handle.clone(), self.stop.clone()).with(|shared| shared.all_metrics = true);
+        self.router = router(state, Guard::new(AllowedHosts::new(&[], &[]), None));
+        self
+    }
+
     /// Uses slices and pages of this length.
     pub(in crate::api) fn with_scan_limits(mut self, limits: ScanLimits) -> Self {
         let state = ApiState::new(self.handle.clone(), self.stop.clone()).with(|shared| shared.scans = ScanExecutor::new(limits));

@@ -8,6 +8,8 @@ use crate::instruments::{HISTOGRAM_BOUNDS, HistogramSnapshot};
 pub(super) struct MetricFamily<'a> {
     text: &'a mut String,
     name: &'static str,
+    /// True if the sample that is being written has a label.
+    has_labels: bool,
 }
 
 /// A page of metrics.
@@ -20,7 +22,7 @@ impl MetricsText {
     fn family(&mut self, name: &'static str, kind: &str, help: &str) -> MetricFamily<'_> {
         // writing to a String cannot fail
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        MetricFamily { text: &mut self.text, name }
+        MetricFamily { text: &mut self.text, name, has_labels: false }
     }
 
     pub(super) fn gauge(&mut self, name: &'static str, help: &str) -> MetricFamily<'_> {
@@ -46,21 +48,55 @@ impl MetricFamily<'_> {
     /// Adds all samples of a histogram.
     pub(super) fn times(&mut self, labels: &[(&str, &str)], times: &HistogramSnapshot) {
         for (bound, count) in HISTOGRAM_BOUNDS.iter().zip(times.up_to) {
-            let bound = bound.to_string();
-            self.write_sample("_bucket", &[labels, &[("le", &bound)]].concat(), count);
+            self.begin_sample("_bucket", labels);
+            self.add_label("le", bound);
+            self.end_sample(count);
         }
-        self.write_sample("_bucket", &[labels, &[("le", "+Inf")]].concat(), times.count);
+        self.begin_sample("_bucket", labels);
+        self.add_label("le", "+Inf");
+        self.end_sample(times.count);
         self.write_sample("_sum", labels, times.sum_seconds);
         self.write_sample("_count", labels, times.count);
     }
 
     fn write_sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
-        let labels: Vec<String> =
-            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", value.replace(['\\', '"', '\n'], ""))).collect();
-        let braced = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-        let value = value.to_string();
+        self.begin_sample(suffix, labels);
+        self.end_sample(value);
+    }
+
+    // a page of 255 clusters has thousands of samples, so that each is written without a String of
+    // its own
+
+    fn begin_sample(&mut self, suffix: &str, labels: &[(&str, &str)]) {
+        self.text.push_str(self.name);
+        self.text.push_str(suffix);
+        self.has_labels = false;
+        labels.iter().for_each(|(name, value)| self.add_label(name, value));
+    }
+
+    fn add_label(&mut self, name: &str, value: impl Display) {
+        self.text.push(if self.has_labels { ',' } else { '{' });
+        self.has_labels = true;
+        self.text.push_str(name);
+        self.text.push_str("=\"");
+        let start = self.text.len();
+        let _ = write!(self.text, "{value}");
+        if self.text[start..].contains(['\\', '"', '\n']) {
+            let value = self.text.split_off(start);
+            self.text.extend(value.chars().filter(|character| !['\\', '"', '\n'].contains(character)));
+        }
+        self.text.push('"');
+    }
+
+    fn end_sample(&mut self, value: impl Display) {
+        self.text.push_str(if self.has_labels { "} " } else { " " });
+        let start = self.text.len();
+        let _ = write!(self.text, "{value}");
         // Rust and Prometheus write infinity differently
-        let value = if value == "inf" { "+Inf" } else { &value };
-        let _ = writeln!(self.text, "{}{suffix}{braced} {value}", self.name);
+        if &self.text[start..] == "inf" {
+            self.text.truncate(start);
+            self.text.push_str("+Inf");
+        }
+        self.text.push('\n');
     }
 }

@@ -1,9 +1,10 @@
 //! Metrics for Prometheus.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use crate::api::tests::fixture::{ApiFixture, cluster, identity, key, mesh, paris_status, put};
+use super::mesh_sizes::mesh_of;
+use crate::api::tests::fixture::{ApiFixture, cluster, identity, key, mesh, paris_status, pod, put};
 use crate::api::tests::lists::global_services;
 use crate::api::tests::streaming::streams::StreamClient;
 use crate::model::{Change, ClusterStatus, Command, Kind, Phase};
@@ -33,14 +34,14 @@ async fn scrape(fixture: &ApiFixture) -> BTreeMap<String, String> {
             }
         }
     }
-    let distinct: std::collections::BTreeSet<&String> = families.iter().collect();
+    let distinct: BTreeSet<&String> = families.iter().collect();
     assert_eq!(distinct.len(), families.len(), "a metric family is repeated");
     samples
 }
 
 #[tokio::test]
 async fn metrics_cover_every_subsystem() {
-    let fixture = ApiFixture::new();
+    let fixture = ApiFixture::new().with_all_metrics();
     fixture.get("/v1/nodes/paris/none").await;
     let samples = scrape(&fixture).await;
     for (name, value) in [
@@ -91,7 +92,7 @@ async fn objects_of_all_six_kinds_are_counted() {
 
 #[tokio::test]
 async fn stream_metrics_are_counted() {
-    let fixture = ApiFixture::new();
+    let fixture = ApiFixture::new().with_all_metrics();
     let mut stream = StreamClient::open(&fixture, "/v1/events", &[("last-event-id", "nonsense")]).await;
     stream.until("synced").await;
     let app = key(Kind::Identity, "paris", "70000");
@@ -129,7 +130,7 @@ async fn stream_metrics_are_counted() {
 
 #[tokio::test]
 async fn a_cluster_that_was_never_read_has_a_phase_and_infinite_age() {
-    let fixture = ApiFixture::new();
+    let fixture = ApiFixture::new().with_all_metrics();
     // its etcd answered, but has no cluster config
     let osaka = ClusterStatus { phase: Phase::BackingOff, last_contact: Some(Instant::now()), ..ClusterStatus::new(Instant::now()) };
     fixture.publish_statuses([("paris", paris_status()), ("osaka", osaka)]);
@@ -159,9 +160,75 @@ async fn the_metrics_page_lists_exactly_the_exposed_metrics() {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
     let reported: BTreeMap<&str, &str> =
         rows.filter(|(_, rest)| rest.matches(" | ").count() >= 2).map(|(name, rest)| (name, rest.split(' ').next().unwrap())).collect();
-    let fixture = ApiFixture::new();
+    let fixture = ApiFixture::new().with_all_metrics();
     fixture.handle.set_reflection_source(crate::handle::Reflection::default);
     let text = String::from_utf8(fixture.get("/metrics").await.bytes).unwrap();
     let found: BTreeMap<&str, &str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
     assert_eq!(reported, found, "docs/operate/metrics.md differs from /metrics");
+}
+
+fn read_file(path: &str) -> String {
+    std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+/// Returns the names of metrics in a text.
+fn metric_names(text: &str) -> BTreeSet<String> {
+    let is_part = |character: char| character.is_ascii_lowercase() || character == '_';
+    let words = text.split(|character| !is_part(character));
+    let names = words.filter(|word| word.starts_with("meshkeep_") || word.starts_with("process_"));
+    names.map(|name| ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name).to_owned()).collect()
+}
+
+/// The default has one value for each cluster where all metrics have one for each kind.
+#[tokio::test]
+async fn the_default_metrics_of_a_cluster_combine_those_of_its_kinds() {
+    let (default, full) = (ApiFixture::new(), ApiFixture::new().with_all_metrics());
+    let address = key(Kind::Ip, "paris", "10.1.2.41");
+    for fixture in [&default, &full] {
+        fixture.change(put(address.clone(), pod("10.1.2.41", 68_353, "172.18.1.2"), 40)).await;
+        fixture.change(Change::Delete { key: address.clone() }).await;
+        fixture.change(put(key(Kind::Identity, "paris", "70000"), identity(70_000, "a"), 41)).await;
+    }
+    let (default, full) = (scrape(&default).await, scrape(&full).await);
+    for (name, cluster) in [
+        ("meshkeep_cluster_entries", "paris"),
+        ("meshkeep_cluster_restored_entries", "tokyo"),
+        ("meshkeep_cluster_held_entries", "paris"),
+        ("meshkeep_cluster_changes_total", "paris"),
+    ] {
+        let of_cluster = format!("{name}{{target_cluster=\"{cluster}\"");
+        let sum: f64 = full
+            .range(of_cluster.clone()..)
+            .take_while(|(name, _)| name.starts_with(&of_cluster))
+            .map(|(_, value)| value.parse::<f64>().unwrap())
+            .sum();
+        assert_eq!(default[&(of_cluster + "}")].parse::<f64>().unwrap(), sum, "{name}");
+    }
+    assert!(default["meshkeep_cluster_age_seconds{target_cluster=\"paris\"}"].parse::<f64>().unwrap() < 600.0);
+    let phases: Vec<_> = default.iter().filter(|(name, _)| name.starts_with("meshkeep_cluster_phase{target_cluster=\"tokyo\"")).collect();
+    let phase = |phase: &str| format!("meshkeep_cluster_phase{{target_cluster=\"tokyo\",phase=\"{phase}\"}}");
+    let expected = [(phase("live"), "0".to_owned()), (phase("sourceLost"), "0".to_owned()), (phase("waitingForFiles"), "1".to_owned())];
+    assert_eq!(phases, expected.iter().map(|(name, value)| (name, value)).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn the_default_metrics_are_enough_for_alerts_and_dashboard_and_small_with_255_clusters() {
+    let fixture = mesh_of(255);
+    let bytes = fixture.get("/metrics").await.bytes;
+    assert!(bytes.len() <= 300_000, "{} bytes", bytes.len());
+    let text = String::from_utf8(bytes).unwrap();
+    let exposed: BTreeSet<String> =
+        text.lines().filter_map(|line| Some(line.strip_prefix("# TYPE ")?.split_once(' ')?.0.to_owned())).collect();
+    let alerts: String = read_file("deploy/prometheus/alerts.yaml")
+        .lines()
+        .filter(|line| !line.trim_start().starts_with('#'))
+        .collect::<Vec<_>>()
+        .join("\n");
+    for used in [metric_names(&alerts), metric_names(&read_file("deploy/prometheus/dashboard.json"))] {
+        assert!(used.len() > 15, "{used:?}");
+        assert_eq!(used.difference(&exposed).collect::<Vec<_>>(), Vec::<&String>::new());
+    }
+    assert_eq!(text.matches("meshkeep_cluster_entries{").count(), 255);
+    let full = fixture.with_all_metrics().get("/metrics").await.bytes;
+    assert!(full.len() > 3 * text.len(), "{} bytes", full.len());
 }

@@ -4,6 +4,7 @@ mod answers;
 mod documents;
 mod errors;
 mod explanations;
+mod mesh_sizes;
 mod meta;
 mod metrics;
 mod probes;
