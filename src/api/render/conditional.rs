@@ -70,6 +70,10 @@ pub(crate) async fn tag_response(State(state): State<ApiState>, request: Request
     let query = uri.query().unwrap_or_default();
     // read before the answer is computed, so the answer is at least as new as this counter
     let reading = state.handle.try_reading();
+    if let Some(reading) = reading.as_ref().filter(|_| basis.has_findings_across_keys()) {
+        // the handler waits too: the tag is about the same index
+        state.findings.index.wait_for_index(reading).await;
+    }
     let counter_tag = reading.and_then(|reading| {
         let change_count = basis.change_count(&uri, &reading, &state.findings)?;
         Some(weak_tag((reading.position().epoch.0, change_count, media_type, uri.path(), query)))

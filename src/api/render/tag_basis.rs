@@ -53,6 +53,11 @@ pub(crate) enum TagBasis {
 }
 
 impl TagBasis {
+    /// Returns whether the answer contains findings across keys.
+    pub(super) const fn has_findings_across_keys(self) -> bool {
+        matches!(self, Self::Findings | Self::Explanation)
+    }
+
     /// Returns a number that changes with the answer; `None` if only the answer itself shows that it
     /// has changed. It is computed from counters of changes, of which each may also count changes
     /// that the answer does not show.
