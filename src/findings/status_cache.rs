@@ -43,3 +43,41 @@ impl StatusFindingCache {
         findings
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::SystemTime;
+
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::commit::MirrorSnapshot;
+    use crate::feed::{Feed, Retention};
+    use crate::model::{ClusterName, ClusterStatus, Command, Epoch, Phase, Sequence};
+    use crate::view::View;
+
+    #[test]
+    fn the_findings_are_those_of_the_current_statuses() {
+        let paris = ClusterName::parse("paris").unwrap();
+        let mut view = View::starting_at(Sequence(0));
+        view.apply(Command::Phase { cluster: paris.clone(), phase: Phase::Live, cause: 0 }, SystemTime::UNIX_EPOCH);
+        let feed = Feed::starting_at(view.sequence(), Retention { age_max: Duration::from_secs(1), count_max: 1 });
+        let (sender, status) = watch::channel(ClusterStatus { phase: Phase::Live, ..ClusterStatus::new(Instant::now()) });
+        let snapshot = MirrorSnapshot { view, feed, epoch: Epoch(1), earlier_runs: Arc::default() };
+        let reading = Reading::new(Arc::new(snapshot), Arc::new(BTreeMap::from([(paris, status)])));
+        let cache = StatusFindingCache::default();
+        let compare = |count: usize| {
+            let findings = cache.findings(&reading);
+            assert_eq!((findings.len(), &findings), (count, &status_findings(&reading.summary().clusters)));
+        };
+        compare(0);
+        sender.send_modify(|status| status.progress_unanswered = true);
+        compare(1);
+        sender.send_modify(|status| status.too_large = Some("too many keys".to_owned()));
+        compare(2);
+        compare(2);
+        sender.send_modify(|status| (status.progress_unanswered, status.too_large) = (false, None));
+        compare(0);
+    }
+}
