@@ -6,13 +6,15 @@ pub(super) mod ipcache;
 pub(super) mod node_index;
 mod node_numbers;
 
+use std::cell::LazyCell;
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::OnceLock;
 
 use imbl::{OrdMap, OrdSet};
 use ipnet::IpNet;
-use smol_str::SmolStr;
+use smol_str::{SmolStr, format_smolstr};
 
 use self::cluster_numbers::ClusterNumbers;
 use self::ipcache::{HostEntries, IpIndex};
@@ -200,14 +202,23 @@ impl SecondaryIndices {
 
     /// Returns the keys of the entries for exactly this prefix, in order.
     pub(super) fn ip_keys_at(&self, prefix: ObjectPrefix) -> Vec<EntryKey> {
-        let name = SmolStr::from(prefix.to_string());
+        let name = LazyCell::new(|| format_smolstr!("{prefix}"));
         let clusters = self.ipcache.canonical.exact(prefix).iter().filter_map(|cluster| self.clusters.name(*cluster));
-        let mut keys: Vec<EntryKey> = clusters.map(|cluster| EntryKey::new(Kind::Ip, cluster.clone(), name.clone())).collect();
+        let mut keys: Vec<EntryKey> = clusters.map(|cluster| EntryKey::new(Kind::Ip, cluster.clone(), SmolStr::clone(&name))).collect();
         keys.extend(self.ipcache.noncanonical_at(prefix).cloned());
         let nodes = self.nodes.nodes_at(AddressKind::Derived, prefix);
         keys.extend(nodes.filter_map(|node| Some(EntryKey::of_node_ip(&self.node_key(node)?, prefix))));
         keys.sort();
         keys
+    }
+
+    /// Returns the keys of the entries whose prefixes cover a whole network, most specific first.
+    pub(super) fn covering(&self, net: IpNet) -> Vec<EntryKey> {
+        let mut prefixes = self.ipcache.covering(net);
+        prefixes.extend(self.nodes.derived.covering(net));
+        prefixes.sort_unstable_by_key(|prefix| Reverse((prefix.net.prefix_len(), prefix.host)));
+        prefixes.dedup();
+        prefixes.into_iter().flat_map(|prefix| self.ip_keys_at(prefix)).collect()
     }
 
     /// Returns the keys of the entries inside a network if there are at most `count_max`.

@@ -47,7 +47,8 @@ impl Reading {
         let view = &self.published().view;
         let mut matches: Vec<(ObjectPrefix, LookupMatch)> = view
             .covering(net)
-            .filter_map(|key| view.record(&key))
+            .iter()
+            .filter_map(|key| view.record(key))
             .filter_map(|record| Some((record.object.as_deref()?.as_ip()?.prefix, view.join_labels_and_node(&record)?)))
             .collect();
         // longest prefix first, host entries first

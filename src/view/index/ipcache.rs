@@ -114,10 +114,20 @@ fn exact<A: AddressBits>(family: &PrefixSets<A>, prefix: ObjectPrefix, address: 
     family.iter().find(|(other, _)| *other == specificity).map_or(&[], |(_, set)| set.owners_of(address))
 }
 
-fn longest_match<A: AddressBits>(family: &PrefixSets<A>, address: A) -> Option<ObjectPrefix> {
-    let (specificity, _) = family.iter().find(|(specificity, set)| !set.owners_of(address.network(specificity.length)).is_empty())?;
-    let net = IpNet::new(address.network(specificity.length).to_ip(), specificity.length).ok()?;
-    Some(ObjectPrefix { net, host: specificity.host })
+/// Iterates over the prefixes of at most `length` bits that cover an address and have an entry,
+/// most specific first.
+fn covering<A: AddressBits>(family: &PrefixSets<A>, address: A, length: u8) -> impl Iterator<Item = ObjectPrefix> {
+    family.iter().filter(move |(specificity, _)| specificity.length <= length).filter_map(move |(specificity, set)| {
+        let network = address.network(specificity.length);
+        let net = if set.owners_of(network).is_empty() { None } else { IpNet::new(network.to_ip(), specificity.length).ok() };
+        Some(ObjectPrefix { net: net?, host: specificity.host })
+    })
+}
+
+/// Iterates over all possible prefixes that cover a network, most specific first.
+fn possible_prefixes(net: IpNet) -> impl Iterator<Item = ObjectPrefix> {
+    let nets = (0..=net.prefix_len()).rev().filter_map(move |length| Some(IpNet::new(net.addr(), length).ok()?.trunc()));
+    nets.flat_map(|net| [true, false].map(|host| ObjectPrefix { net, host }))
 }
 
 /// Iterates over the addresses of hosts in order, once per entry.
@@ -210,10 +220,18 @@ impl IpIndex {
         if self.noncanonical.is_empty() {
             return canonical;
         }
-        let bits = if ip.is_ipv4() { 32 } else { 128 };
-        let prefixes = (0..=bits).rev().filter_map(|length| IpNet::new(ip, length).ok());
-        let mut prefixes = prefixes.flat_map(|net| [true, false].map(|host| ObjectPrefix { net: net.trunc(), host }));
+        let mut prefixes = possible_prefixes(IpNet::from(ip));
         prefixes.find(|prefix| canonical == Some(*prefix) || self.noncanonical_at(*prefix).next().is_some())
+    }
+
+    /// Returns the prefixes that cover a whole network and have an entry, in no particular order. A
+    /// prefix may occur twice.
+    pub(super) fn covering(&self, net: IpNet) -> Vec<ObjectPrefix> {
+        let mut found = self.canonical.covering(net);
+        if !self.noncanonical.is_empty() {
+            found.extend(possible_prefixes(net).filter(|prefix| self.noncanonical_at(*prefix).next().is_some()));
+        }
+        found
     }
 }
 
@@ -284,8 +302,16 @@ impl PrefixIndex {
     /// Returns the longest prefix that covers an address. Allocates no memory.
     pub(in crate::view) fn longest_match(&self, ip: IpAddr) -> Option<ObjectPrefix> {
         match ip {
-            IpAddr::V4(ip) => longest_match(&self.ipv4, ip.to_bits()),
-            IpAddr::V6(ip) => longest_match(&self.ipv6, ip.to_bits()),
+            IpAddr::V4(ip) => covering(&self.ipv4, ip.to_bits(), 32).next(),
+            IpAddr::V6(ip) => covering(&self.ipv6, ip.to_bits(), 128).next(),
+        }
+    }
+
+    /// Returns the prefixes that cover a whole network, most specific first.
+    pub(super) fn covering(&self, net: IpNet) -> Vec<ObjectPrefix> {
+        match net.addr() {
+            IpAddr::V4(ip) => covering(&self.ipv4, ip.to_bits(), net.prefix_len()).collect(),
+            IpAddr::V6(ip) => covering(&self.ipv6, ip.to_bits(), net.prefix_len()).collect(),
         }
     }
 }

@@ -322,11 +322,11 @@ impl View {
         self.indices.duplicate_prefixes()
     }
 
-    /// Iterates over the keys of all ipcache entries whose prefixes cover a whole network, most
-    /// specific first. A host precedes a CIDR of full length.
-    pub fn covering(&self, net: IpNet) -> impl Iterator<Item = EntryKey> {
-        let nets = (0..=net.prefix_len()).rev().filter_map(move |length| IpNet::new(net.addr(), length).ok());
-        nets.flat_map(|net| self.indices.ips_at(net.trunc()))
+    /// Returns the keys of all ipcache entries whose prefixes cover a whole network, most specific
+    /// first. A host precedes a CIDR of full length.
+    #[must_use]
+    pub fn covering(&self, net: IpNet) -> Vec<EntryKey> {
+        self.indices.covering(net)
     }
 
     /// Returns the state of a scope, without its cursor ([`View::cursor`]).

@@ -294,7 +294,7 @@ fn a_pod_cidr_answers_for_pods_without_an_entry() {
         (vec!["ipcache 10.0.0.1".into()], vec!["ipcache 10.0.0.0/28".into()])
     );
     assert_eq!(scenario.lookup("10.0.0.17"), ["ip a#10.0.0.0/24"]);
-    let keys: Vec<String> = scenario.view.covering("10.0.0.1/32".parse().unwrap()).map(|key| short(&key)).collect();
+    let keys: Vec<String> = scenario.view.covering("10.0.0.1/32".parse().unwrap()).iter().map(short).collect();
     assert_eq!(keys, ["ipcache 10.0.0.1", "ipcache 10.0.0.0/28", "ip a#10.0.0.0/24", "ipcache 10.0.0.0/8"]);
     // an announced entry of any cluster and age precedes it
     scenario.put(&key_in(1, Kind::Ip, "10.0.0.0/24"), &ip_value("10.0.0.0", r#""////AA==""#));

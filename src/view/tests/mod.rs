@@ -370,6 +370,7 @@ impl ViewPair {
             let length = if ip.is_ipv4() { [32, 30, 28, 0] } else { [128, 124, 64, 0] }[random.random_range(0..4)];
             let net = ipnet::IpNet::new(ip, length).unwrap().trunc();
             assert_eq!(view.ips_at(net).collect::<Vec<_>>(), reference.ips_at(net).cloned().collect::<Vec<_>>());
+            assert_eq!(view.covering(net), reference.covering(net), "{net}");
         }
     }
 

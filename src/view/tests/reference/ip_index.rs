@@ -47,20 +47,21 @@ impl ReferenceIpIndex {
     /// Returns the keys of all entries for the longest prefix that covers the address. Hosts
     /// precede CIDRs of full length.
     pub(super) fn longest_match(&self, ip: IpAddr) -> Vec<&EntryKey> {
-        self.covering(ip).next().unwrap_or_default()
+        self.covering(ip.into()).next().unwrap_or_default()
     }
 
-    /// Iterates over the keys of the entries that cover the address, grouped by prefix, most
+    /// Iterates over the keys of the entries that cover a whole network, grouped by prefix, most
     /// specific first.
-    pub(super) fn covering(&self, ip: IpAddr) -> impl Iterator<Item = Vec<&EntryKey>> {
-        let lengths = match ip {
-            IpAddr::V4(_) => &self.ipv4_lengths,
-            IpAddr::V6(_) => &self.ipv6_lengths,
+    pub(super) fn covering(&self, net: IpNet) -> impl Iterator<Item = Vec<&EntryKey>> {
+        let lengths = match net {
+            IpNet::V4(_) => &self.ipv4_lengths,
+            IpNet::V6(_) => &self.ipv6_lengths,
         };
         lengths
             .keys()
             .rev()
-            .filter_map(move |length| IpNet::new(ip, *length).ok())
+            .filter(move |length| **length <= net.prefix_len())
+            .filter_map(move |length| IpNet::new(net.addr(), *length).ok())
             .flat_map(|net| [true, false].map(|host| ObjectPrefix { net: net.trunc(), host }))
             .map(|prefix| self.keys_at(prefix).collect::<Vec<_>>())
             .filter(|keys| !keys.is_empty())

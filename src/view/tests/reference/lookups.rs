@@ -61,6 +61,10 @@ impl ReferenceView {
         self.ipcache.exact(net).filter_map(|key| self.entries.get(key))
     }
 
+    pub(in crate::view::tests) fn covering(&self, net: IpNet) -> Vec<EntryKey> {
+        self.ipcache.covering(net).flatten().cloned().collect()
+    }
+
     /// Returns the entries for the longest prefix that covers an address. The newest sequence is
     /// first, because the last writer wins in an agent (docs/use/api/lookups-and-explain.md,
     /// "lookup").
