@@ -85,7 +85,7 @@ impl View {
     /// Returns the record of a key. Decoding a packed record takes some microseconds.
     #[must_use]
     pub fn record(&self, key: &EntryKey) -> Option<Arc<Record>> {
-        self.records.locate(key).map(|location| self.records.record_at(&location))
+        self.records.record_of(key)
     }
 
     /// Returns whether a key exists.

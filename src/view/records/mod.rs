@@ -83,12 +83,21 @@ impl RecordStore {
     pub(super) fn record_at(&self, location: &RecordLocation) -> Arc<Record> {
         match location.record() {
             Ok(record) => with_object(record),
-            Err(packed) => {
-                let mut record = self.bare_record_at(packed);
-                record.object = decode_object(&record);
-                Arc::new(record)
-            }
+            Err(packed) => self.decode_row(packed, packed.key()),
         }
+    }
+
+    /// Returns the record of a key, with its object. Unlike [`Self::record_at`], it need not decode
+    /// the key.
+    pub(super) fn record_of(&self, key: &EntryKey) -> Option<Arc<Record>> {
+        let location = self.locate(key)?;
+        Some(location.record().map_or_else(|packed| self.decode_row(packed, key.clone()), with_object))
+    }
+
+    fn decode_row(&self, packed: &PackedRow, key: EntryKey) -> Arc<Record> {
+        let mut record = self.with_confirmation(packed, packed.chunk.record_with_key(packed.row, key));
+        record.object = decode_object(&record);
+        Arc::new(record)
     }
 
     /// Returns the record at a location, with its object, if its key passes a test.
@@ -97,11 +106,7 @@ impl RecordStore {
             Ok(record) => test(&record.key).then(|| with_object(record)),
             Err(packed) => {
                 let key = packed.key();
-                test(&key).then(|| {
-                    let mut record = self.with_confirmation(packed, packed.chunk.record_with_key(packed.row, key));
-                    record.object = decode_object(&record);
-                    Arc::new(record)
-                })
+                test(&key).then(|| self.decode_row(packed, key))
             }
         }
     }
