@@ -1,5 +1,6 @@
 //! Texts of findings across keys, made from a [`FindingIndex`].
 
+use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
@@ -126,7 +127,8 @@ fn prefix_text(prefix: ObjectPrefix) -> String {
 
 /// Describes the findings in `findings` that the index still has.
 pub(crate) fn describe_existing(findings: &[handle::Finding], index: &FindingIndex, reading: &Reading) -> Vec<FindingObject> {
-    let unread = UnreadNodes::new(reading);
+    // most addresses have no findings, and this checks all clusters
+    let unread = LazyCell::new(|| UnreadNodes::new(reading));
     findings.iter().filter(|finding| index.contains(finding)).filter_map(|finding| describe(finding, index, reading, &unread)).collect()
 }
 

@@ -98,15 +98,17 @@ where
     Ok(json_response(Body::from(permit.attach_to(page.finish(next)?))))
 }
 
-/// Answers with one object that takes long to find or to serialize.
+/// Answers with one object that may take long to find or to serialize. If `is_short`, it takes less
+/// than a millisecond, and waking a blocking thread would take longer than the work.
 pub(crate) async fn respond_with_object<T: Serialize>(
     scanner: &Scanner,
+    is_short: bool,
     make: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<Response, Problem> {
     let permit = scanner::acquire_page_memory(scanner).await?;
-    let answer = scanner
-        .run_once(move || serde_json::to_vec(&make()?).map_err(|error| Problem::internal(format!("an answer cannot be written: {error}"))));
-    Ok(json_response(Body::from(permit.attach_to(answer.await?))))
+    let write = move || serde_json::to_vec(&make()?).map_err(|error| Problem::internal(format!("an answer cannot be written: {error}")));
+    let answer = if is_short { scanner.run_inline(|_| write()).await } else { scanner.run_once(write).await };
+    Ok(json_response(Body::from(permit.attach_to(answer?))))
 }
 
 /// Creates a response with a JSON body.

@@ -97,7 +97,7 @@ pub(crate) async fn get_endpoint_slice(
     let reading = state.handle.reading().await?;
     let meta_options = query.values.meta_options()?;
     // in a slice, because the source decides how large the object is
-    respond_with_object(&scanner, move || {
+    respond_with_object(&scanner, false, move || {
         let record = reading.record(&key);
         let _memory = record
             .map(|record| reading.reserve_memory_for(&record))

@@ -73,7 +73,7 @@ pub(crate) async fn get_global_service(
     let meta_options = query.values.meta_options()?;
     let reading = state.handle.reading().await?;
     // in a slice, because the clusters decide how large the merged service is
-    respond_with_object(&scanner, move || {
+    respond_with_object(&scanner, false, move || {
         let selector = selector(&reading, query.values.affinity.clone(), query.values.from.as_deref())?;
         let detail = || format!("no cluster shares or exports a service {namespace}/{name}: /v1/global-services lists all global services");
         let full_name = format!("{namespace}/{name}");

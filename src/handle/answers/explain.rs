@@ -40,13 +40,19 @@ pub enum UseReason {
 }
 
 impl Reading {
-    /// Returns every entry of every cluster that covers the whole network, strongest first, with
-    /// its role. [`EntryRank`](crate::view::EntryRank) orders the entries for one prefix.
+    /// Returns the keys of every entry of every cluster that covers a whole network. Decodes
+    /// nothing.
     #[must_use]
-    pub fn explain(&self, net: IpNet) -> Vec<(LookupMatch, EntryRole)> {
+    pub fn covering(&self, net: IpNet) -> Vec<EntryKey> {
+        self.published().view.covering(net)
+    }
+
+    /// Returns the entries with these keys, which cover one network, strongest first, with their
+    /// roles. [`EntryRank`](crate::view::EntryRank) orders the entries for one prefix.
+    #[must_use]
+    pub fn explain(&self, covering: &[EntryKey]) -> Vec<(LookupMatch, EntryRole)> {
         let view = &self.published().view;
-        let mut matches: Vec<(ObjectPrefix, LookupMatch)> = view
-            .covering(net)
+        let mut matches: Vec<(ObjectPrefix, LookupMatch)> = covering
             .iter()
             .filter_map(|key| view.record(key))
             .filter_map(|record| Some((record.object.as_deref()?.as_ip()?.prefix, view.join_labels_and_node(&record)?)))
@@ -122,6 +128,9 @@ impl Reading {
     #[must_use]
     pub fn rejected_at(&self, net: IpNet) -> Vec<Arc<Record>> {
         let view = &self.published().view;
+        if view.rejected_count() == 0 {
+            return Vec::new();
+        }
         let lengths = (0..=net.prefix_len()).rev();
         let nets = lengths.filter_map(|length| Some(IpNet::new(net.addr(), length).ok()?.trunc().to_string()));
         let host = (net.prefix_len() == net.max_prefix_len()).then(|| net.addr().to_string());

@@ -24,7 +24,7 @@ use crate::dto::objects::{IpcacheEntry, Node};
 use crate::dto::values::closed::{BackendSource, Verdict};
 use crate::findings::{CurrentFindingIndex, describe_existing, namespace_and_name};
 use crate::handle::{EntryRole, Finding, FindingIndex, LookupMatch, RankReason, Reading, UseReason};
-use crate::model::{ClusterName, Kind, Record};
+use crate::model::{ClusterName, EntryKey, Kind, Record};
 
 /// Kinds that an explanation reads.
 const KINDS: [Kind; 5] = [Kind::Ip, Kind::Identity, Kind::Node, Kind::Service, Kind::EndpointSlice];
@@ -32,6 +32,11 @@ const KINDS: [Kind; 5] = [Kind::Ip, Kind::Identity, Kind::Node, Kind::Service, K
 /// Maximum number of rejected values in an explanation. Several clusters may have one for the same
 /// address.
 const REJECTED_MAX: usize = 20;
+
+/// Maximum number of entries, services and clusters that an explanation reads on the thread that
+/// answers requests. Reading one takes up to 15 µs (an entry that is in no cache), so all of them
+/// take at most about a millisecond.
+const INLINE_ROWS_MAX: usize = 64;
 
 /// Explanation of an address or a CIDR.
 ///
@@ -54,19 +59,33 @@ pub(crate) async fn explain_ip(
     let meta_options = query.values.meta_options()?;
     let reading = state.handle.reading().await?;
     let current = state.findings.index.wait_for_index(&reading).await;
-    // in a slice, because many clusters may announce the address, and it may be a backend of many
-    // services
-    respond_with_object(&scanner, move || explain_network(&reading, &current, net, meta_options)).await
+    let covering = reading.covering(net);
+    let is_short = row_count(&reading, &current, net, &covering) <= INLINE_ROWS_MAX;
+    respond_with_object(&scanner, is_short, move || explain_network(&reading, &current, net, &covering, meta_options)).await
+}
+
+/// Returns the number of entries, services and clusters that an explanation reads. For a CIDR it is
+/// not known, because the entries inside it count too.
+fn row_count(reading: &Reading, current: &CurrentFindingIndex, net: IpNet, covering: &[EntryKey]) -> usize {
+    if net.prefix_len() != net.max_prefix_len() {
+        return usize::MAX;
+    }
+    let ip = net.addr();
+    let services = current.index.iter().flat_map(|index| index.keys_with_backend(ip)).take(INLINE_ROWS_MAX).count();
+    // without an entry for exactly the address, the hints are about all clusters
+    let has_own_entry = covering.iter().any(|key| key.kind == Kind::Ip && key.name.parse() == Ok(ip));
+    covering.len() + services + if has_own_entry { 0 } else { reading.configured_clusters().len() }
 }
 
 fn explain_network(
     reading: &Reading,
     current: &CurrentFindingIndex,
     net: IpNet,
+    covering: &[EntryKey],
     meta_options: MetaOptions,
 ) -> Result<Explanation, Problem> {
     let index = current.index.as_ref();
-    let found = reading.explain(net);
+    let found = reading.explain(covering);
     let winner = found.iter().find(|(_, verdict)| matches!(verdict, EntryRole::Used(_))).map(|(found, _)| found);
     let meta = match winner {
         Some(winner) => {
