@@ -444,6 +444,12 @@ impl Reading {
     /// node.
     #[must_use]
     pub fn source_of(&self, record: &Record) -> SourceMeta {
+        self.source_with(record, self.source(&record.key.cluster, record.key.origin().kind))
+    }
+
+    /// Returns the source of one record, given the source of its cluster and kind.
+    #[must_use]
+    pub fn source_with(&self, record: &Record, source: SourceMeta) -> SourceMeta {
         let origin = match self.published.view.is_confirmed(record) {
             _ if self.is_dump => Origin::Dump,
             true => Origin::Live,
@@ -451,7 +457,7 @@ impl Reading {
         };
         let stamp = self.published.view.source_stamp_of(record);
         let (held, revision) = (stamp.held, Some(stamp.mod_revision).filter(|revision| revision.0 > 0));
-        SourceMeta { origin, revision, held, ..self.source(&record.key.cluster, record.key.origin().kind) }
+        SourceMeta { origin, revision, held, ..source }
     }
 
     fn status(&self, cluster: &ClusterName) -> Option<ClusterStatus> {

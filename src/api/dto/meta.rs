@@ -54,6 +54,13 @@ impl From<&SourceMeta> for SourceAge {
 }
 
 impl SourceAge {
+    /// Returns the age of one record, given the age and the record's source. The record has the
+    /// same cluster and kind, so only its origin, its revision and whether it is held differ.
+    pub(crate) fn for_record(&self, source: &SourceMeta) -> Self {
+        let (revision, stale) = (source.revision.map(|revision| revision.0), source.held.then_some(true));
+        Self { origin: source.origin.into(), revision, stale, ..self.clone() }
+    }
+
     /// Returns the age of an answer from several sources: the oldest. `None` without sources.
     pub(crate) fn oldest(sources: &[SourceMeta]) -> Option<Self> {
         let age_seconds = sources.iter().filter_map(|source| source.age).max().map(seconds);

@@ -1,5 +1,6 @@
 //! Route of batch lookups. The answer is sent while it is computed.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use crate::api::state::ApiState;
 use crate::dto::lookup::{LookupItem, LookupList, LookupRequest};
 use crate::dto::meta::{ListMeta, SourceAge};
 use crate::handle::{LookupMatch, Reading, SourceMeta, WorkSlice};
+use crate::model::Scope;
 use crate::server::BodyTimeout;
 
 /// Maximum number of addresses per batch (docs/use/api/lookups-and-explain.md): about 10 ms of
@@ -43,9 +45,16 @@ struct LookupBatch {
     next: usize,
     sources_used: LookupSources,
     meta_options: MetaOptions,
-    /// Age of an answer without a match: the age of the oldest ipcache of any cluster. Computed
-    /// when it is first needed.
-    age_without_match: Option<SourceAge>,
+    ages: AgeCache,
+}
+
+/// Ages of the answers of a batch, each computed when it is first needed.
+#[derive(Debug, Default)]
+struct AgeCache {
+    /// Sources of the matches, with their ages.
+    sources: HashMap<Scope, (SourceMeta, SourceAge)>,
+    /// Age of an answer without a match: the age of the oldest ipcache of any cluster.
+    without_match: Option<SourceAge>,
 }
 
 /// A batch that is being sent, with its memory permit.
@@ -86,7 +95,7 @@ pub(crate) async fn lookup_ips(
         next: 0,
         sources_used: LookupSources::default(),
         meta_options,
-        age_without_match: None,
+        ages: AgeCache::default(),
     };
     if meta_options.has_age() {
         // the sources are known only after all lookups, but a refusal must be sent before the first
@@ -137,7 +146,10 @@ impl LookupBatch {
             }
             let found = self.lookup(text);
             let item = match &found {
-                Some(found) => LookupItem::new(text, found, age_of(found, &self.reading, self.meta_options, &mut self.age_without_match)),
+                Some(found) => {
+                    let age = if self.meta_options.wants_sources() { self.ages.age_of(found, &self.reading) } else { None };
+                    LookupItem::new(text, found, age)
+                }
                 None => LookupItem::failed(text),
             };
             serde_json::to_writer(&mut bytes, &item)?;
@@ -155,23 +167,24 @@ impl LookupBatch {
     }
 }
 
-/// Returns the age of one lookup's answer.
-fn age_of(
-    found: &[LookupMatch],
-    reading: &Reading,
-    meta_options: MetaOptions,
-    age_without_match: &mut Option<SourceAge>,
-) -> Option<SourceAge> {
-    match found.first() {
-        _ if !meta_options.wants_sources() => None,
-        Some(first) => Some(SourceAge::from(&reading.source_of(&first.record))),
-        None if age_without_match.is_some() => age_without_match.clone(),
-        None => {
-            let mut sources_used = LookupSources::default();
-            sources_used.add(found);
-            *age_without_match = SourceAge::oldest(&sources_used.sources(reading));
-            age_without_match.clone()
-        }
+impl AgeCache {
+    /// Returns the age of one lookup's answer.
+    fn age_of(&mut self, found: &[LookupMatch], reading: &Reading) -> Option<SourceAge> {
+        let Some(LookupMatch { record, .. }) = found.first() else {
+            if self.without_match.is_none() {
+                let mut sources_used = LookupSources::default();
+                sources_used.add(found);
+                self.without_match = SourceAge::oldest(&sources_used.sources(reading));
+            }
+            return self.without_match.clone();
+        };
+        let scope = Scope { cluster: record.key.cluster.clone(), kind: record.key.origin().kind };
+        let (source, age) = self.sources.entry(scope).or_insert_with_key(|scope| {
+            let source = reading.source(&scope.cluster, scope.kind);
+            let age = SourceAge::from(&source);
+            (source, age)
+        });
+        Some(age.for_record(&reading.source_with(record, source.clone())))
     }
 }
 
