@@ -190,9 +190,9 @@ pub(crate) fn derived(record: &Record) -> Vec<Record> {
     derive_entries(node).into_iter().map(to_record).collect()
 }
 
-/// Returns the numbers of the clusters in key order.
-pub(crate) fn clusters_in_key_order() -> Vec<u32> {
-    let mut numbers: Vec<u32> = (1..=clusters()).collect();
+/// Returns the numbers of the first `count` clusters in key order.
+pub(crate) fn clusters_in_key_order(count: u32) -> Vec<u32> {
+    let mut numbers: Vec<u32> = (1..=count).collect();
     numbers.sort_by_key(|number| EntryKey::new(Kind::Ip, cluster(*number), "x"));
     numbers
 }

@@ -41,16 +41,22 @@ fn resident() -> u64 {
 }
 
 /// Returns the CPU time of this thread. On a busy machine the wall clock is meaningless.
-fn thread_time() -> Duration {
+pub(crate) fn thread_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("must not be negative")
 }
 
 /// Builds the mirror of a million keys and a quarter as many derived entries, from chunks as a
 /// start does.
 fn mirror() -> View {
+    mirror_of(clusters())
+}
+
+/// Builds the mirror of the first `count` clusters.
+pub(crate) fn mirror_of(count: u32) -> View {
     let mut chunks = Vec::new();
+    let numbers = clusters_in_key_order(count);
     for kind in Kind::STORED {
-        for pair in clusters_in_key_order().chunks(8) {
+        for pair in numbers.chunks(8) {
             let records: Vec<Record> = match kind {
                 Kind::NodeIp => {
                     let mut derived: Vec<Record> =
@@ -70,7 +76,7 @@ fn mirror() -> View {
 
 pub(crate) fn packing() {
     for kind in Kind::ALL {
-        let records: Vec<Record> = clusters_in_key_order().iter().take(64).flat_map(|number| records(kind, *number)).collect();
+        let records: Vec<Record> = clusters_in_key_order(clusters()).iter().take(64).flat_map(|number| records(kind, *number)).collect();
         // the generated mesh has no service exports
         if records.is_empty() {
             continue;
@@ -107,7 +113,7 @@ pub(crate) fn packing() {
 const CHANGES_PER_FOLD: usize = 100;
 
 pub(crate) fn folding() {
-    let records: Vec<Record> = clusters_in_key_order().iter().take(100).flat_map(|number| records(Kind::Ip, *number)).collect();
+    let records: Vec<Record> = clusters_in_key_order(clusters()).iter().take(100).flat_map(|number| records(Kind::Ip, *number)).collect();
     let mut chunks = build(&records);
     let mut random = StdRng::seed_from_u64(8);
     let (mut folded, mut longest, mut built) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);

@@ -1,5 +1,5 @@
 //! Bench of the mirror in memory, with a million keys: `just bench view
-//! [packing|folding|memory|lookup|apply|decode|service]` (default: all).
+//! [packing|folding|memory|lookup|filters|apply|decode|service]` (default: all).
 //!
 //! Each figure is measured in its own process, with a reference in the same run. Other load on the
 //! machine affects all of them, so only ratios are meaningful.
@@ -7,14 +7,16 @@
 pub(crate) mod data;
 mod decode;
 mod figures;
+mod filters;
 
 use crate::processes::{Outcome, child_of};
 
-const FIGURES: [(&str, fn()); 7] = [
+const FIGURES: [(&str, fn()); 8] = [
     ("packing", figures::packing),
     ("folding", figures::folding),
     ("memory", figures::memory),
     ("lookup", figures::lookup),
+    ("filters", filters::filters),
     ("apply", figures::apply),
     ("decode", decode::decode),
     ("service", decode::service),

@@ -112,7 +112,9 @@ pub struct ResourceReading {
 }
 
 impl Reading {
-    pub(crate) fn new(published: Arc<MirrorSnapshot>, statuses: ClusterStatuses) -> Self {
+    /// Creates a reading of a snapshot, with the default limits.
+    #[must_use]
+    pub fn new(published: Arc<MirrorSnapshot>, statuses: ClusterStatuses) -> Self {
         let (max_connected_clusters, decoded) = (MaxConnectedClusters::default(), DecodedBudget::default());
         let (own_cluster, is_dump, now) = (None, false, Instant::now());
         let (summary, status_version) = (SummaryCache::default(), StatusVersion::default());

@@ -4,12 +4,10 @@
 mod list_plan;
 pub(super) mod work_slice;
 
-use std::net::IpAddr;
-
 use self::list_plan::{KeyPlan, ListPlan};
 use super::{DecodedBudgetError, Reading, WorkSlice};
 use crate::model::{EntryKey, Record};
-use crate::view::View;
+use crate::view::{RowFilter, View};
 
 /// Reason why a scan ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,7 +84,10 @@ impl Reading {
                 }
                 ScanEnd::Complete
             }
-            KeyPlan::Runs(_) => scan_runs(view, plan, start, slice, |key| plan.filter.may_match(key), accept),
+            KeyPlan::Runs(_) => {
+                let rows = plan.filter.row_filter();
+                scan_runs(view, plan, start, slice, (rows.as_ref(), |key| plan.filter.may_match(key)), accept)
+            }
         }
     }
 
@@ -98,7 +99,7 @@ impl Reading {
         slice: &mut WorkSlice,
         accept: impl FnMut(&Record) -> bool,
     ) -> ScanEnd {
-        scan_runs(&self.published().view, plan, start, slice, |_| true, accept)
+        scan_runs(&self.published().view, plan, start, slice, (None, |_| true), accept)
     }
 
     /// Passes the raw entries of a plan whose newest value was rejected to `accept`, from `start`
@@ -128,21 +129,20 @@ impl Reading {
     }
 }
 
-/// Passes the records of runs whose keys pass `test` to `accept`, from `start` on, until `accept`
-/// returns false.
+/// Passes the records of runs that may match `rows` and whose keys pass `test` to `accept`, from
+/// `start` on, until `accept` returns false.
 fn scan_runs(
     view: &View,
     plan: &ListPlan,
     start: Option<&EntryKey>,
     slice: &mut WorkSlice,
-    test: impl Fn(&EntryKey) -> bool,
+    (rows, test): (Option<&RowFilter>, impl Fn(&EntryKey) -> bool),
     mut accept: impl FnMut(&Record) -> bool,
 ) -> ScanEnd {
     let KeyPlan::Runs(runs) = &plan.keys else { return ScanEnd::Complete };
-    let hosts: Vec<IpAddr> = plan.filter.hosts.iter().flatten().map(|(_, ip)| *ip).collect();
     for run in runs {
         let Some(from) = run.first_key_from(start) else { continue };
-        for live in view.live_keys_on(&from, &hosts) {
+        for live in view.live_keys_matching(&from, rows) {
             let key = live.key();
             if !run.contains(&key) {
                 break;
@@ -161,3 +161,6 @@ fn scan_runs(
     }
     ScanEnd::Complete
 }
+
+#[cfg(test)]
+mod tests;

@@ -240,7 +240,8 @@ impl Subscription {
             return self.scan_own_objects(reading, &start, batch);
         }
         let view = &reading.published().view;
-        let mut keys = view.live_keys_from(&start);
+        let rows = self.filter.row_filter();
+        let mut keys = view.live_keys_matching(&start, rows.as_ref());
         let mut scanned = 0;
         let mut next_item = None;
         while scanned < SCANNED_KEYS_MAX && batch.remaining() > 0 && next_item.is_none() {

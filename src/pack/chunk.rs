@@ -32,9 +32,6 @@ pub(super) struct ChunkData {
     extras: Box<[RecordExtra]>,
     /// Rows sorted by last sequence, computed on the first use.
     rows_by_sequence: OnceLock<Box<[u16]>>,
-    /// Numbers that a caller derives from all rows, such as the hashes of all hosts. Computed on
-    /// the first use ([`Chunk::derived_numbers`]).
-    derived_numbers: OnceLock<Box<[u32]>>,
     /// Upper bound on the length of each value, in bytes.
     pub(super) value_length_max: usize,
 }
@@ -268,18 +265,6 @@ impl Chunk {
         })
     }
 
-    /// Returns the numbers that `derive` computes from all rows, sorted and without duplicates.
-    /// Only the first call runs `derive`, which usually decodes every value. The result uses 4
-    /// bytes per distinct number.
-    pub fn derived_numbers(&self, derive: impl FnOnce(&Self) -> Vec<u32>) -> &[u32] {
-        self.0.derived_numbers.get_or_init(|| {
-            let mut numbers = derive(self);
-            numbers.sort_unstable();
-            numbers.dedup();
-            numbers.into()
-        })
-    }
-
     /// Returns the revision, lease and held mark of a row's newest value.
     #[must_use]
     pub fn source(&self, row: usize) -> SourceStamp {
@@ -373,7 +358,7 @@ impl ChunkData {
             .iter()
             .map(|template| template.value_length_max(name_length_max))
             .fold(verbatim.value_length_max(name_length_max), usize::max);
-        let (bytes, rows_by_sequence, derived_numbers) = (Arc::clone(bytes), OnceLock::new(), OnceLock::new());
+        let (bytes, rows_by_sequence) = (Arc::clone(bytes), OnceLock::new());
         Ok(Self {
             bytes,
             count,
@@ -386,7 +371,6 @@ impl ChunkData {
             verbatim,
             extras,
             rows_by_sequence,
-            derived_numbers,
             value_length_max,
         })
     }

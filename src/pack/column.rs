@@ -127,10 +127,22 @@ impl TextList {
     }
 
     /// Returns a text without the common prefix.
-    fn suffix(self, bytes: &[u8], index: usize) -> &[u8] {
+    pub(super) fn suffix(self, bytes: &[u8], index: usize) -> &[u8] {
         let end_of = |index| usize::try_from(fixed_number(bytes, self.ends, self.width, index)).unwrap_or(0);
         let start = index.checked_sub(1).map_or(0, end_of);
         self.bytes.slice(bytes).get(start..end_of(index)).unwrap_or_default()
+    }
+
+    /// Returns whether a text without the common prefix has this position in `bytes`.
+    pub(super) fn has_text_at(self, text: Range<usize>, bytes: &[u8]) -> bool {
+        let end_of = |index| usize::try_from(fixed_number(bytes, self.ends, self.width, index)).unwrap_or(0);
+        // index of the first text that does not end before the position ends
+        let (mut low, mut high) = (0, self.count as usize);
+        while low < high {
+            let middle = low.midpoint(high);
+            if end_of(middle) < text.end { low = middle + 1 } else { high = middle }
+        }
+        low < self.count as usize && end_of(low) == text.end && text.start == low.checked_sub(1).map_or(0, end_of)
     }
 
     /// Returns the start of the first text and the end of each, relative to `bytes`.
@@ -145,7 +157,7 @@ impl TextList {
         self.bytes.slice(bytes).get(ends[indices.start] as usize..ends[indices.end] as usize).unwrap_or_default()
     }
 
-    fn append(self, bytes: &[u8], index: usize, out: &mut Vec<u8>) {
+    pub(super) fn append(self, bytes: &[u8], index: usize, out: &mut Vec<u8>) {
         out.extend_from_slice(self.prefix.slice(bytes));
         out.extend_from_slice(self.suffix(bytes, index));
     }
@@ -261,6 +273,11 @@ impl Column {
             }
             _ => None,
         }
+    }
+
+    /// Returns the row and the value of each exception.
+    pub(super) fn exceptions(&self) -> &[(u32, ByteSpan)] {
+        &self.exceptions
     }
 
     /// Returns the exceptions within a range of rows.

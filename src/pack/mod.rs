@@ -51,6 +51,7 @@ mod form_choice;
 mod indexed_fields;
 mod number_column;
 mod row_access;
+mod row_filter;
 mod sections;
 mod splice;
 mod template;
@@ -65,6 +66,7 @@ pub use chunk::{Chunk, RecordHistory};
 pub use edit::RowEdit;
 pub use fold::fold;
 pub use indexed_fields::IndexedFields;
+pub use row_filter::{FieldTest, RowField, RowFilter, TextTest};
 
 /// Format version of chunks.
 const FORMAT_VERSION: u8 = 1;

@@ -7,6 +7,7 @@ use super::byte_reader::{ByteReader, ByteSpan};
 use super::column::{Column, ColumnForm, RowInput};
 use super::indexed_fields::kind_number;
 use super::number_column::NumberColumn;
+use super::row_filter::FieldColumn;
 use super::template::HOLES_MAX;
 use super::{DecodeError, TEMPLATES_MAX, flag};
 use crate::model::{ClusterName, Kind, Rejection};
@@ -37,6 +38,8 @@ pub(super) struct ScopeGroup {
 pub(super) struct Template {
     pub(super) literals: Box<[ByteSpan]>,
     pub(super) columns: Box<[Column]>,
+    /// Columns of the fields by which ipcache entries are filtered.
+    pub(super) ip_columns: [FieldColumn; 3],
 }
 
 /// Last good value and rejection of a record that has either.
@@ -111,7 +114,9 @@ pub(super) fn read_templates(reader: &mut ByteReader<'_>, count: usize, template
         let holes = reader.count(HOLES_MAX)?;
         let literals = (0..=holes).map(|_| reader.span()).collect::<Result<_, _>>()?;
         let columns = (0..holes).map(|earlier| Column::read(reader, count, earlier)).collect::<Result<_, _>>()?;
-        templates.push(Template { literals, columns });
+        let mut template = Template { literals, columns, ip_columns: [FieldColumn::Unknown; 3] };
+        template.find_ip_columns(reader.all());
+        templates.push(template);
     }
     Ok(templates.into())
 }

@@ -32,6 +32,7 @@ use crate::feed::Announcement;
 use crate::model::{Change, ClusterName, ClusterRecord, Cursor, EntryKey, Record, Scope, Sequence};
 use crate::pack::{Chunk, IndexedFields};
 
+pub use crate::pack::{FieldTest, RowField, RowFilter, TextTest};
 pub use changes::derived::DERIVATION_VERSION;
 #[cfg(any(test, feature = "internals"))]
 pub use changes::derived::derive_entries;

@@ -6,6 +6,7 @@ use ipnet::IpNet;
 
 use crate::handle::{LabelSelector, SearchText};
 use crate::model::{ClusterName, EntryKey, IdentityScope, IpEntry, Kind, Object};
+use crate::view::{FieldTest, RowField, RowFilter, TextTest};
 
 /// A filter whose tests must all pass. A test that does not apply to a kind, such as a pod for
 /// nodes, excludes that kind.
@@ -105,6 +106,31 @@ impl Filter {
             && self.namespace.as_ref().is_none_or(|namespace| *namespace == entry.namespace)
             && self.pod.as_ref().is_none_or(|pod| *pod == entry.pod_name)
             && self.hosts.as_ref().is_none_or(on_host)
+    }
+
+    /// Returns a filter for packed rows that accepts every row with a matching object. `None` if it
+    /// would accept all rows.
+    pub(in crate::handle) fn row_filter(&self) -> Option<RowFilter> {
+        let is_usable = |text: &String| !text.is_empty() && !text.contains(char::REPLACEMENT_CHARACTER);
+        let equals = |field: RowField, text: &Option<String>| {
+            let text = text.clone().filter(is_usable)?;
+            Some(FieldTest { field, test: TextTest::Equals(vec![text]) })
+        };
+        let ip = || {
+            let hosts = self.hosts.as_ref().map(|hosts| hosts.iter().map(|(_, ip)| *ip).collect());
+            let host = hosts.map(|hosts| FieldTest { field: RowField::HostIp, test: TextTest::IsAddress(hosts) });
+            let tests = [equals(RowField::Pod, &self.pod), equals(RowField::Namespace, &self.namespace), host];
+            tests.into_iter().flatten().collect()
+        };
+        let labels = |has_sources: bool| self.labels.as_ref().map_or_else(Vec::new, |labels| labels.row_tests(has_sources));
+        let tests = |kind: Kind| match kind {
+            Kind::Ip => ip(),
+            kind => labels(kind == Kind::Identity),
+        };
+        let kinds = Kind::STREAMED.into_iter().filter(|kind| self.may_match_kind(*kind));
+        let tests = kinds.map(|kind| (kind, tests(kind))).collect();
+        let is_set = !self.kinds.is_empty() || self.tests().iter().any(|(is_set, _)| *is_set);
+        is_set.then_some(RowFilter(tests))
     }
 
     /// Returns false if the parts of the key (kind, cluster, namespace, name) exclude every object.

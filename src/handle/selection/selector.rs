@@ -6,6 +6,7 @@
 //! validated.
 
 use crate::model::{IdentityLabels, LabelSet};
+use crate::view::{FieldTest, RowField, TextTest};
 
 /// Maximum number of requirements in a selector: far more than people write, and few enough to
 /// match quickly.
@@ -68,6 +69,22 @@ impl LabelSelector {
             requirements.push(Requirement::parse(part).map_err(|reason| malformed(part, reason))?);
         }
         Ok(Self { requirements })
+    }
+
+    /// Returns tests that every packed row with matching labels passes. `has_sources` is true for
+    /// the labels of identities, whose keys begin with a source.
+    pub(super) fn row_tests(&self, has_sources: bool) -> Vec<FieldTest> {
+        let test = |Requirement { key, operator }: &Requirement| {
+            let test = match operator {
+                Operator::NotIn(_) | Operator::DoesNotExist => return None,
+                // a label can have an empty value without a text
+                Operator::In(values) if !values.iter().any(String::is_empty) => TextTest::Equals(values.clone()),
+                Operator::In(_) | Operator::Exists | Operator::Greater(_) | Operator::Less(_) => TextTest::Exists,
+            };
+            let bare = key.split_once(':').map(|(_, key)| key).filter(|_| has_sources);
+            Some(FieldTest { field: RowField::Label(bare.unwrap_or(key).to_owned()), test })
+        };
+        self.requirements.iter().filter_map(test).collect()
     }
 
     /// Returns whether labels with plain keys match.

@@ -11,8 +11,10 @@ use crate::model::{
     ClusterName, ClusterRecord, EntryKey, IdentityLabels, Kind, MaxConnectedClusters, ObjectPrefix, Record, Scope, ScopeSize, Sequence,
     Size, SourceStamp,
 };
+use crate::pack::RowFilter;
 use crate::view::index::NetworkEntries;
 use crate::view::records::location::RecordLocation;
+use crate::view::records::scan::ScanStep;
 use crate::view::{EntryRank, ScopeState, View};
 use crate::wire::{self, Context};
 
@@ -40,7 +42,7 @@ pub struct LiveKey(LiveLocation);
 #[derive(Debug, Clone)]
 enum LiveLocation {
     Record(RecordLocation),
-    /// A cluster, a finding or a notice, which have no record.
+    /// A cluster, a finding or a notice, which have no record, or a chunk that a scan skipped.
     WithoutRecord(EntryKey),
 }
 
@@ -275,11 +277,17 @@ impl View {
         found
     }
 
-    /// Iterates over the keys from `start` on that may be ipcache entries on these hosts, in key
-    /// order. Also yields one key of each skipped chunk, so that a long scan returns to its caller
-    /// regularly.
-    pub fn live_keys_on(&self, start: &EntryKey, hosts: &[IpAddr]) -> impl Iterator<Item = LiveKey> {
-        self.records.scan_hosts(start, hosts).map(|location| LiveKey(LiveLocation::Record(location)))
+    /// Iterates over the keys from `start` on whose objects may match a filter, in key order,
+    /// without decoding. `None` matches all. Also yields a key without a record for each skipped
+    /// chunk, so that a long scan returns to its caller regularly.
+    pub fn live_keys_matching<'a>(&'a self, start: &EntryKey, filter: Option<&'a RowFilter>) -> impl Iterator<Item = LiveKey> + use<'a> {
+        let mut scan = self.records.scan_matching(start, filter);
+        std::iter::from_fn(move || {
+            Some(LiveKey(match scan.step()? {
+                ScanStep::Record(location) => LiveLocation::Record(location),
+                ScanStep::SkippedChunk(first) => LiveLocation::WithoutRecord(first),
+            }))
+        })
     }
 
     /// Iterates over all keys with records from `start` on, in key order, without decoding.

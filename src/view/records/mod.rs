@@ -11,18 +11,17 @@ mod delta;
 pub(super) mod folding;
 pub(super) mod location;
 mod overlay;
-mod scan;
+pub(super) mod scan;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use self::chunk_map::ChunkMap;
 use self::decoding::{decode_object, with_object};
 use self::location::{PackedRow, RecordLocation};
 use self::overlay::Overlay;
-use self::scan::{RecordScan, hash_host};
+use self::scan::RecordScan;
 use crate::model::{EntryKey, Record, Scope, Sequence, SourceStamp};
-use crate::pack::Chunk;
+use crate::pack::{Chunk, RowFilter};
 
 /// The newest record of every key. Cloning makes a snapshot in constant time.
 #[derive(Debug, Clone, Default)]
@@ -132,18 +131,15 @@ impl RecordStore {
         location.record().map_or_else(|packed| self.chunks.source(packed), |record| record.source)
     }
 
-    /// Iterates over the records from a key on, in key order, without decoding. With `hosts`, it
-    /// yields all records that may be ipcache entries on these hosts, and one record of each
-    /// skipped chunk, so that a long scan returns to its caller regularly. No hosts means no
-    /// filter.
-    pub(super) fn scan_hosts(&self, start: &EntryKey, hosts: &[IpAddr]) -> RecordScan<'_> {
-        let hosts = hosts.iter().copied().map(hash_host).collect();
-        RecordScan::new(&self.chunks, self.overlay.from(start), start, hosts)
+    /// Iterates over the records from a key on that may match a filter, in key order, without
+    /// decoding.
+    pub(super) fn scan_matching<'a>(&'a self, start: &EntryKey, filter: Option<&'a RowFilter>) -> RecordScan<'a> {
+        RecordScan::new(&self.chunks, self.overlay.from(start), start, filter)
     }
 
     /// Iterates over the records from a key on, in key order, without decoding.
     pub(super) fn scan_from(&self, start: &EntryKey) -> RecordScan<'_> {
-        self.scan_hosts(start, &[])
+        self.scan_matching(start, None)
     }
 
     /// Iterates over the records of a scope, in key order, without decoding.

@@ -1,0 +1,292 @@
+//! Filters of rows by fields of their values, without decoding a value.
+//!
+//! The literals of a template contain the names of the fields, and most of their texts are in
+//! dictionaries. A chunk without a matching row usually costs a few comparisons per template.
+//!
+//! A row is excluded only if its object certainly does not match. The caller decodes the other rows
+//! and tests their objects. Where the texts could hide a field, for instance in an escape sequence,
+//! nothing is excluded.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::slice;
+
+use memchr::{memchr, memchr_iter, memmem};
+
+use super::Chunk;
+use super::byte_reader::ByteSpan;
+use super::chunk::ChunkData;
+use super::column::{ColumnForm, RowInput, TextList};
+use super::form_choice::split_parts;
+use super::sections::{ScopeGroup, Template};
+use crate::model::Kind;
+
+/// Fields of ipcache entries whose columns each template knows.
+const IP_FIELDS: [&str; 3] = ["HostIP", "K8sNamespace", "K8sPodName"];
+
+/// Field of a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RowField {
+    /// Host address of an ipcache entry.
+    HostIp,
+    /// Namespace of an ipcache entry.
+    Namespace,
+    /// Pod of an ipcache entry.
+    Pod,
+    /// Label with this key, for identities without the source.
+    Label(String),
+}
+
+/// Condition on the text of a field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TextTest {
+    /// The field exists.
+    Exists,
+    /// The text is one of these. None of them is empty.
+    Equals(Vec<String>),
+    /// The text is one of these addresses, in any spelling.
+    IsAddress(Vec<IpAddr>),
+}
+
+/// Condition that a row must meet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldTest {
+    /// Field with the text.
+    pub field: RowField,
+    /// Condition on the text.
+    pub test: TextTest,
+}
+
+/// Conditions on rows, by kind as in lists. A row must meet all tests of its kind. Rows of other
+/// kinds do not match.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RowFilter(pub Vec<(Kind, Vec<FieldTest>)>);
+
+/// Column of an ipcache entry's field in a template.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum FieldColumn {
+    /// No value of the template has the field.
+    Absent,
+    At(usize),
+    Unknown,
+}
+
+/// Rows of a template that may match.
+enum TemplateRows<'a> {
+    None,
+    /// Rows that pass each test with the text in one of the columns; all rows if there is no test.
+    Passing(Vec<(Cow<'a, [usize]>, &'a TextTest)>),
+}
+
+impl Chunk {
+    /// Returns the rows that may match a filter, in order.
+    #[must_use]
+    pub fn rows_matching(&self, filter: &RowFilter) -> Vec<usize> {
+        let packed = self.packed();
+        let (mut rows, mut by_template, mut tested) = (Vec::new(), Vec::new(), None);
+        for group in &packed.groups {
+            let kind = group.kind.listed_as();
+            let Some((_, tests)) = filter.0.iter().find(|(filtered, _)| *filtered == kind) else { continue };
+            if tested != Some(kind) {
+                tested = Some(kind);
+                by_template = packed.templates.iter().map(|template| template.rows_passing(&packed.bytes, tests)).collect();
+            }
+            packed.add_rows_passing(group, &by_template, &mut rows);
+        }
+        rows
+    }
+}
+
+impl ChunkData {
+    /// Adds the rows of a group that may match, given those of each template.
+    fn add_rows_passing(&self, group: &ScopeGroup, by_template: &[TemplateRows<'_>], rows: &mut Vec<usize>) {
+        let (bytes, number, range) = (&*self.bytes, self.numbers.template, group.start..group.end);
+        let has_other_values = number.may_contain(bytes, 0) || !self.extras_in(range.clone()).is_empty();
+        if !has_other_values && by_template.iter().all(|rows| matches!(rows, TemplateRows::None)) {
+            return;
+        }
+        let (mut name, mut text) = (Vec::with_capacity(32), Vec::with_capacity(64));
+        rows.extend(range.filter(|row| {
+            let index = usize::try_from(number.get(bytes, *row)).unwrap_or(0).checked_sub(1);
+            let Some((template, passing)) = index.and_then(|index| self.templates.get(index).zip(by_template.get(index))) else {
+                return true;
+            };
+            // the object of such a row may come from an earlier value
+            if has_other_values && self.extra(*row).is_some() {
+                return true;
+            }
+            let TemplateRows::Passing(tests) = passing else { return false };
+            if tests.is_empty() {
+                return true;
+            }
+            name.clear();
+            self.append_name(*row, &mut name);
+            let input = RowInput { bytes, name: &name, index: number.rank(bytes, *row) };
+            tests.iter().all(|(columns, test)| columns.iter().any(|column| template.row_passes(*column, test, input, &mut text)))
+        }));
+    }
+}
+
+impl Template {
+    /// Finds the columns of [`IP_FIELDS`].
+    pub(super) fn find_ip_columns(&mut self, bytes: &[u8]) {
+        self.ip_columns = IP_FIELDS.map(|field| match self.columns_of(field, bytes).as_deref() {
+            None | Some([_, _, ..]) => FieldColumn::Unknown,
+            Some([]) => FieldColumn::Absent,
+            Some([column]) => FieldColumn::At(*column),
+        });
+    }
+
+    fn rows_passing<'a>(&'a self, bytes: &[u8], tests: &'a [FieldTest]) -> TemplateRows<'a> {
+        let mut passing = Vec::new();
+        for FieldTest { field, test } in tests {
+            let ip_column = |index: usize| match &self.ip_columns[index] {
+                FieldColumn::Absent => Some(Cow::Borrowed(&[][..])),
+                FieldColumn::At(column) => Some(Cow::Borrowed(slice::from_ref(column))),
+                FieldColumn::Unknown => None,
+            };
+            let columns = match field {
+                RowField::HostIp => ip_column(0),
+                RowField::Namespace => ip_column(1),
+                RowField::Pod => ip_column(2),
+                RowField::Label(key) => self.columns_of(key, bytes).map(Cow::Owned),
+            };
+            let Some(columns) = columns else { continue };
+            if !columns.iter().any(|column| self.may_pass(*column, test, bytes)) {
+                return TemplateRows::None;
+            }
+            passing.push((columns, test));
+        }
+        TemplateRows::Passing(passing)
+    }
+
+    /// Returns the columns with the texts of a field or label; `None` if it may have other texts.
+    fn columns_of(&self, name: &str, bytes: &[u8]) -> Option<Vec<usize>> {
+        let is_json = self.literals.first()?.slice(bytes).first() == Some(&b'{');
+        let mut columns = Vec::new();
+        for (index, literal) in self.literals.iter().map(|literal| literal.slice(bytes)).enumerate() {
+            let is_last = index == self.columns.len();
+            let is_column = if is_json { is_json_field(literal, name)? } else { is_label(literal, name, is_last)? };
+            if is_column && !is_last {
+                columns.push(index);
+            }
+        }
+        let has_escapes = |column: &usize| is_json && self.has_backslash(*column, bytes);
+        if columns.iter().any(has_escapes) { None } else { Some(columns) }
+    }
+
+    /// Returns false if no row of a column passes a test.
+    fn may_pass(&self, column: usize, test: &TextTest, bytes: &[u8]) -> bool {
+        let column = &self.columns[column];
+        let may_pass = match column.form {
+            ColumnForm::Constant(text) => test.passes(text.slice(bytes)),
+            ColumnForm::Table(table) => table.texts.may_pass(test, bytes),
+            ColumnForm::Texts(texts) => texts.may_pass(test, bytes),
+            ColumnForm::Split(heads, tails) => match test {
+                TextTest::Equals(texts) => texts.iter().filter_map(|text| split_parts(text.as_bytes())).any(|(head, tail)| {
+                    heads.texts.has_text(head, bytes) && tails.has_text(tail, bytes)
+                }),
+                _ => true,
+            },
+            ColumnForm::Same(earlier) => self.may_pass(earlier as usize, test, bytes),
+            _ => true,
+        };
+        may_pass || column.exceptions().iter().any(|(_, text)| test.passes(text.slice(bytes)))
+    }
+
+    fn row_passes(&self, column: usize, test: &TextTest, row: RowInput<'_>, text: &mut Vec<u8>) -> bool {
+        text.clear();
+        self.append(column, row, text);
+        test.passes(text) || text.contains(&b'\\')
+    }
+
+    /// Returns whether a text in a column, other than a part of a name, has a backslash.
+    fn has_backslash(&self, column: usize, bytes: &[u8]) -> bool {
+        let (column, has) = (&self.columns[column], |text: ByteSpan| memchr(b'\\', text.slice(bytes)).is_some());
+        let in_list = |texts: TextList| has(texts.prefix) || has(texts.bytes);
+        let in_form = match column.form {
+            ColumnForm::Constant(text) => has(text),
+            ColumnForm::Table(table) => in_list(table.texts),
+            ColumnForm::Texts(texts) => in_list(texts),
+            ColumnForm::Split(heads, tails) => in_list(heads.texts) || in_list(tails),
+            ColumnForm::Same(earlier) => self.has_backslash(earlier as usize, bytes),
+            _ => false,
+        };
+        in_form || column.exceptions().iter().any(|(_, text)| has(*text))
+    }
+}
+
+/// Returns whether a literal of JSON ends where the text of a member begins. Returns `None` if the
+/// member may have another text: a key can have escapes, and letters that Go folds. Space before a
+/// colon turns a key into the text of a column, and so does the form of an address
+/// (`pack/template.rs`).
+fn is_json_field(literal: &[u8], name: &str) -> Option<bool> {
+    let is_plain = literal.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'\\');
+    let is_address_like = name.starts_with(|first: char| first.is_ascii_digit()) || name.contains("::");
+    if !is_plain || is_address_like || !name.is_ascii() {
+        return None;
+    }
+    // what follows the name in each key that is equal to it
+    let mut found = memchr_iter(b'"', literal).filter_map(|quote| {
+        let (key, rest) = literal[quote + 1..].split_at_checked(name.len())?;
+        (key.eq_ignore_ascii_case(name.as_bytes()) && rest.first() == Some(&b'"')).then_some(rest)
+    });
+    match (found.next(), found.next()) {
+        (None, _) => Some(false),
+        (Some(b"\":\""), None) => Some(true),
+        _ => None,
+    }
+}
+
+/// Returns whether a literal of labels ends where the value of a label begins. Returns `None` if
+/// the label may have another value, or none: without a colon before the equals sign the value can
+/// contain a key, and so it can after `reserved:=`.
+fn is_label(literal: &[u8], key: &str, is_last: bool) -> Option<bool> {
+    let mut labels = literal.rsplit(|byte| *byte == b';');
+    let value_begins = if is_last { None } else { labels.next()?.strip_suffix(b"=") };
+    let is_regular = |label: &[u8]| (label.contains(&b':') || label.first() == Some(&b'$')) && !label.ends_with(b":");
+    if value_begins.is_some_and(|label| !is_regular(label)) || labels.any(|label| label.ends_with(key.as_bytes())) {
+        return None;
+    }
+    Some(value_begins.is_some_and(|label| label.ends_with(key.as_bytes())))
+}
+
+impl TextTest {
+    fn passes(&self, text: &[u8]) -> bool {
+        match self {
+            Self::Exists => true,
+            Self::Equals(texts) => texts.iter().any(|wanted| wanted.as_bytes() == text),
+            Self::IsAddress(addresses) => {
+                let parsed: Option<IpAddr> = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+                parsed.is_some_and(|ip| addresses.contains(&ip.to_canonical()))
+            }
+        }
+    }
+}
+
+impl TextList {
+    /// Returns false if no text passes a test.
+    fn may_pass(self, test: &TextTest, bytes: &[u8]) -> bool {
+        match test {
+            TextTest::Exists => true,
+            TextTest::Equals(texts) => texts.iter().any(|text| self.has_text(text.as_bytes(), bytes)),
+            TextTest::IsAddress(_) => {
+                let mut text = Vec::with_capacity(40);
+                (0..self.count as usize).any(|index| {
+                    text.clear();
+                    self.append(bytes, index, &mut text);
+                    test.passes(&text)
+                })
+            }
+        }
+    }
+
+    fn has_text(self, text: &[u8], bytes: &[u8]) -> bool {
+        let Some(suffix) = text.strip_prefix(self.prefix.slice(bytes)) else { return false };
+        let all = self.bytes.slice(bytes);
+        if suffix.is_empty() {
+            return (0..self.count as usize).any(|index| self.suffix(bytes, index).is_empty());
+        }
+        memmem::find_iter(all, suffix).any(|start| self.has_text_at(start..start + suffix.len(), bytes))
+    }
+}
