@@ -99,7 +99,12 @@ fn lines() -> Vec<Line> {
         line("nodes labelSelector=, none", Kind::Node, Pass::Objects, Filter { labels: labels("kubernetes.io/os=beos"), ..all() }),
         line("nodes search=, none", Kind::Node, Pass::Objects, Filter { search: search("nobody"), ..all() }),
         line("identities", Kind::Identity, Pass::None, all()),
-        line("identities labelSelector=", Kind::Identity, Pass::None, Filter { labels: labels("io.kubernetes.pod.namespace=team-17"), ..all() }),
+        line(
+            "identities labelSelector=",
+            Kind::Identity,
+            Pass::None,
+            Filter { labels: labels("io.kubernetes.pod.namespace=team-17"), ..all() },
+        ),
         line("identities labelSelector=, none", Kind::Identity, Pass::Objects, Filter { labels: labels("app=nobody"), ..all() }),
         line("identities search=, none", Kind::Identity, Pass::Objects, Filter { search: search("nobody"), ..all() }),
         line("services", Kind::Service, Pass::None, all()),
@@ -160,7 +165,9 @@ fn measure(snapshot: &Arc<MirrorSnapshot>, line: &Line) -> Cost {
     let view = &snapshot.view;
     let passed = match line.pass {
         Pass::None => 0,
-        Pass::Chunks => view.chunks().filter(|chunk| chunk.scopes().any(|(rows, _)| chunk.scope(rows.start).0.listed_as() == line.kind)).count(),
+        Pass::Chunks => {
+            view.chunks().filter(|chunk| chunk.scopes().any(|(rows, _)| chunk.scope(rows.start).0.listed_as() == line.kind)).count()
+        }
         Pass::Objects => usize::try_from(view.object_count(line.kind)).expect("must be few"),
     };
     Cost { page_us, items, passed }

@@ -54,6 +54,8 @@ pub(super) struct TextList {
     width: u8,
     ends: u32,
     pub(super) bytes: ByteSpan,
+    /// Whether a text has an upper-case letter after the common prefix.
+    pub(super) has_upper_case: bool,
     /// Length of the longest text without the common prefix.
     longest: u32,
 }
@@ -118,7 +120,9 @@ impl TextList {
         let count = u32::try_from(count).map_err(|_| DecodeError::Field("count"))?;
         // no text is longer than all texts together, whose length fits a `u32`
         let longest = u32::try_from(longest).map_err(|_| DecodeError::Truncated)?;
-        Ok(Self { prefix, count, width, ends, bytes, longest })
+        // without an early end, so that it runs over many bytes at once
+        let has_upper_case = bytes.slice(reader.all()).iter().fold(false, |has, byte| has | byte.is_ascii_uppercase());
+        Ok(Self { prefix, count, width, ends, bytes, has_upper_case, longest })
     }
 
     /// Returns the length of the longest text, with the common prefix.

@@ -7,9 +7,7 @@
 //! and tests their objects. Where the texts could hide a field, for instance in an escape sequence,
 //! nothing is excluded.
 
-use std::borrow::Cow;
 use std::net::IpAddr;
-use std::slice;
 
 use memchr::{memchr, memchr_iter, memmem};
 
@@ -35,6 +33,8 @@ pub enum RowField {
     Pod,
     /// Label with this key, for identities without the source.
     Label(String),
+    /// Each label of an identity.
+    AnyLabel,
 }
 
 /// Condition on the text of a field.
@@ -46,13 +46,16 @@ pub enum TextTest {
     Equals(Vec<String>),
     /// The text is one of these addresses, in any spelling.
     IsAddress(Vec<IpAddr>),
+    /// The text contains this part, in upper or lower case. The part is in lower case. It is not
+    /// empty, and for [`RowField::AnyLabel`] it has no separator of labels.
+    Contains(String),
 }
 
-/// Condition that a row must meet.
+/// Condition that a row must meet in at least one of some fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldTest {
-    /// Field with the text.
-    pub field: RowField,
+    /// Fields with the texts.
+    pub fields: Vec<RowField>,
     /// Condition on the text.
     pub test: TextTest,
 }
@@ -75,7 +78,7 @@ pub(super) enum FieldColumn {
 enum TemplateRows<'a> {
     None,
     /// Rows that pass each test with the text in one of the columns; all rows if there is no test.
-    Passing(Vec<(Cow<'a, [usize]>, &'a TextTest)>),
+    Passing(Vec<(Vec<usize>, &'a TextTest)>),
 }
 
 impl Chunk {
@@ -139,18 +142,11 @@ impl Template {
 
     fn rows_passing<'a>(&'a self, bytes: &[u8], tests: &'a [FieldTest]) -> TemplateRows<'a> {
         let mut passing = Vec::new();
-        for FieldTest { field, test } in tests {
-            let ip_column = |index: usize| match &self.ip_columns[index] {
-                FieldColumn::Absent => Some(Cow::Borrowed(&[][..])),
-                FieldColumn::At(column) => Some(Cow::Borrowed(slice::from_ref(column))),
-                FieldColumn::Unknown => None,
-            };
-            let columns = match field {
-                RowField::HostIp => ip_column(0),
-                RowField::Namespace => ip_column(1),
-                RowField::Pod => ip_column(2),
-                RowField::Label(key) => self.columns_of(key, bytes).map(Cow::Owned),
-            };
+        for FieldTest { fields, test } in tests {
+            let columns = fields.iter().try_fold(Vec::new(), |mut columns, field| {
+                columns.extend(self.columns_of_field(field, test, bytes)?);
+                Some(columns)
+            });
             let Some(columns) = columns else { continue };
             if !columns.iter().any(|column| self.may_pass(*column, test, bytes)) {
                 return TemplateRows::None;
@@ -160,10 +156,33 @@ impl Template {
         TemplateRows::Passing(passing)
     }
 
+    /// Returns the columns to test for a field; `None` if other texts may pass the test.
+    fn columns_of_field(&self, field: &RowField, test: &TextTest, bytes: &[u8]) -> Option<Vec<usize>> {
+        let ip_column = |index: usize| match self.ip_columns[index] {
+            FieldColumn::Absent => Some(Vec::new()),
+            FieldColumn::At(column) => Some(vec![column]),
+            FieldColumn::Unknown => None,
+        };
+        match field {
+            RowField::HostIp => ip_column(0),
+            RowField::Namespace => ip_column(1),
+            RowField::Pod => ip_column(2),
+            RowField::Label(key) => self.columns_of(key, bytes),
+            RowField::AnyLabel => {
+                let in_literal = self.literals.iter().any(|literal| test.passes(literal.slice(bytes)));
+                (!in_literal && !self.is_json(bytes)).then(|| (0..self.columns.len()).collect())
+            }
+        }
+    }
+
+    /// Returns whether the values were cut as JSON and not as labels (`pack/template.rs`).
+    fn is_json(&self, bytes: &[u8]) -> bool {
+        self.literals.first().is_some_and(|first| first.slice(bytes).first() == Some(&b'{'))
+    }
+
     /// Returns the columns with the texts of a field or label; `None` if it may have other texts.
     fn columns_of(&self, name: &str, bytes: &[u8]) -> Option<Vec<usize>> {
-        let is_json = self.literals.first()?.slice(bytes).first() == Some(&b'{');
-        let mut columns = Vec::new();
+        let (is_json, mut columns) = (self.is_json(bytes), Vec::new());
         for (index, literal) in self.literals.iter().map(|literal| literal.slice(bytes)).enumerate() {
             let is_last = index == self.columns.len();
             let is_column = if is_json { is_json_field(literal, name)? } else { is_label(literal, name, is_last)? };
@@ -183,9 +202,14 @@ impl Template {
             ColumnForm::Table(table) => table.texts.may_pass(test, bytes),
             ColumnForm::Texts(texts) => texts.may_pass(test, bytes),
             ColumnForm::Split(heads, tails) => match test {
-                TextTest::Equals(texts) => texts.iter().filter_map(|text| split_parts(text.as_bytes())).any(|(head, tail)| {
-                    heads.texts.has_text(head, bytes) && tails.has_text(tail, bytes)
-                }),
+                TextTest::Equals(texts) => texts
+                    .iter()
+                    .filter_map(|text| split_parts(text.as_bytes()))
+                    .any(|(head, tail)| heads.texts.has_text(head, bytes) && tails.has_text(tail, bytes)),
+                TextTest::Contains(part) => part
+                    .split('-')
+                    .filter(|part| !part.is_empty())
+                    .all(|part| heads.texts.may_contain(part.as_bytes(), bytes) || tails.may_contain(part.as_bytes(), bytes)),
                 _ => true,
             },
             ColumnForm::Same(earlier) => self.may_pass(earlier as usize, test, bytes),
@@ -203,7 +227,7 @@ impl Template {
     /// Returns whether a text in a column, other than a part of a name, has a backslash.
     fn has_backslash(&self, column: usize, bytes: &[u8]) -> bool {
         let (column, has) = (&self.columns[column], |text: ByteSpan| memchr(b'\\', text.slice(bytes)).is_some());
-        let in_list = |texts: TextList| has(texts.prefix) || has(texts.bytes);
+        let in_list = |texts: TextList| texts.has_byte(b'\\', bytes);
         let in_form = match column.form {
             ColumnForm::Constant(text) => has(text),
             ColumnForm::Table(table) => in_list(table.texts),
@@ -260,6 +284,7 @@ impl TextTest {
                 let parsed: Option<IpAddr> = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
                 parsed.is_some_and(|ip| addresses.contains(&ip.to_canonical()))
             }
+            Self::Contains(part) => text.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part.as_bytes())),
         }
     }
 }
@@ -270,6 +295,11 @@ impl TextList {
         match test {
             TextTest::Exists => true,
             TextTest::Equals(texts) => texts.iter().any(|text| self.has_text(text.as_bytes(), bytes)),
+            TextTest::Contains(part) => self.may_contain(part.as_bytes(), bytes),
+            // an IPv4 address has only one spelling without a colon
+            TextTest::IsAddress(addresses) if !self.has_byte(b':', bytes) => {
+                addresses.iter().any(|ip| ip.is_ipv4() && self.has_text(ip.to_string().as_bytes(), bytes))
+            }
             TextTest::IsAddress(_) => {
                 let mut text = Vec::with_capacity(40);
                 (0..self.count as usize).any(|index| {
@@ -281,12 +311,33 @@ impl TextList {
         }
     }
 
+    /// Returns false if no text contains a part, which is in lower case.
+    fn may_contain(self, part: &[u8], bytes: &[u8]) -> bool {
+        let prefix = self.prefix.slice(bytes);
+        let begins_in_prefix = (0..prefix.len()).any(|start| {
+            let length = part.len().min(prefix.len() - start);
+            prefix[start..start + length].eq_ignore_ascii_case(&part[..length])
+        });
+        begins_in_prefix || self.has_upper_case || memmem::find(self.bytes.slice(bytes), part).is_some()
+    }
+
+    fn has_byte(self, byte: u8, bytes: &[u8]) -> bool {
+        memchr(byte, self.prefix.slice(bytes)).is_some() || memchr(byte, self.bytes.slice(bytes)).is_some()
+    }
+
     fn has_text(self, text: &[u8], bytes: &[u8]) -> bool {
         let Some(suffix) = text.strip_prefix(self.prefix.slice(bytes)) else { return false };
-        let all = self.bytes.slice(bytes);
         if suffix.is_empty() {
             return (0..self.count as usize).any(|index| self.suffix(bytes, index).is_empty());
         }
-        memmem::find_iter(all, suffix).any(|start| self.has_text_at(start..start + suffix.len(), bytes))
+        let (all, finder, mut from) = (self.bytes.slice(bytes), memmem::Finder::new(suffix), 0);
+        // matches may overlap, so the search continues at the next byte
+        while let Some(start) = finder.find(&all[from..]).map(|start| from + start) {
+            if self.has_text_at(start..start + suffix.len(), bytes) {
+                return true;
+            }
+            from = start + 1;
+        }
+        false
     }
 }

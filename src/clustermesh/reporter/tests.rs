@@ -72,8 +72,7 @@ fn the_reason_names_the_awaited_canaries_and_their_kinds() {
     reporter.set_kind_state(Kind::Ip, false, false);
     reporter.change_status(|status| status.config = None);
     reporter.set_kind_state(Kind::Identity, true, false);
-    let one =
-        "waiting for the canary cilium/synced/paris/cilium/state/services/v1 (service): the writer has not finished its first sync";
+    let one = "waiting for the canary cilium/synced/paris/cilium/state/services/v1 (service): the writer has not finished its first sync";
     assert_eq!(reason().as_deref(), Some(one));
     reporter.set_kind_state(Kind::Service, false, false);
     assert_eq!((status.borrow().phase, reason()), (Phase::Listing, None));

@@ -11,9 +11,7 @@ use rand::{Rng, SeedableRng};
 use super::*;
 use crate::commit::MirrorSnapshot;
 use crate::feed::{Feed, Retention};
-use crate::handle::{
-    BatchLimits, ClusterStatuses, Filter, LabelSelector, SearchText, SliceLimit, StreamEvent, StreamStart, Subscription,
-};
+use crate::handle::{BatchLimits, ClusterStatuses, Filter, LabelSelector, SearchText, SliceLimit, StreamEvent, StreamStart, Subscription};
 use crate::model::{Change, ClusterId, ClusterName, Command, Epoch, Kind, MaxConnectedClusters, Scope, Sequence, SourceStamp};
 use crate::pack::build_with_fields;
 use crate::wire;
@@ -174,12 +172,45 @@ fn filters() -> Vec<Filter> {
         filters.push(Filter { hosts: Some(vec![(None, host.parse().unwrap())]), ..Filter::default() });
     }
     for selector in [
-        "app=cart", "app", "!app", "app!=cart", "app in (db,cart),tier=web", "app=", "k8s:app=cart", "reserved:app", "any:app=cart", "app>11",
-        "example.com/app=db", "3scale=db", "nowhere", "app=nobody", "tier notin (web)", "app=cart,!tier",
+        "app=cart",
+        "app",
+        "!app",
+        "app!=cart",
+        "app in (db,cart),tier=web",
+        "app=",
+        "k8s:app=cart",
+        "reserved:app",
+        "any:app=cart",
+        "app>11",
+        "example.com/app=db",
+        "3scale=db",
+        "nowhere",
+        "app=nobody",
+        "tier notin (web)",
+        "app=cart,!tier",
     ] {
         filters.push(Filter { labels: LabelSelector::parse(selector).ok(), ..Filter::default() });
     }
-    for search in ["cart", "CART", "shop/cart", "t-x", "zoo", "10.1.", "10.1.2", "172.18.0.1", "fd", "shop/s1", "30", "app=c", "p/w", "nobody", "solo", "/", "-", "d4b-"] {
+    for search in [
+        "cart",
+        "CART",
+        "shop/cart",
+        "t-x",
+        "zoo",
+        "10.1.",
+        "10.1.2",
+        "172.18.0.1",
+        "fd",
+        "shop/s1",
+        "30",
+        "app=c",
+        "p/w",
+        "nobody",
+        "solo",
+        "/",
+        "-",
+        "d4b-",
+    ] {
         filters.push(Filter { search: Some(SearchText::new(search)), ..Filter::default() });
     }
     filters
@@ -240,7 +271,8 @@ fn filtered_scans_find_every_match() {
             }
             let reading = reading(&view);
             for (number, filter) in filters().iter().enumerate() {
-                let records = view.records_from(&EntryKey::lowest());
+                let lowest = EntryKey::lowest();
+                let records = view.records_from(&lowest);
                 let matching = records.filter(|record| record.object.as_deref().is_some_and(|object| filter.matches(&record.key, object)));
                 let expected: Vec<EntryKey> = matching.map(|record| record.key.clone()).collect();
                 let lists = KINDS.into_iter().flat_map(|kind| listed(&reading, kind, filter));
@@ -253,6 +285,7 @@ fn filtered_scans_find_every_match() {
             }
         }
     }
-    let without: Vec<Filter> = filters().into_iter().enumerate().filter(|(number, _)| !found.contains(number)).map(|(_, filter)| filter).collect();
+    let without: Vec<Filter> =
+        filters().into_iter().enumerate().filter(|(number, _)| !found.contains(number)).map(|(_, filter)| filter).collect();
     assert_eq!(without.len(), 0, "some filters never match: {without:?}");
 }

@@ -114,18 +114,18 @@ impl Filter {
         let is_usable = |text: &String| !text.is_empty() && !text.contains(char::REPLACEMENT_CHARACTER);
         let equals = |field: RowField, text: &Option<String>| {
             let text = text.clone().filter(is_usable)?;
-            Some(FieldTest { field, test: TextTest::Equals(vec![text]) })
+            Some(FieldTest { fields: vec![field], test: TextTest::Equals(vec![text]) })
         };
         let ip = || {
             let hosts = self.hosts.as_ref().map(|hosts| hosts.iter().map(|(_, ip)| *ip).collect());
-            let host = hosts.map(|hosts| FieldTest { field: RowField::HostIp, test: TextTest::IsAddress(hosts) });
+            let host = hosts.map(|hosts| FieldTest { fields: vec![RowField::HostIp], test: TextTest::IsAddress(hosts) });
             let tests = [equals(RowField::Pod, &self.pod), equals(RowField::Namespace, &self.namespace), host];
-            tests.into_iter().flatten().collect()
+            tests.into_iter().flatten().collect::<Vec<_>>()
         };
         let labels = |has_sources: bool| self.labels.as_ref().map_or_else(Vec::new, |labels| labels.row_tests(has_sources));
-        let tests = |kind: Kind| match kind {
-            Kind::Ip => ip(),
-            kind => labels(kind == Kind::Identity),
+        let tests = |kind: Kind| {
+            let fields = if kind == Kind::Ip { ip() } else { labels(kind == Kind::Identity) };
+            fields.into_iter().chain(self.search.iter().flat_map(|search| search.row_tests(kind))).collect()
         };
         let kinds = Kind::STREAMED.into_iter().filter(|kind| self.may_match_kind(*kind));
         let tests = kinds.map(|kind| (kind, tests(kind))).collect();

@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 
 use crate::model::{EntryKey, Kind, Object};
+use crate::view::{FieldTest, RowField, TextTest};
 
 /// Number of groups of an IPv6 address, and of hexadecimal digits in each.
 const IPV6_GROUPS: usize = 8;
@@ -61,6 +62,23 @@ impl SearchText {
     /// begins with the cluster.
     fn is_in_name(&self, key: &EntryKey) -> bool {
         if self.text.contains('/') { self.is_in(&format!("{}/{}", key.cluster, key.name)) } else { self.is_in(&key.name) }
+    }
+
+    /// Returns tests that every packed row with a matching object of a kind passes.
+    pub(super) fn row_tests(&self, kind: Kind) -> Vec<FieldTest> {
+        let (fields, separators, added) = match kind {
+            Kind::Ip => (vec![RowField::Namespace, RowField::Pod], &['/'][..], ""),
+            // a label without a source gets one of these
+            Kind::Identity => (vec![RowField::AnyLabel], &[':', '=', ';'][..], "unspec reserved"),
+            _ => return Vec::new(),
+        };
+        let is_number = kind == Kind::Identity && self.text.bytes().all(|byte| byte.is_ascii_digit());
+        if self.begins_address || is_number || self.text.contains(char::REPLACEMENT_CHARACTER) {
+            return Vec::new();
+        }
+        // one text contains each part, although the object may join them with other separators
+        let parts = self.text.split(separators).filter(|part| !part.is_empty() && !added.contains(*part));
+        parts.map(|part| FieldTest { fields: fields.clone(), test: TextTest::Contains(part.to_owned()) }).collect()
     }
 
     /// Returns false if the key excludes every object.

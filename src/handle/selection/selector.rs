@@ -82,7 +82,7 @@ impl LabelSelector {
                 Operator::In(_) | Operator::Exists | Operator::Greater(_) | Operator::Less(_) => TextTest::Exists,
             };
             let bare = key.split_once(':').map(|(_, key)| key).filter(|_| has_sources);
-            Some(FieldTest { field: RowField::Label(bare.unwrap_or(key).to_owned()), test })
+            Some(FieldTest { fields: vec![RowField::Label(bare.unwrap_or(key).to_owned())], test })
         };
         self.requirements.iter().filter_map(test).collect()
     }

@@ -74,8 +74,8 @@ impl<'a> RecordScan<'a> {
         self.current = self.chunks.next().map(|(id, chunk)| {
             let delta = self.chunk_map.delta(*id);
             let rows = self.filter.map(|filter| {
-                let (mut rows, matching) = (chunk.rows_matching(filter), delta.changed_rows().map(|(row, _)| row));
-                rows.extend(matching);
+                let mut rows = chunk.rows_matching(filter);
+                rows.extend(delta.changed_rows().map(|(row, _)| row));
                 rows.sort_unstable();
                 rows.dedup();
                 rows

@@ -42,7 +42,7 @@ fn put(view: &mut View, number: u32, host: u32) {
 /// Returns the keys of a host's entries, and the number of locations that were scanned.
 fn entries_on(view: &View, host: u32) -> (Vec<EntryKey>, usize) {
     let lowest = EntryKey::lowest();
-    let test = FieldTest { field: RowField::HostIp, test: TextTest::IsAddress(vec![host_ip(host)]) };
+    let test = FieldTest { fields: vec![RowField::HostIp], test: TextTest::IsAddress(vec![host_ip(host)]) };
     let filter = RowFilter(vec![(Kind::Ip, vec![test])]);
     let locations: Vec<LiveKey> = view.live_keys_matching(&lowest, Some(&filter)).collect();
     let records = locations.iter().filter_map(|live| view.record_if(live, |_| true));
