@@ -37,7 +37,7 @@ pub(crate) async fn list_entries(
             let detail = format!("no key starts with {prefix:?}: keys are in cache form, such as cilium/cache/nodes/v1/paris/");
             return Err(Problem::bad_parameter("prefix", detail));
         }
-        let meta = listing.meta_where(&kinds, |name| clusters.contains(name))?;
+        let meta = listing.meta_where(&kinds, |name| clusters.binary_search(name).is_ok())?;
         let (reading, mut start) = (listing.reading.clone(), listing.start_key()?);
         let plan = reading.plan_entry_list(prefix, &listing.filter.clusters);
         let rows: RowSource = Box::new(move |page, slice| {
@@ -142,7 +142,7 @@ fn rejected_by_sources(listing: &ListRequest) -> BTreeMap<String, Rejected> {
     rows.filter(|(page_start, ..)| **page_start >= *start).map(convert).collect()
 }
 
-/// Returns the clusters and kinds that can have keys with a prefix.
+/// Returns the clusters, in order, and the kinds that can have keys with a prefix.
 fn matching_scopes(listing: &ListRequest, prefix: &str) -> (Vec<ClusterName>, Vec<Kind>) {
     let overlaps = |start: &str| start.starts_with(prefix) || prefix.starts_with(start);
     let mut kinds = Kind::ALL.to_vec();
@@ -150,7 +150,7 @@ fn matching_scopes(listing: &ListRequest, prefix: &str) -> (Vec<ClusterName>, Ve
     let mut clusters = listing.reading.cluster_names();
     clusters.retain(|name| {
         let is_selected = listing.filter.clusters.is_empty() || listing.filter.clusters.contains(name);
-        is_selected && kinds.iter().any(|kind| overlaps(&format!("cilium/cache/{}/{name}/", kind.base())))
+        is_selected && kinds.iter().any(|kind| prefix.is_empty() || overlaps(&format!("cilium/cache/{}/{name}/", kind.base())))
     });
     (clusters, kinds)
 }
