@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use super::meta::SourceCache;
 use crate::dto::meta::SourceAge;
 use crate::dto::objects::Frontend;
 use crate::dto::objects::exports::{ExportPort, ServiceExport};
@@ -11,7 +12,7 @@ use crate::dto::objects::global_services::{
 use crate::dto::text::non_empty;
 use crate::dto::values::closed::BackendSource;
 use crate::handle::{self, LargeService, MergedExports, Origin, Reading, SelectedBackends, ServiceEntry, ServiceMember, SourceMeta};
-use crate::model::{ClusterName, Kind};
+use crate::model::{ClusterName, Kind, Scope};
 
 /// Cluster and affinity for which backends are selected.
 #[derive(Debug, Clone)]
@@ -22,14 +23,19 @@ pub(crate) struct BackendSelector {
 
 impl GlobalService {
     /// Converts a merged service, with all backends or with those that `selector` selects.
-    pub(crate) fn new(reading: &Reading, service: &handle::GlobalService, selector: Option<&BackendSelector>) -> Self {
+    pub(crate) fn new(
+        reading: &Reading,
+        service: &handle::GlobalService,
+        selector: Option<&BackendSelector>,
+        sources: &mut SourceCache,
+    ) -> Self {
         let selected = selector.map(|selector| (selector, reading.select_backends(service, &selector.from, selector.affinity)));
         let members = selected.as_ref().map_or(&service.members, |(_, selected)| &selected.members);
         Self {
             namespace: service.namespace.clone(),
             name: service.name.clone(),
-            clusters: service.members.iter().map(|member| ServiceCluster::new(reading, member)).collect(),
-            backends: members.iter().flat_map(|member| backends(reading, member)).collect(),
+            clusters: service.members.iter().map(|member| ServiceCluster::new(reading, member, sources)).collect(),
+            backends: members.iter().flat_map(|member| backends(reading, member, sources)).collect(),
             exports: service.exports.as_ref().and_then(GlobalExports::new),
             conflicts: service.exports.iter().flat_map(|exports| &exports.conflicts).map(ExportConflict::from).collect(),
             selection: selected.as_ref().map(|(selector, selected)| BackendSelection::new(selector, selected)),
@@ -40,9 +46,14 @@ impl GlobalService {
     }
 
     /// Converts a service, merged or too large to be merged.
-    pub(crate) fn from_entry(reading: &Reading, entry: &ServiceEntry, selector: Option<&BackendSelector>) -> Self {
+    pub(crate) fn from_entry(
+        reading: &Reading,
+        entry: &ServiceEntry,
+        selector: Option<&BackendSelector>,
+        sources: &mut SourceCache,
+    ) -> Self {
         match entry {
-            ServiceEntry::Merged(service, _) => Self::new(reading, service, selector),
+            ServiceEntry::Merged(service, _) => Self::new(reading, service, selector, sources),
             ServiceEntry::TooLarge(service) => Self::from(service),
         }
     }
@@ -89,25 +100,26 @@ pub(crate) fn sources(reading: &Reading, entry: &ServiceEntry) -> Vec<SourceMeta
     }
 }
 
-/// Returns the source of one cluster's backends.
-fn source_of(reading: &Reading, member: &ServiceMember) -> SourceMeta {
-    let of_slices = || {
-        let sources = member.slices.iter().map(|record| reading.source_of(record));
-        // of several slices, the one with the least certain state decides
-        sources.min_by_key(|source| Reverse((source.origin, source.held)))
-    };
-    let of_service = member.service.as_ref().map(|record| reading.source_of(record));
-    of_service.or_else(of_slices).unwrap_or_else(|| reading.source(&member.cluster, Kind::Service))
+/// Returns source and age of one cluster's backends.
+fn source_of(reading: &Reading, member: &ServiceMember, sources: &mut SourceCache) -> (SourceMeta, SourceAge) {
+    if let Some(record) = &member.service {
+        return sources.source_of(reading, record);
+    }
+    let of_slices = member.slices.iter().map(|record| sources.source_of(reading, record));
+    // of several slices, the one with the least certain state decides
+    let of_slices = of_slices.min_by_key(|(source, _)| Reverse((source.origin, source.held)));
+    let scope = || Scope { cluster: member.cluster.clone(), kind: Kind::Service };
+    of_slices.unwrap_or_else(|| sources.source(reading, scope()).clone())
 }
 
-fn backends(reading: &Reading, member: &ServiceMember) -> Vec<GlobalBackend> {
-    let source = source_of(reading, member);
+fn backends(reading: &Reading, member: &ServiceMember, sources: &mut SourceCache) -> Vec<GlobalBackend> {
+    let (source, _) = source_of(reading, member, sources);
     let origin = source.origin;
     member.backends.iter().map(|backend| GlobalBackend::new(member, backend, origin, source.held)).collect()
 }
 
 impl ServiceCluster {
-    fn new(reading: &Reading, member: &ServiceMember) -> Self {
+    fn new(reading: &Reading, member: &ServiceMember, sources: &mut SourceCache) -> Self {
         let service = member.service();
         Self {
             cluster: member.cluster.to_string(),
@@ -117,7 +129,7 @@ impl ServiceCluster {
             backend_count: member.backends.len(),
             frontends: service.map(|service| service.frontends.iter().map(Frontend::from).collect()).unwrap_or_default(),
             labels: service.map(|service| service.labels.clone()).unwrap_or_default(),
-            age: SourceAge::from(&source_of(reading, member)),
+            age: source_of(reading, member, sources).1,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Source and age of an answer (docs/develop/invariants.md, 10), in a size that does not grow with
 //! the mesh.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use crate::api::problem::Problem;
@@ -11,7 +11,7 @@ use crate::dto::values;
 use crate::dto::values::NeverRead;
 use crate::dto::values::closed::{MetaDetail, Origin, UnknownAge};
 use crate::handle::{Reading, SourceMeta};
-use crate::model::{ClusterName, Kind, Position, Record};
+use crate::model::{ClusterName, EntryKey, Kind, Position, Record, Scope};
 
 /// Age from which on a summary names a source (docs/use/api/age-and-caching.md). meshkeep hears
 /// from a live source at least once a minute: the source's heartbeat is written once a minute, and
@@ -53,14 +53,33 @@ impl From<&SourceMeta> for SourceAge {
     }
 }
 
-impl SourceAge {
-    /// Returns the age of one record, given the age and the record's source. The record has the
-    /// same cluster and kind, so only its origin, its revision and whether it is held differ.
-    pub(crate) fn for_record(&self, source: &SourceMeta) -> Self {
-        let (revision, stale) = (source.revision.map(|revision| revision.0), source.held.then_some(true));
-        Self { origin: source.origin.into(), revision, stale, ..self.clone() }
+/// Sources of the records in one answer, and their ages. Most of a source is the same for all
+/// records of its cluster and kind, and is computed when the first of them is added to the answer.
+#[derive(Debug, Default)]
+pub(crate) struct SourceCache(HashMap<Scope, (SourceMeta, SourceAge)>);
+
+impl SourceCache {
+    /// Returns source and age of one kind of a cluster.
+    pub(crate) fn source(&mut self, reading: &Reading, scope: Scope) -> &(SourceMeta, SourceAge) {
+        self.0.entry(scope).or_insert_with_key(|scope| {
+            let source = reading.source(&scope.cluster, scope.kind);
+            let age = SourceAge::from(&source);
+            (source, age)
+        })
     }
 
+    /// Returns source and age of one record.
+    pub(crate) fn source_of(&mut self, reading: &Reading, record: &Record) -> (SourceMeta, SourceAge) {
+        let EntryKey { cluster, kind, .. } = record.key.origin();
+        let (source, age) = self.source(reading, Scope { cluster, kind });
+        let source = reading.source_with(record, source.clone());
+        let (revision, stale) = (source.revision.map(|revision| revision.0), source.held.then_some(true));
+        let age = SourceAge { origin: source.origin.into(), revision, stale, ..age.clone() };
+        (source, age)
+    }
+}
+
+impl SourceAge {
     /// Returns the age of an answer from several sources: the oldest. `None` without sources.
     pub(crate) fn oldest(sources: &[SourceMeta]) -> Option<Self> {
         let age_seconds = sources.iter().filter_map(|source| source.age).max().map(seconds);

@@ -9,6 +9,7 @@ use smol_str::SmolStr;
 use super::bad_path;
 use crate::admission::Scanner;
 use crate::api::dto::global_services::{BackendSelector, sources};
+use crate::api::dto::meta::SourceCache;
 use crate::api::paging::pages::{RowSource, into_outcome, respond_with_object, respond_with_page};
 use crate::api::problem::{Problem, ProblemCode};
 use crate::api::query::{GlobalServiceQuery, GlobalServicesQuery, Parameters};
@@ -40,9 +41,9 @@ pub(crate) async fn list_global_services(
         let conflict = query.conflict.clone().map(parse_conflict).transpose()?;
         let meta = listing.meta_where(&KINDS, |_| true)?;
         let (reading, filter) = (listing.reading.clone(), listing.filter.clone());
-        let mut start = listing.start_text().map(SmolStr::new);
+        let (mut start, mut sources) = (listing.start_text().map(SmolStr::new), SourceCache::default());
         let rows: RowSource = Box::new(move |page, slice| {
-            let shown = |entry: &_| GlobalService::from_entry(&reading, entry, selector.as_ref());
+            let mut shown = |entry: &_| GlobalService::from_entry(&reading, entry, selector.as_ref(), &mut sources);
             let take = |entry: &_| conflict.is_some_and(|reason| !has_conflict(entry, reason)) || page.push(&shown(entry));
             let scanned = reading.scan_global_services(&filter, start.as_deref(), slice, take);
             into_outcome(scanned, &mut start)
@@ -81,7 +82,7 @@ pub(crate) async fn get_global_service(
         let found = found.ok_or_else(|| Problem::new(ProblemCode::NotFound, detail()))?;
         let sources = sources(&reading, &found);
         meta_options.check(&sources)?;
-        let mut service = GlobalService::from_entry(&reading, &found, selector.as_ref());
+        let mut service = GlobalService::from_entry(&reading, &found, selector.as_ref(), &mut SourceCache::default());
         service.meta = Some(ItemMeta::without_source(reading.position(), &sources, meta_options));
         Ok(service)
     })

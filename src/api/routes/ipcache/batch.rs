@@ -1,6 +1,5 @@
 //! Route of batch lookups. The answer is sent while it is computed.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use futures_util::{StreamExt, stream};
 
 use super::lookup_sources::LookupSources;
 use crate::admission::{MemoryPermit, Scanner};
-use crate::api::dto::meta::MetaOptions;
+use crate::api::dto::meta::{MetaOptions, SourceCache};
 use crate::api::guard::BODY_BYTES_MAX;
 use crate::api::paging::pages::json_response;
 use crate::api::paging::scanner;
@@ -26,7 +25,6 @@ use crate::api::state::ApiState;
 use crate::dto::lookup::{LookupItem, LookupList, LookupRequest};
 use crate::dto::meta::{ListMeta, SourceAge};
 use crate::handle::{LookupMatch, Reading, SourceMeta, WorkSlice};
-use crate::model::Scope;
 use crate::server::BodyTimeout;
 
 /// Maximum number of addresses per batch (docs/use/api/lookups-and-explain.md): about 10 ms of
@@ -51,8 +49,7 @@ struct LookupBatch {
 /// Ages of the answers of a batch, each computed when it is first needed.
 #[derive(Debug, Default)]
 struct AgeCache {
-    /// Sources of the matches, with their ages.
-    sources: HashMap<Scope, (SourceMeta, SourceAge)>,
+    of_matches: SourceCache,
     /// Age of an answer without a match: the age of the oldest ipcache of any cluster.
     without_match: Option<SourceAge>,
 }
@@ -178,13 +175,8 @@ impl AgeCache {
             }
             return self.without_match.clone();
         };
-        let scope = Scope { cluster: record.key.cluster.clone(), kind: record.key.origin().kind };
-        let (source, age) = self.sources.entry(scope).or_insert_with_key(|scope| {
-            let source = reading.source(&scope.cluster, scope.kind);
-            let age = SourceAge::from(&source);
-            (source, age)
-        });
-        Some(age.for_record(&reading.source_with(record, source.clone())))
+        let (_, age) = self.of_matches.source_of(reading, record);
+        Some(age)
     }
 }
 
