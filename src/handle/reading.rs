@@ -374,6 +374,13 @@ impl Reading {
         clusters
     }
 
+    /// Returns the id in the config of a cluster; `None` if it has no config, or an id of 0.
+    #[must_use]
+    pub fn cluster_id(&self, cluster: &ClusterName) -> Option<ClusterId> {
+        let config = self.published.view.cluster(cluster)?.config.as_ref()?;
+        Some(config.id).filter(|id| *id != ClusterId(0))
+    }
+
     /// Returns the number of a cluster's rejected keys, up to [`REJECTED_COUNTED_MAX`] per kind,
     /// and the first of them.
     #[must_use]

@@ -1,35 +1,13 @@
 //! Conversion of nodes, services, identities and ipcache entries, for lists, single answers and
 //! streams.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-
 use super::reserved;
 use crate::dto::objects::labels::LabelsOfIdentity;
 use crate::dto::objects::{Backend, Frontend, Identity, IpcacheEntry, Node, NodeAddress, Port, Service};
 use crate::dto::text::{format_ip, format_net, non_empty};
 use crate::dto::values::closed::EntrySource;
 use crate::handle::{LookupMatch, Reading};
-use crate::model::{self, ClusterName, EntryKey, IdentityScope, Record};
-
-/// Ids of clusters, from their cluster configs. Cached, so that each cluster is looked up once per
-/// answer.
-#[derive(Debug)]
-pub(crate) struct ClusterIdCache<'a> {
-    pub(super) reading: &'a Reading,
-    known: RefCell<BTreeMap<ClusterName, Option<u32>>>,
-}
-
-impl<'a> ClusterIdCache<'a> {
-    pub(crate) fn new(reading: &'a Reading) -> Self {
-        Self { reading, known: RefCell::default() }
-    }
-
-    fn cluster_id(&self, cluster: &ClusterName) -> Option<u32> {
-        let ask = || self.reading.cluster(cluster)?.record.config.map(|config| config.id.0).filter(|id| *id != 0);
-        *self.known.borrow_mut().entry(cluster.clone()).or_insert_with(ask)
-    }
-}
+use crate::model::{self, EntryKey, IdentityScope, Record};
 
 impl Node {
     pub(super) fn new(key: &EntryKey, node: &model::Node) -> Self {
@@ -107,11 +85,11 @@ impl From<&model::Port> for Port {
 }
 
 impl Identity {
-    pub(super) fn new(key: &EntryKey, identity: &model::Identity, ids: &ClusterIdCache<'_>) -> Self {
+    pub(super) fn new(key: &EntryKey, identity: &model::Identity, reading: &Reading) -> Self {
         Self {
             id: identity.id,
             cluster: Some(key.cluster.to_string()),
-            cluster_id: ids.cluster_id(&key.cluster),
+            cluster_id: reading.cluster_id(&key.cluster).map(|id| id.0),
             scope: IdentityScope::of(identity.id).into(),
             reserved: reserved::name(identity.id).map(Into::into),
             labels: LabelsOfIdentity(identity.labels.clone()),
@@ -119,8 +97,8 @@ impl Identity {
     }
 
     /// Converts the identity of a record. `None` if the record has no valid object.
-    pub(crate) fn from_record(record: &Record, ids: &ClusterIdCache<'_>) -> Option<Self> {
-        Some(Self::new(&record.key, record.object.as_deref()?.as_identity()?, ids))
+    pub(crate) fn from_record(record: &Record, reading: &Reading) -> Option<Self> {
+        Some(Self::new(&record.key, record.object.as_deref()?.as_identity()?, reading))
     }
 
     /// Returns a reserved or well-known identity that no cluster announces.

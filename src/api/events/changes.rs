@@ -20,7 +20,6 @@ use tokio::time::Instant;
 use super::{SHORT, StreamContext, StreamMetrics, acquire_stream, check_stream_age, expired, position, start};
 use crate::admission::Client;
 use crate::admission::{MemoryPermit, Scanner};
-use crate::api::dto::objects::ClusterIdCache;
 use crate::api::paging::list_request::{PAGE_BYTES_MAX, checked_limit};
 use crate::api::paging::page_starts::PAGE_STARTS;
 use crate::api::paging::scanner;
@@ -240,7 +239,7 @@ impl ChangesResponse {
                 None => (SyncMode::Replay, self.change_count as u64),
             };
             let synced = StreamEvent::Synced { mode, count, position: self.subscription.position(reading) };
-            append(&mut self.events, &WatchEvent::of(&synced, reading, &ClusterIdCache::new(reading)))?;
+            append(&mut self.events, &WatchEvent::of(&synced, reading))?;
         }
         let next_position = match self.subscription.resume_point(reading) {
             Some(place) => encode_resume_point(&place, fingerprint),
@@ -256,7 +255,6 @@ impl ChangesResponse {
 impl EncodedEvents {
     /// Encodes items as they are produced, so that none of them is retained.
     fn encode(items: &mut dyn Iterator<Item = StreamEvent>, bytes: &EncodedByteCount, reading: &Reading) -> Result<Self, Problem> {
-        let ids = ClusterIdCache::new(reading);
         let mut encoded = Self::default();
         let mut outcome = Ok(());
         for item in items {
@@ -269,7 +267,7 @@ impl EncodedEvents {
                 StreamEvent::Upsert { .. } | StreamEvent::Patch { .. } | StreamEvent::Delete { .. } => encoded.change_count += 1,
             }
             let before = encoded.events.len();
-            outcome = outcome.and(append(&mut encoded.events, &WatchEvent::of(&item, reading, &ids)));
+            outcome = outcome.and(append(&mut encoded.events, &WatchEvent::of(&item, reading)));
             bytes.add(encoded.events.len() - before);
         }
         outcome.map(|()| encoded)

@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 
-use crate::api::dto::objects::ClusterIdCache;
 use crate::api::dto::status::readings;
 use crate::api::paging::one_line::append_line;
 use crate::api::problem::Problem;
@@ -98,12 +97,12 @@ impl WatchEvent {
         }
     }
 
-    pub(super) fn of(item: &StreamEvent, reading: &Reading, ids: &ClusterIdCache<'_>) -> Self {
+    pub(super) fn of(item: &StreamEvent, reading: &Reading) -> Self {
         match item {
             StreamEvent::Reset(reason) => Self { reason: Some(EventReason::from(*reason).into()), ..Self::new(EventType::Reset) },
             StreamEvent::Upsert { key, object, revision, position } => {
                 let event_type = if key.kind == Kind::Cluster { EventType::Cluster } else { EventType::Upsert };
-                Self { object: Some(StreamedObject::new(key, object, ids)), ..Self::about(event_type, key, *revision, *position) }
+                Self { object: Some(StreamedObject::new(key, object, reading)), ..Self::about(event_type, key, *revision, *position) }
             }
             StreamEvent::Patch { key, patch, revision, position } => {
                 Self { backends: Some(patch.into()), ..Self::about(EventType::Patch, key, *revision, *position) }
@@ -142,17 +141,17 @@ impl Encoder {
         bytes: &EncodedByteCount,
         reading: &Reading,
     ) -> Vec<Bytes> {
-        let (mut encoder, ids) = (Self::new(encoding), ClusterIdCache::new(reading));
+        let mut encoder = Self::new(encoding);
         for item in items {
-            bytes.add(encoder.item(&item, reading, &ids));
+            bytes.add(encoder.item(&item, reading));
         }
         encoder.finish()
     }
 
     /// Adds an item. Returns its size in bytes.
-    pub(super) fn item(&mut self, item: &StreamEvent, reading: &Reading, ids: &ClusterIdCache<'_>) -> usize {
+    pub(super) fn item(&mut self, item: &StreamEvent, reading: &Reading) -> usize {
         let before = self.open.len();
-        self.event(&WatchEvent::of(item, reading, ids)) - before
+        self.event(&WatchEvent::of(item, reading)) - before
     }
 
     /// Adds a bookmark.

@@ -17,7 +17,6 @@ use bytes::Bytes;
 
 use super::conflation::RoutedChange;
 use super::encode::{CHUNK_BYTES, Encoder, Encoding};
-use crate::api::dto::objects::ClusterIdCache;
 use crate::handle::{Filter, Reading, StreamEvent};
 use crate::model::Sequence;
 
@@ -314,7 +313,6 @@ impl StreamGroup {
             return false;
         }
         let epoch = reading.position().epoch;
-        let ids = ClusterIdCache::new(reading);
         let mut encoder = Encoder::new(self.key.encoding);
         let (mut encoded, mut conflated) = (None, None);
         while encoder.len() < CHUNK_BYTES
@@ -324,7 +322,7 @@ impl StreamGroup {
             if let Some(item) = StreamEvent::of_change(&self.key.filter, announcement, routed.position(epoch)) {
                 let item = if self.key.patch { item.into_patch(&self.key.filter, announcement) } else { item };
                 self.groups_state.encoded.fetch_add(1, Ordering::Relaxed);
-                encoder.item(&item, reading, &ids);
+                encoder.item(&item, reading);
                 let from = encoded.map_or(routed.start(), |(from, _)| from);
                 encoded = Some((from, announcement.sequence));
                 conflated = routed.range;

@@ -7,7 +7,6 @@ use axum::response::Response;
 
 use super::{bad_path, cluster_in_path, find_object};
 use crate::admission::Scanner;
-use crate::api::dto::objects::ClusterIdCache;
 use crate::api::paging::list_builder::PageBuffer;
 use crate::api::paging::list_request::ListRequest;
 use crate::api::paging::pages::{RowSource, SliceOutcome, into_outcome, record_rows, respond_with_page};
@@ -118,9 +117,8 @@ pub(crate) async fn list_identities(
             if let Some(next) = reserved.add_to(page) {
                 return SliceOutcome::Ended(Some(next));
             }
-            let ids = ClusterIdCache::new(&reading);
             let scanned = reading.scan(&plan, start.as_ref(), slice, |record| {
-                Identity::from_record(record, &ids).is_none_or(|identity| page.push(&identity))
+                Identity::from_record(record, &reading).is_none_or(|identity| page.push(&identity))
             });
             into_outcome(scanned, &mut start)
         });
@@ -146,10 +144,9 @@ pub(crate) async fn get_identity(
     let wanted = parse_clusters(&query.values.cluster)?;
     let meta_options = query.values.meta_options()?;
     let reading = state.handle.reading_for(RecordQuery::Identity(id)).await?;
-    let ids = ClusterIdCache::new(&reading);
     let mut records: Vec<_> = reading.identities(id).filter(|record| wanted.is_empty() || wanted.contains(&record.key.cluster)).collect();
     records.sort_by_key(|record| std::cmp::Reverse(record.last_sequence));
-    let mut found = records.iter().filter_map(|record| Identity::from_record(record, &ids));
+    let mut found = records.iter().filter_map(|record| Identity::from_record(record, &reading));
     let Some((identity, newest)) = found.next().zip(records.first()) else {
         let known = Identity::reserved(id).filter(|_| wanted.is_empty());
         let missing = || {
