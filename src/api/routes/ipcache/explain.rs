@@ -204,3 +204,23 @@ fn services_with_backend(index: &FindingIndex, ip: IpAddr) -> Vec<BackedService>
     };
     index.keys_with_backend(ip).filter_map(service).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::tests::fixture::ApiFixture;
+
+    /// Two clusters announce 10.1.2.40, and a node of each has a pod CIDR around it. One cluster
+    /// has a client file.
+    #[tokio::test]
+    async fn an_explanation_of_few_rows_needs_no_blocking_thread() {
+        let fixture = ApiFixture::new();
+        let reading = fixture.handle.try_reading().unwrap();
+        let index = CurrentFindingIndex { index: None, is_complete: false };
+        let count = |text: &str| {
+            let net = parse_network(text).unwrap();
+            row_count(&reading, &index, net, &reading.covering(net))
+        };
+        assert_eq!(["10.1.2.40", "192.0.2.1", "10.1.2.0/24"].map(count), [4, 1, usize::MAX]);
+    }
+}
