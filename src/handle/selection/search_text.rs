@@ -1,6 +1,7 @@
 //! Search for a part of a name, a pod, a label or an address.
 //!
-//! A search tests every object of a kind: no index has parts of names.
+//! A search tests every key of a kind, and the objects of those rows whose texts may contain the
+//! text: no index has parts of names.
 
 use std::net::IpAddr;
 
