@@ -89,7 +89,12 @@ fn lines() -> Vec<Line> {
         line("ipcache pod=, none", Kind::Ip, Pass::Chunks, Filter { pod: text("cart-7-abc-x2k4z"), ..all() }),
         line("ipcache namespace=", Kind::Ip, Pass::None, Filter { namespace: text("team-17"), ..all() }),
         line("ipcache namespace=, none", Kind::Ip, Pass::Chunks, Filter { namespace: text("nobody"), ..all() }),
-        line("ipcache namespace= pod=, none", Kind::Ip, Pass::Chunks, Filter { namespace: text("team-17"), pod: text("x-y"), ..all() }),
+        line(
+            "ipcache namespace= pod=, none",
+            Kind::Ip,
+            Pass::Chunks,
+            Filter { namespace: text("team-17"), pod: text("cart-7-abc-x2k4z"), ..all() },
+        ),
         line("ipcache search=", Kind::Ip, Pass::None, Filter { search: search("payments"), ..all() }),
         line("ipcache search=, none", Kind::Ip, Pass::Chunks, Filter { search: search("nobody"), ..all() }),
         line("nodes", Kind::Node, Pass::None, all()),

@@ -212,10 +212,22 @@ impl Template {
                     .all(|part| heads.texts.may_contain(part.as_bytes(), bytes) || tails.may_contain(part.as_bytes(), bytes)),
                 _ => true,
             },
+            ColumnForm::Ipv4(start) => match test {
+                TextTest::IsAddress(addresses) => addresses.iter().any(|ip| self.may_have_ipv4(*ip, start, bytes)),
+                _ => true,
+            },
             ColumnForm::Same(earlier) => self.may_pass(earlier as usize, test, bytes),
             _ => true,
         };
         may_pass || column.exceptions().iter().any(|(_, text)| test.passes(text.slice(bytes)))
+    }
+
+    /// Returns false if none of a column's addresses, which begin at `start`, is `ip`.
+    fn may_have_ipv4(&self, ip: IpAddr, start: u32, bytes: &[u8]) -> bool {
+        let IpAddr::V4(ip) = ip else { return false };
+        let (start, length) = (start as usize, self.rows * 4);
+        let addresses = bytes.get(start..start + length).unwrap_or_default();
+        memmem::find(addresses, &ip.to_bits().to_le_bytes()).is_some()
     }
 
     fn row_passes(&self, column: usize, test: &TextTest, row: RowInput<'_>, text: &mut Vec<u8>) -> bool {

@@ -36,6 +36,8 @@ pub(super) struct ScopeGroup {
 
 /// A template: the literals around the holes, and a column for each hole.
 pub(super) struct Template {
+    /// Number of rows.
+    pub(super) rows: usize,
     pub(super) literals: Box<[ByteSpan]>,
     pub(super) columns: Box<[Column]>,
     /// Columns of the fields by which ipcache entries are filtered.
@@ -114,7 +116,7 @@ pub(super) fn read_templates(reader: &mut ByteReader<'_>, count: usize, template
         let holes = reader.count(HOLES_MAX)?;
         let literals = (0..=holes).map(|_| reader.span()).collect::<Result<_, _>>()?;
         let columns = (0..holes).map(|earlier| Column::read(reader, count, earlier)).collect::<Result<_, _>>()?;
-        let mut template = Template { literals, columns, ip_columns: [FieldColumn::Unknown; 3] };
+        let mut template = Template { rows: count, literals, columns, ip_columns: [FieldColumn::Unknown; 3] };
         template.find_ip_columns(reader.all());
         templates.push(template);
     }
