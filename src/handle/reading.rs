@@ -331,9 +331,7 @@ impl Reading {
     pub fn cluster(&self, name: &ClusterName) -> Option<ClusterReading> {
         let view = &self.published.view;
         let status = self.status(name);
-        let known =
-            status.is_some() || view.cluster(name).is_some() || Kind::ALL.into_iter().any(|kind| view.scope(&scope(name, kind)).is_some());
-        known.then(|| ClusterReading {
+        self.is_known(name).then(|| ClusterReading {
             name: name.clone(),
             is_local: self.own_cluster.as_ref() == Some(name),
             // the task may have started before the committer has received its phase
@@ -342,6 +340,13 @@ impl Reading {
             record: view.cluster(name).cloned().unwrap_or_default(),
             resources: Kind::ALL.into_iter().map(|kind| self.resource(name, kind)).collect(),
         })
+    }
+
+    /// Returns whether a cluster has a client file, or anything of it is in the mirror.
+    pub(super) fn is_known(&self, name: &ClusterName) -> bool {
+        let view = &self.published.view;
+        let has_scope = || Kind::ALL.into_iter().any(|kind| view.scope(&scope(name, kind)).is_some());
+        self.status(name).is_some() || view.cluster(name).is_some() || has_scope()
     }
 
     fn resource(&self, name: &ClusterName, kind: Kind) -> ResourceReading {

@@ -75,7 +75,7 @@ impl MeshSummary {
         let (mut phases, mut unannounced, mut live_count) = (BTreeMap::new(), Vec::new(), 0);
         let (mut never_read, mut restored, mut unread_nodes) = (Vec::new(), Vec::new(), Vec::new());
         let mut clusters = Vec::new();
-        for name in view.cluster_names() {
+        for name in view.cluster_names().into_iter().filter(|name| reading.is_known(name)) {
             let origins = Kind::ALL.map(|kind| reading.origin(&name, kind));
             let status = statuses.get(&name).cloned();
             let phase = view.phase(&name);
