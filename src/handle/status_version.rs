@@ -1,7 +1,7 @@
 //! A counter of the changes of all clusters' statuses, and the number of refused keys in them.
 //!
-//! Changes of a contact, a heartbeat or the start of a phase do not count: their writers do not
-//! signal them, because no answer that is stored depends on them.
+//! Changes of a contact, a heartbeat, the start of a phase, the newest event or the expected number
+//! of keys do not count: their writers do not signal them, and no entity tag depends on them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
