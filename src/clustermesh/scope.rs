@@ -6,41 +6,41 @@
 
 mod batched_watch;
 mod evidence;
+mod kind_state;
 mod list_progress;
 mod size;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval, sleep_until};
+use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 
 use self::batched_watch::BatchedWatch;
+pub(super) use self::kind_state::KindState;
 use self::list_progress::ListProgress;
 use self::size::decoded_bytes;
 use super::bounds::SizeTracker;
 use super::concurrency::ListLimiter;
 use super::connection_error::ConnectionError;
 use super::reporter::Reporter;
-use super::resync::{HistoryLost, Input, Request, Resync, SourceInfo};
+use super::resync::{HistoryLost, Input, Request, SourceInfo};
 use super::timing::{HOLD_CHECK_INTERVAL_MIN, HOLD_CHECKS_PER_MARGIN, SILENCE_CHECKS, Timing};
 use crate::commit::{CommandSender, DecodedBudget, MirrorSnapshot, SnapshotReceiver};
 use crate::instruments::{LogLimiter, LogPermit};
-use crate::model::{Change, Command, EntryKey, LeaseId, Revision, Scope};
+use crate::model::{EntryKey, LeaseId, Revision, Scope};
 use crate::wire::cluster_config::KindPublication;
 use crate::wire::keys;
-use cilium_kvstore::{ChangedKeys, Connection, Disposition, Event, KeyValue, WatchMessage};
+use cilium_kvstore::{ChangedKeys, Connection, Disposition, Event, KeyValue, KvstoreError, Page, PagedList, WatchMessage};
 
 /// Limit on how often rejected keys are logged, per cluster and kind.
 static REJECTED_KEY_LOG: LogLimiter = LogLimiter::new();
 
-/// Number of puts of a list that are sent to the committer at once: the records of a full chunk.
-const JOINED_PUTS: usize = 1_024;
-
-/// Bytes of values above which puts of a list are not joined, so that little is decoded at a time.
-const JOINED_BYTES: usize = 1 << 20;
+/// Maximum time for which puts of a list wait for the next page.
+const JOIN_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// State that all kinds of a cluster share.
 #[derive(Debug)]
@@ -62,76 +62,6 @@ pub(super) struct SourceConnection {
     pub(super) info: SourceInfo,
     /// Arrival of the last heartbeat over this connection.
     pub(super) heartbeat: watch::Receiver<Option<Instant>>,
-}
-
-/// State of one kind that outlives connections.
-#[derive(Debug)]
-pub(super) struct KindState {
-    resync: Resync,
-    /// Commands that the committer has not accepted yet. They outlive the connection, because the
-    /// state machine relies on all of its commands being applied.
-    outbox: VecDeque<Command>,
-    /// Time since which keys are held; `None` while no key is held.
-    held_since: Option<Instant>,
-}
-
-impl KindState {
-    pub(super) fn new(resync: Resync) -> Self {
-        Self { resync, outbox: VecDeque::new(), held_since: None }
-    }
-
-    /// Resets the state after the cluster was removed from the mirror.
-    pub(super) fn forget(&mut self) {
-        self.resync.forget();
-        self.outbox.clear();
-        self.held_since = None;
-    }
-
-    /// Resets the state and removes the kind from the mirror (`--cache-ttl`), as an empty list
-    /// would.
-    pub(super) fn revoke(&mut self, scope: &Scope) {
-        self.resync.forget();
-        self.held_since = None;
-        self.outbox.extend([Command::BeginList(scope.clone()), Command::Prune(scope.clone())]);
-    }
-
-    /// Adds commands to the outbox. Joins the puts of a list until [`JOINED_PUTS`], so that the
-    /// mirror packs them into full chunks.
-    fn push(&mut self, commands: Vec<Command>) {
-        for command in commands {
-            match (self.outbox.back_mut(), command) {
-                (Some(Command::Apply { changes: joined, cursor: None, .. }), Command::Apply { changes, cursor: None, .. })
-                    if !is_full(joined) =>
-                {
-                    joined.extend(changes)
-                }
-                (_, command) => self.outbox.push_back(command),
-            }
-        }
-    }
-
-    /// Returns whether the newest command has room for more puts of a list.
-    fn can_join_puts(&self) -> bool {
-        matches!(self.outbox.back(), Some(Command::Apply { changes, cursor: None, .. }) if !is_full(changes))
-    }
-
-    /// Sends the outbox to the committer. Cancelling it is safe at any await: unsent commands stay
-    /// in the outbox.
-    pub(super) async fn deliver(&mut self, commands: &CommandSender) -> Result<(), ConnectionError> {
-        while let Some(next) = self.outbox.front() {
-            let permit = commands.reserve(next).await.map_err(|_| ConnectionError::Stopping)?;
-            if let Some(command) = self.outbox.pop_front() {
-                permit.send(command);
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Returns whether puts are enough to be applied on their own.
-fn is_full(puts: &[Change]) -> bool {
-    let byte_count = |put: &Change| if let Change::Put { value, .. } = put { value.len() } else { 0 };
-    puts.len() >= JOINED_PUTS || puts.iter().map(byte_count).sum::<usize>() >= JOINED_BYTES
 }
 
 /// Task that reads one kind over one connection.
@@ -273,6 +203,16 @@ impl ScopeTask<'_> {
         keys::watched_prefix(self.scope.kind, &self.scope.cluster, self.source.info.cached).into_bytes()
     }
 
+    /// Reads the next page. If that takes long, the joined puts are not held back any longer.
+    async fn next_page(&mut self, pages: &mut PagedList) -> Result<Result<Option<Page>, KvstoreError>, ConnectionError> {
+        let mut next = pin!(pages.next_page());
+        if let Ok(page) = timeout(JOIN_TIME_MAX, &mut next).await {
+            return Ok(page);
+        }
+        self.state.deliver(&self.context.commands).await?;
+        Ok(next.await)
+    }
+
     async fn list(&mut self) -> Result<Option<Request>, ConnectionError> {
         let _permit = self.list_permit().await;
         let mut pages = self.source.connection.list(&self.watched_prefix());
@@ -282,7 +222,7 @@ impl ScopeTask<'_> {
         let mut postponed = Vec::new();
         let mut progress = ListProgress::new(Instant::now());
         loop {
-            match pages.next_page().await {
+            match self.next_page(&mut pages).await? {
                 Ok(Some(page)) => {
                     let (total, revision) = (page.total_count, page.revision);
                     progress.add_page(&self.scope, page.key_values.len(), total, Instant::now());
