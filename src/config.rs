@@ -125,8 +125,8 @@ pub struct Settings {
     #[arg(long, value_name = "FORMAT", default_value = "json", value_parser = parse_webhook_format)]
     pub on_problem_format: WebhookFormat,
 
-    /// Detail of /metrics: default has for each cluster only what the alerts and the dashboard need;
-    /// full has every metric, and one series for each kind of each cluster
+    /// Detail of /metrics: default has for each cluster only what the alerts and the dashboard
+    /// need; full has every metric, and one series for each kind of each cluster
     #[arg(long, value_name = "DETAIL", default_value = "default", value_parser = parse_metrics_detail)]
     pub metrics_detail: MetricsDetail,
 

@@ -142,7 +142,7 @@ pub(crate) fn router(state: ApiState, guard: Guard) -> Router {
     let (lookups, _) = lookups.router.split_for_parts();
     let (streams, _) = streams.router.split_for_parts();
     let routes = lookups
-        .route_layer(from_fn_with_state(state.clone(), conditional::tag_response))
+        .route_layer(from_fn_with_state((state.handle.clone(), state.findings.clone()), conditional::tag_response))
         .route_layer(from_fn(negotiate))
         .route_layer(from_fn_with_state(properties.clone(), add_properties))
         .fallback(unknown_route)

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use super::ClusterStatuses;
 use super::status_version::StatusVersion;
-use super::summary::{SummaryCache, stored_age};
+use super::summary::SummaryCache;
 use crate::commit::{DecodedBudget, DecodedBudgetError, DecodedPermit, MirrorSnapshot};
 use crate::feed::TrimmedCounts;
 use crate::model::{
@@ -481,4 +481,9 @@ impl Reading {
 
 fn scope(cluster: &ClusterName, kind: Kind) -> Scope {
     Scope { cluster: cluster.clone(), kind }
+}
+
+/// Returns the age of data whose source answered last in an earlier process.
+pub(in crate::handle) fn stored_age(last_contact: Option<SystemTime>) -> Option<Duration> {
+    last_contact.map(|time| SystemTime::now().duration_since(time).unwrap_or_default())
 }

@@ -53,8 +53,8 @@ struct Dictionary<'a> {
     rows: Vec<usize>,
 }
 
-/// A map for the texts of one chunk. Its hash is seeded and fast, but not cryptographic: even if all
-/// texts of a chunk collide, they are at most 1,024.
+/// A map for the texts of one chunk. Its hash is seeded and fast, but not cryptographic: even if
+/// all texts of a chunk collide, they are at most 1,024.
 pub(super) type FastMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 
 /// A map with short-lived byte strings as keys.

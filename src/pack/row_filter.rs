@@ -16,7 +16,7 @@ use super::byte_reader::ByteSpan;
 use super::chunk::ChunkData;
 use super::column::{ColumnForm, RowInput, TextList};
 use super::form_choice::split_parts;
-use super::sections::{ScopeGroup, Template};
+use super::sections::{FieldColumn, ScopeGroup, Template};
 use crate::model::Kind;
 
 /// Fields of ipcache entries whose columns each template knows.
@@ -65,17 +65,8 @@ pub struct FieldTest {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RowFilter(pub Vec<(Kind, Vec<FieldTest>)>);
 
-/// Column of an ipcache entry's field in a template.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum FieldColumn {
-    /// No value of the template has the field.
-    Absent,
-    At(usize),
-    Unknown,
-}
-
 /// Rows of a template that may match.
-enum TemplateRows<'a> {
+enum PassingRows<'a> {
     None,
     /// Rows that pass each test with the text in one of the columns; all rows if there is no test.
     Passing(Vec<(Vec<usize>, &'a TextTest)>),
@@ -102,10 +93,10 @@ impl Chunk {
 
 impl ChunkData {
     /// Adds the rows of a group that may match, given those of each template.
-    fn add_rows_passing(&self, group: &ScopeGroup, by_template: &[TemplateRows<'_>], rows: &mut Vec<usize>) {
+    fn add_rows_passing(&self, group: &ScopeGroup, by_template: &[PassingRows<'_>], rows: &mut Vec<usize>) {
         let (bytes, number, range) = (&*self.bytes, self.numbers.template, group.start..group.end);
         let has_other_values = number.may_contain(bytes, 0) || !self.extras_in(range.clone()).is_empty();
-        if !has_other_values && by_template.iter().all(|rows| matches!(rows, TemplateRows::None)) {
+        if !has_other_values && by_template.iter().all(|rows| matches!(rows, PassingRows::None)) {
             return;
         }
         let (mut name, mut text) = (Vec::with_capacity(32), Vec::with_capacity(64));
@@ -118,7 +109,7 @@ impl ChunkData {
             if has_other_values && self.extra(*row).is_some() {
                 return true;
             }
-            let TemplateRows::Passing(tests) = passing else { return false };
+            let PassingRows::Passing(tests) = passing else { return false };
             if tests.is_empty() {
                 return true;
             }
@@ -140,7 +131,7 @@ impl Template {
         });
     }
 
-    fn rows_passing<'a>(&'a self, bytes: &[u8], tests: &'a [FieldTest]) -> TemplateRows<'a> {
+    fn rows_passing<'a>(&'a self, bytes: &[u8], tests: &'a [FieldTest]) -> PassingRows<'a> {
         let mut passing = Vec::new();
         for FieldTest { fields, test } in tests {
             let columns = fields.iter().try_fold(Vec::new(), |mut columns, field| {
@@ -149,11 +140,11 @@ impl Template {
             });
             let Some(columns) = columns else { continue };
             if !columns.iter().any(|column| self.may_pass(*column, test, bytes)) {
-                return TemplateRows::None;
+                return PassingRows::None;
             }
             passing.push((columns, test));
         }
-        TemplateRows::Passing(passing)
+        PassingRows::Passing(passing)
     }
 
     /// Returns the columns to test for a field; `None` if other texts may pass the test.

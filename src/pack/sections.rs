@@ -7,7 +7,6 @@ use super::byte_reader::{ByteReader, ByteSpan};
 use super::column::{Column, ColumnForm, RowInput};
 use super::indexed_fields::kind_number;
 use super::number_column::NumberColumn;
-use super::row_filter::FieldColumn;
 use super::template::HOLES_MAX;
 use super::{DecodeError, TEMPLATES_MAX, flag};
 use crate::model::{ClusterName, Kind, Rejection};
@@ -32,6 +31,15 @@ pub(super) struct ScopeGroup {
     pub(super) cluster: ClusterName,
     pub(super) start: usize,
     pub(super) end: usize,
+}
+
+/// Column of an ipcache entry's field in a template.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum FieldColumn {
+    /// No value of the template has the field.
+    Absent,
+    At(usize),
+    Unknown,
 }
 
 /// A template: the literals around the holes, and a column for each hole.

@@ -112,8 +112,8 @@ impl MetaOptions {
         self.detail != Some(MetaDetail::None)
     }
 
-    /// Refuses an answer from these kinds of the clusters that `is_wanted` accepts, if the oldest of
-    /// them is older than allowed.
+    /// Refuses an answer from these kinds of the clusters that `is_wanted` accepts, if the oldest
+    /// of them is older than allowed.
     pub(crate) fn check_clusters(self, reading: &Reading, kinds: &[Kind], is_wanted: impl Fn(&ClusterName) -> bool) -> Result<(), Problem> {
         if !self.has_age() {
             return Ok(());

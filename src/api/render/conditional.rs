@@ -24,7 +24,8 @@ use bytes::Bytes;
 use super::answer_properties::{AnswerProperties, MediaType};
 use super::tag_basis::{ContentHash, TagBasis, hash_of};
 use crate::api::problem::Problem;
-use crate::api::state::ApiState;
+use crate::findings::FindingSources;
+use crate::handle::Handle;
 
 /// Returns a weak tag in the format of `ETag`.
 fn weak_tag(parts: impl Hash) -> String {
@@ -61,7 +62,11 @@ fn set_cache_headers(headers: &mut HeaderMap, tag: Option<&str>) {
 }
 
 /// Middleware that tags answers, and sends `304` instead of an answer that the client already has.
-pub(crate) async fn tag_response(State(state): State<ApiState>, request: Request, next: Next) -> Result<Response, Problem> {
+pub(crate) async fn tag_response(
+    State((handle, findings)): State<(Handle, FindingSources)>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     let (uri, headers) = (request.uri().clone(), request.headers().clone());
     let media_type = request.extensions().get().copied().unwrap_or(MediaType::Json);
@@ -69,13 +74,13 @@ pub(crate) async fn tag_response(State(state): State<ApiState>, request: Request
     let basis = if is_read { properties.tag_basis } else { TagBasis::None };
     let query = uri.query().unwrap_or_default();
     // read before the answer is computed, so the answer is at least as new as this counter
-    let reading = state.handle.try_reading();
+    let reading = handle.try_reading();
     if let Some(reading) = reading.as_ref().filter(|_| basis.has_findings_across_keys()) {
         // the handler waits too: the tag is about the same index
-        state.findings.index.wait_for_index(reading).await;
+        findings.index.wait_for_index(reading).await;
     }
     let counter_tag = reading.and_then(|reading| {
-        let change_count = basis.change_count(&uri, &reading, &state.findings)?;
+        let change_count = basis.change_count(&uri, &reading, &findings)?;
         Some(weak_tag((reading.position().epoch.0, change_count, media_type, uri.path(), query)))
     });
     if let Some(tag) = &counter_tag

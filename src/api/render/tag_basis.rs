@@ -58,8 +58,8 @@ impl TagBasis {
         matches!(self, Self::Findings | Self::Explanation)
     }
 
-    /// Returns a number that changes with the answer; `None` if only the answer itself shows that it
-    /// has changed. It is computed from counters of changes, of which each may also count changes
+    /// Returns a number that changes with the answer; `None` if only the answer itself shows that
+    /// it has changed. It is computed from counters of changes, of which each may also count changes
     /// that the answer does not show.
     pub(super) fn change_count(self, uri: &Uri, reading: &Reading, findings: &FindingSources) -> Option<u64> {
         let mirror = || (reading.position().sequence, reading.content_version(&[], &Kind::ALL));

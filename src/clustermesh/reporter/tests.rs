@@ -1,3 +1,5 @@
+//! Which changes of a cluster's status are logged and announced.
+
 use super::*;
 use crate::model::{ClusterConfig, MissingConfig, Revision};
 

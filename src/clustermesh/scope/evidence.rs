@@ -16,8 +16,8 @@ use cilium_kvstore::{Event, KeyValue, LeaseLife};
 const CONCURRENT_LEASE_READS: usize = 16;
 
 impl ScopeTask<'_> {
-    /// Returns the evidence for the deletes among `events`. It is read once, after all of the events
-    /// have arrived, so it is never older than they are.
+    /// Returns the evidence for the deletes among `events`. It is read once, after all of the
+    /// events have arrived, so it is never older than they are.
     pub(super) async fn event_evidence(&mut self, events: &[Event]) -> Result<DeleteEvidence, ConnectionError> {
         if events.iter().all(|event| matches!(event, Event::Put(_))) {
             return Ok(DeleteEvidence::default());

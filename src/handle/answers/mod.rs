@@ -1,5 +1,7 @@
-//! Answers that join several records: explanations, missing addresses and global services.
+//! Answers that join several records or clusters: explanations, missing addresses, global services and
+//! the summary of all clusters.
 
 pub(super) mod explain;
 pub(super) mod global_services;
 pub(super) mod miss;
+mod summary;

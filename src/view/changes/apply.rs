@@ -367,7 +367,7 @@ impl View {
     }
 
     /// Returns a number that grows whenever a cluster is added or removed, or its phase, its config
-    /// or an origin changes. Unlike [`View::content_version`], it does not count changes of objects.
+    /// or an origin changes. Unlike [`View::content_version`], it counts no changes of objects.
     #[must_use]
     pub const fn source_version(&self) -> u64 {
         self.scopes.source_version()

@@ -1,16 +1,19 @@
 //! The summary equals a pass over all clusters after any sequence of changes.
 
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use tokio::sync::watch;
 
 use super::*;
 use crate::commit::MirrorSnapshot;
 use crate::feed::{Feed, Retention};
+use crate::handle::ClusterStatuses;
+use crate::handle::summary::SummaryCache;
 use crate::model::{
-    Change, ClusterConfig, ClusterRecord, Command, Cursor, DeleteReason, EntryKey, Epoch, EtcdClusterId, Identity, Object, Revision, Scope,
-    Sequence, SourceStamp,
+    Change, ClusterConfig, ClusterId, ClusterName, ClusterRecord, ClusterStatus, Command, Cursor, DeleteReason, EntryKey, Epoch,
+    EtcdClusterId, Identity, Object, Revision, Scope, Sequence, SourceStamp,
 };
 use crate::view::View;
 
