@@ -259,8 +259,8 @@ async fn a_missing_canary_is_reported_with_its_key_and_kind() {
     let mut home = Home::new();
     home.write_cluster(&cluster.name, &etcd.client_file_yaml());
     let meshkeep = home.start().await;
-    let state = meshkeep.wait_for_field(&cluster.name, "lastError", &format!("{canary} (service)")).await;
-    assert_eq!(state["phase"], "waitingForCanary", "{state}");
+    meshkeep.wait_for_phase(&cluster.name, "waitingForCanary").await;
+    meshkeep.wait_for_field(&cluster.name, "lastError", &format!("{canary} (service)")).await;
     etcd.put(canary.as_str(), "2026-01-12T09:31:07Z").await;
     meshkeep.wait_for_phase(&cluster.name, "live").await;
     assert_eq!(meshkeep.cluster(&cluster.name).await["lastError"], json!(null));
