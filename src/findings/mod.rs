@@ -1,8 +1,8 @@
 //! Findings: detecting them, publishing them in the change stream, and posting them to
 //! `--on-problem`.
 //!
-//! Findings about clusters and this process are derived from their state. Findings across keys, such
-//! as an address that two clusters announce, come from an index over all keys, the
+//! Findings about clusters and this process are derived from their state. Findings across keys,
+//! such as an address that two clusters announce, come from an index over all keys, the
 //! [`FindingIndex`].
 
 mod across_keys;

@@ -58,9 +58,9 @@ impl TagBasis {
         matches!(self, Self::Findings | Self::Explanation)
     }
 
-    /// Returns a number that changes with the answer; `None` if only the answer itself shows that
-    /// it has changed. It is computed from counters of changes, of which each may also count changes
-    /// that the answer does not show.
+    /// Returns a number that changes with the answer. `None` means that only the answer itself
+    /// shows that it has changed. The number is computed from counters of changes, each of which
+    /// may also count changes that the answer does not show.
     pub(super) fn change_count(self, uri: &Uri, reading: &Reading, findings: &FindingSources) -> Option<u64> {
         let mirror = || (reading.position().sequence, reading.content_version(&[], &Kind::ALL));
         // findings across keys are not shown while the nodes of a cluster are being read

@@ -1,5 +1,5 @@
-//! Answers that join several records or clusters: explanations, missing addresses, global services and
-//! the summary of all clusters.
+//! Answers that join several records or clusters: explanations, missing addresses, global services
+//! and the summary of all clusters.
 
 pub(super) mod explain;
 pub(super) mod global_services;

@@ -1,5 +1,6 @@
 //! Filtered scans of random mirrors, with folds in between, find what a test of every object finds.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -26,14 +27,20 @@ fn one_of<'a>(random: &mut StdRng, texts: &[&'a str]) -> &'a str {
     texts.choose(random).copied().unwrap()
 }
 
-/// Returns a JSON member as agents write it or, rarely, in a form that hides it from a plain search
-/// but not from Go.
+thread_local! {
+    /// Number of the odd form in which [`member`] writes some members. Only one at a time, so that
+    /// enough values have it for a template.
+    static ODD_FORM: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Returns a JSON member as agents write it or, sometimes, in a form that hides it from a plain
+/// search but not from Go.
 fn member(random: &mut StdRng, name: &str, text: &str) -> String {
-    if random.random_ratio(9, 10) {
+    if random.random_ratio(3, 4) {
         return format!(r#""{name}":"{text}""#);
     }
     let escape = |text: &str| text.chars().next().map_or_else(String::new, |first| format!("\\u{:04x}{}", u32::from(first), &text[1..]));
-    match random.random_range(0..8) {
+    match ODD_FORM.get() % 8 {
         0 => format!(r#""{}":"{text}""#, name.to_lowercase()),
         1 => format!(r#""{}":"{text}""#, name.replacen('K', "\u{212a}", 1).replacen('s', "\u{17f}", 1)),
         2 => format!(r#""{}":"{text}""#, escape(name)),
@@ -258,10 +265,11 @@ fn streamed(reading: &Reading, filter: &Filter) -> Vec<EntryKey> {
 #[test]
 fn filtered_scans_find_every_match() {
     let mut found = BTreeSet::new();
-    for seed in 0..3 {
+    for seed in 0..8 {
         let mut random = StdRng::seed_from_u64(seed);
+        ODD_FORM.set(seed);
         let mut view = View::starting_at(Sequence(1));
-        for step in 0..900 {
+        for step in 0..600 {
             change(&mut view, &mut random);
             if random.random_ratio(1, 60) {
                 fold(&mut view, &mut random);
