@@ -150,6 +150,19 @@ impl Pod {
         assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
     }
 
+    /// Suspends the container, and waits until each of its threads has stopped: on a busy machine a
+    /// thread may still answer a request after the signal.
+    async fn suspend(&self) {
+        self.signal("STOP");
+        let threads = format!("/proc/{}/task", self.sidecar.as_ref().unwrap().id());
+        let is_stopped = |thread: fs::DirEntry| {
+            let state = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            state.rsplit(')').next().is_some_and(|fields| fields.starts_with(" T"))
+        };
+        let are_stopped = || fs::read_dir(&threads).unwrap().flatten().all(is_stopped);
+        eventually("all threads to stop", || std::future::ready(are_stopped().then_some(()))).await;
+    }
+
     /// Sends SIGTERM and returns the exit code of the container.
     async fn stop(&mut self) -> Option<i32> {
         self.signal("TERM");
@@ -206,7 +219,7 @@ async fn the_binary_alone_answers_all_probes() {
     pod.wait_until_cluster_reported(&[]).await;
 
     // a process that hangs is detected by the probe's timeout
-    pod.signal("STOP");
+    pod.suspend().await;
     let begun = Instant::now();
     let (code, text) = pod.exit_code_and_text(&["--live"]);
     assert!(code == 3 && text.contains("did not answer in time"), "{code} {text}");
