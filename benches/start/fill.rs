@@ -56,5 +56,5 @@ pub(crate) fn fill(directory: &Path, clusters: u32) -> Outcome<()> {
 
 pub(crate) fn cursor(revision: i64) -> Cursor {
     let (etcd_cluster_id, revision) = (EtcdClusterId(7), Revision(revision));
-    Cursor { etcd_cluster_id, revision, cached: false, last_put: None, last_delete: None, canary: None }
+    Cursor::new(etcd_cluster_id, revision, false)
 }

@@ -120,7 +120,7 @@ impl SimulatedCluster {
 
     fn mark_complete(&self, kind: Kind) -> Command {
         let (etcd_cluster_id, revision) = (EtcdClusterId(1), Revision(1));
-        let cursor = Cursor { etcd_cluster_id, revision, cached: true, last_put: None, last_delete: None, canary: None };
+        let cursor = Cursor::new(etcd_cluster_id, revision, true);
         Command::Apply { scope: self.scope(kind), changes: Vec::new(), cursor: Some(cursor) }
     }
 }

@@ -398,14 +398,7 @@ pub(in crate::api) fn mesh() -> View {
                 Scope { cluster: key.cluster.clone(), kind: key.kind }
             }
         };
-        let cursor = Cursor {
-            etcd_cluster_id: EtcdClusterId(0xabc),
-            revision: Revision(20),
-            cached: true,
-            last_put: None,
-            last_delete: None,
-            canary: None,
-        };
+        let cursor = Cursor::new(EtcdClusterId(0xabc), Revision(20), true);
         view.apply(Command::Apply { scope: scope.clone(), changes: vec![change], cursor: Some(cursor) }, now);
         view.apply(Command::Confirm(scope), now);
     }

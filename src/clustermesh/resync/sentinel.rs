@@ -15,7 +15,7 @@ pub(super) const OTHER_HISTORY: EtcdClusterId = EtcdClusterId(0);
 /// Returns the cursor that is stored while a list of another history runs.
 pub(super) fn other_history_cursor() -> Cursor {
     let (etcd_cluster_id, revision) = (OTHER_HISTORY, Revision(0));
-    Cursor { etcd_cluster_id, revision, cached: false, last_put: None, last_delete: None, canary: None }
+    Cursor::new(etcd_cluster_id, revision, false)
 }
 
 impl Resync {

@@ -98,6 +98,14 @@ pub struct Cursor {
     pub canary: Option<CanaryPoint>,
 }
 
+impl Cursor {
+    /// Creates a cursor without a put, a delete and a canary.
+    #[must_use]
+    pub const fn new(etcd_cluster_id: EtcdClusterId, revision: Revision, cached: bool) -> Self {
+        Self { etcd_cluster_id, revision, cached, last_put: None, last_delete: None, canary: None }
+    }
+}
+
 /// Why a key was deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DeleteReason {

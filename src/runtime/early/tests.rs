@@ -134,14 +134,7 @@ fn fill_store(directory: &Path) {
         group_of_all
             .clusters
             .insert(cluster(name), Some(ClusterRecord { config: Some(config.clone()), last_contact: None, ..ClusterRecord::default() }));
-        let cursor = Cursor {
-            etcd_cluster_id: EtcdClusterId(1),
-            revision: Revision(9),
-            cached: false,
-            last_put: None,
-            last_delete: None,
-            canary: None,
-        };
+        let cursor = Cursor::new(EtcdClusterId(1), Revision(9), false);
         group_of_all.cursors.insert(Scope { cluster: cluster(name), kind }, Some(cursor));
     }
     group_of_all.derivation_version = Some(DERIVATION_VERSION);

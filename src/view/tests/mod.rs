@@ -143,14 +143,7 @@ fn decoded(key: &EntryKey, value: &[u8]) -> Result<Arc<Object>, Arc<str>> {
 }
 
 fn cursor(revision: i64) -> Cursor {
-    Cursor {
-        etcd_cluster_id: EtcdClusterId(1),
-        revision: Revision(revision),
-        cached: true,
-        last_put: None,
-        last_delete: None,
-        canary: None,
-    }
+    Cursor::new(EtcdClusterId(1), Revision(revision), true)
 }
 
 /// Packs the rows again into chunks of `length` rows, so that there are many chunks. With `forget`,

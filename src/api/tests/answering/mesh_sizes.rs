@@ -28,14 +28,7 @@ pub(in crate::api) fn mesh_of(count: usize) -> ApiFixture {
             let address = NodeAddress { address_type: "InternalIP".to_owned(), ip: [172, 18, u8::try_from(number).unwrap(), 2].into() };
             let worker = Node { name: "worker".to_owned(), addresses: vec![address], ..Node::default() };
             let changes = (kind == Kind::Node).then(|| put(key(kind, name, "worker"), Object::Node(Box::new(worker)), 7));
-            let cursor = Cursor {
-                etcd_cluster_id: EtcdClusterId(1),
-                revision: Revision(9),
-                cached: false,
-                last_put: None,
-                last_delete: None,
-                canary: None,
-            };
+            let cursor = Cursor::new(EtcdClusterId(1), Revision(9), false);
             view.apply(Command::Apply { scope: scope.clone(), changes: changes.into_iter().collect(), cursor: Some(cursor) }, now);
             view.apply(Command::Confirm(scope), now);
         }

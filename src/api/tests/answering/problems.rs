@@ -36,7 +36,7 @@ pub(in crate::api::tests) fn view(puts: &[Change]) -> View {
         for kind in Kind::ALL {
             let scope = Scope { cluster: cluster(name), kind };
             let (etcd_cluster_id, revision) = (EtcdClusterId(1), Revision(9));
-            let cursor = Cursor { etcd_cluster_id, revision, cached: true, last_put: None, last_delete: None, canary: None };
+            let cursor = Cursor::new(etcd_cluster_id, revision, true);
             let is_of = |change: &&Change| matches!(change, Change::Put { key, .. } if key.cluster == cluster(name) && key.kind == kind);
             let changes = puts.iter().filter(is_of).cloned().collect();
             view.apply(Command::Apply { scope, changes, cursor: Some(cursor) }, SystemTime::UNIX_EPOCH);

@@ -268,7 +268,7 @@ async fn an_affinity_selects_backends_with_a_reason() {
     let (used, rule) = (vec!["tokyo 10.2.2.41".to_owned()], json!("noAffinity"));
     assert_eq!((backends(&list["items"][0]), &list["items"][0]["selection"]["rule"]), (used, &rule));
     let (scope, etcd_cluster_id) = (Scope { cluster: cluster("paris"), kind: Kind::Service }, EtcdClusterId(1));
-    let cursor = Cursor { etcd_cluster_id, revision: Revision(20), cached: true, last_put: None, last_delete: None, canary: None };
+    let cursor = Cursor::new(etcd_cluster_id, Revision(20), true);
     fixture.command(Command::Apply { scope, changes: Vec::new(), cursor: Some(cursor) }).await;
     // the writer handles commands in order
     fixture.change(put(key(Kind::ServiceExport, "tokyo", "shop/other"), export(10, "Headless"), 21)).await;

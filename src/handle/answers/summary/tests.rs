@@ -51,14 +51,7 @@ fn random_command(random: &mut StdRng) -> Command {
                     Change::Put { key, value, decoded: Ok(Arc::new(object)), source: SourceStamp::default() }
                 }
             };
-            let cursor = Cursor {
-                etcd_cluster_id: EtcdClusterId(1),
-                revision: Revision(random.random_range(1..99)),
-                cached: false,
-                last_put: None,
-                last_delete: None,
-                canary: None,
-            };
+            let cursor = Cursor::new(EtcdClusterId(1), Revision(random.random_range(1..99)), false);
             let cursor = random.random::<bool>().then_some(cursor);
             Command::Apply { scope: Scope { cluster, kind: Kind::Identity }, changes: vec![change], cursor }
         }

@@ -19,7 +19,7 @@ fn scope(name: &str, kind: Kind) -> Scope {
 
 fn cursor() -> Cursor {
     let (etcd_cluster_id, revision) = (EtcdClusterId(1), Revision(1));
-    Cursor { etcd_cluster_id, revision, cached: false, last_put: None, last_delete: None, canary: None }
+    Cursor::new(etcd_cluster_id, revision, false)
 }
 
 fn set_cursor(name: &str) -> Command {
