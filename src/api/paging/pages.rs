@@ -29,14 +29,15 @@ where
     B: FnOnce(&ListRequest, &Q) -> Result<ListStart, Problem> + Send + 'static,
 {
     checked_limit(query.values.common()?.limit)?;
-    respond_with_page_of(handle.reading().await?, None, scanner, query, begin).await
+    respond_with_page_of((handle.reading().await?, None), false, scanner, query, begin).await
 }
 
 /// Answers with a page of a list over the given snapshot. The page has `complete` as a member if it
-/// is set.
+/// is set. If `is_short`, the page takes far less than a millisecond, and waking a blocking thread
+/// would take longer than the work.
 pub(crate) async fn respond_with_page_of<Q, B>(
-    reading: Reading,
-    complete: Option<bool>,
+    (reading, complete): (Reading, Option<bool>),
+    is_short: bool,
     scanner: Scanner,
     query: Parameters<Q>,
     begin: B,
@@ -52,7 +53,7 @@ where
     let permit = scanner::acquire_page_memory(&scanner).await?;
     let (mut start, mut builder) = (Some((reading, query, begin)), None);
     let limits = scanner.limits();
-    let answer = scanner.run(move |slice| {
+    let mut work = move |slice: &mut WorkSlice| {
         if let Some((reading, query, begin)) = start.take() {
             match ListBuilder::begin(reading, complete, &query, begin) {
                 Ok(started) => builder = Some(started),
@@ -67,35 +68,13 @@ where
                 ControlFlow::Continue(())
             }
         }
-    });
-    Ok(json_response(Body::from(permit.attach_to(answer.await?))))
-}
-
-/// Answers like [`respond_with_page_of`] with a page that takes far less than a millisecond. A page
-/// is built on this thread: moving it to another one takes longer.
-pub(crate) async fn respond_with_short_page<Q, B>(
-    reading: Reading,
-    complete: Option<bool>,
-    scanner: Scanner,
-    query: Parameters<Q>,
-    begin: B,
-) -> Result<Response, Problem>
-where
-    Q: ListQuery + Send + 'static,
-    B: FnOnce(&ListRequest, &Q) -> Result<ListStart, Problem> + Send + 'static,
-{
-    if query.media_type == MediaType::Lines {
-        return respond_with_page_of(reading, complete, scanner, query, begin).await;
-    }
-    checked_limit(query.values.common()?.limit)?;
-    let permit = scanner::acquire_page_memory(&scanner).await?;
-    let (limits, mut page) = (scanner.limits(), ListBuilder::begin(reading, complete, &query, begin)?);
-    let next = loop {
-        if let ControlFlow::Break(next) = page.advance(limits, &mut WorkSlice::begin(limits.slice)) {
-            break next?;
-        }
     };
-    Ok(json_response(Body::from(permit.attach_to(page.finish(next)?))))
+    let first = if is_short { scanner.run_inline(&mut work).await } else { ControlFlow::Continue(()) };
+    let answer = match first {
+        ControlFlow::Break(answer) => answer,
+        ControlFlow::Continue(()) => scanner.run(work).await,
+    };
+    Ok(json_response(Body::from(permit.attach_to(answer?))))
 }
 
 /// Answers with one object that may take long to find or to serialize. If `is_short`, it takes less

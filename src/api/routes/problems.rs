@@ -7,7 +7,7 @@ use axum::response::Response;
 
 use crate::admission::Scanner;
 use crate::api::paging::list_request::{ListRequest, checked_limit};
-use crate::api::paging::pages::{RowSource, SliceOutcome, respond_with_page_of, respond_with_short_page};
+use crate::api::paging::pages::{RowSource, SliceOutcome, respond_with_page_of};
 use crate::api::problem::Problem;
 use crate::api::query::{ListQuery, Parameters, ProblemsQuery};
 use crate::api::state::ApiState;
@@ -39,16 +39,12 @@ pub(crate) async fn list_problems(
     let CurrentFindingIndex { index, is_complete } = state.findings.index.wait_for_index(&reading).await;
     let across_keys = index.iter().flat_map(FindingIndex::counts).map(|(_, count)| count).sum::<u64>();
     let is_short = across_keys + reading.rejected_count() <= SHORT_COUNT_MAX;
-    let begin = move |listing: &ListRequest, query: &ProblemsQuery| {
+    respond_with_page_of((reading, Some(is_complete)), is_short, scanner, query, move |listing, query| {
         let meta = listing.meta(&Kind::ALL)?;
         let filter = FindingFilter::parse(query, listing.filter.clusters.clone())?;
         Ok((meta, finding_rows(listing, current_findings(&state.findings, &listing.reading), index, filter)))
-    };
-    if is_short {
-        respond_with_short_page(reading, Some(is_complete), scanner, query, begin).await
-    } else {
-        respond_with_page_of(reading, Some(is_complete), scanner, query, begin).await
-    }
+    })
+    .await
 }
 
 /// Filter of the findings.

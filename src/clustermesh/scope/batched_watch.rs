@@ -1,8 +1,8 @@
 //! Combines the messages of a watch into batches, because each batch with a delete costs a read of
 //! the evidence ([`evidence`](super::evidence)), a round trip to the source.
 //!
-//! etcd sends one message per revision, so many deletes are many messages. The evidence must be
-//! newer than every delete that it vouches for (docs/develop/invariants.md, 4). The caller
+//! etcd sends one message per revision: a thousand deletes are a thousand messages. The evidence
+//! must be newer than each delete for which it is used (docs/develop/invariants.md, 4). The caller
 //! therefore reads it after a whole batch has arrived.
 
 use std::time::Duration;
