@@ -1,7 +1,8 @@
 //! Puts of many new keys at once, as the first list of a kind has them.
 //!
-//! Their records are packed at once. Otherwise each would be inserted into the overlay and packed
-//! later, which takes twice the time and ten times the memory.
+//! Their records are packed at once. Otherwise each record would be inserted into the overlay and
+//! packed later, and the store would pack it once more. With this, a first sync of 500,000 keys
+//! needs a quarter less processor time (`just bench sync cold`).
 
 use std::sync::Arc;
 use std::time::SystemTime;
