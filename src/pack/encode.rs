@@ -90,14 +90,7 @@ fn indexed_fields_flag(record: &Record, fields: &IndexedFields) -> u64 {
 }
 
 pub(super) fn identity(fields: &IndexedFields) -> u64 {
-    match fields {
-        IndexedFields::Ip { identity, .. } => u64::from(*identity),
-        IndexedFields::Unknown
-        | IndexedFields::Nothing
-        | IndexedFields::Node { .. }
-        | IndexedFields::Identity(_)
-        | IndexedFields::Service(_) => 0,
-    }
+    if let IndexedFields::Ip { identity, .. } = fields { u64::from(*identity) } else { 0 }
 }
 
 /// Returns the packed addresses of a node, or the name of the global service that an entry
@@ -106,11 +99,7 @@ pub(super) fn addresses_or_service(fields: &IndexedFields) -> Vec<u8> {
     let addresses = match fields {
         IndexedFields::Node { addresses } => addresses,
         IndexedFields::Service(Some(service)) => return service.as_bytes().to_vec(),
-        IndexedFields::Service(None)
-        | IndexedFields::Unknown
-        | IndexedFields::Nothing
-        | IndexedFields::Ip { .. }
-        | IndexedFields::Identity(_) => return Vec::new(),
+        _ => return Vec::new(),
     };
     let mut packed = Vec::new();
     for address in addresses {
