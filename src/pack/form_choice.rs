@@ -120,19 +120,14 @@ fn candidate<'a>(rows: &ColumnValues<'_>, body: ColumnBody<'a>, exceptions: Vec<
 /// Tries the forms that copy the name in the key, or its part before or after `/`. They need no
 /// bytes.
 fn try_name<'a>(rows: &ColumnValues<'a>) -> Option<Candidate<'a>> {
-    let name = |row: usize| rows.names.get(row).copied();
     if rows.names.is_empty() {
         return None;
     }
-    let values = rows.values;
-    let whole = || find_exceptions(values.len(), |row| name(row) == Some(values[row])).map(|exceptions| (NAME, exceptions));
-    let head = || {
-        find_exceptions(values.len(), |row| name(row).and_then(name_head) == Some(values[row])).map(|exceptions| (NAME_HEAD, exceptions))
-    };
-    let tail = || {
-        find_exceptions(values.len(), |row| name(row).and_then(name_tail) == Some(values[row])).map(|exceptions| (NAME_TAIL, exceptions))
-    };
-    let (form, exceptions) = whole().or_else(head).or_else(tail)?;
+    let parts: [(u8, fn(&'a [u8]) -> Option<&'a [u8]>); 3] = [(NAME, Some), (NAME_HEAD, name_head), (NAME_TAIL, name_tail)];
+    let (form, exceptions) = parts.into_iter().find_map(|(form, part)| {
+        let has_part = |row: usize| rows.names.get(row).and_then(|name| part(name)) == Some(rows.values[row]);
+        Some((form, find_exceptions(rows.values.len(), has_part)?))
+    })?;
     Some(candidate(rows, ColumnBody::WithoutBody(form), exceptions, 0))
 }
 
