@@ -74,10 +74,6 @@ impl Chunk {
         Ok(Self(Arc::new(packed)))
     }
 
-    pub(super) fn packed(&self) -> &ChunkData {
-        &self.0
-    }
-
     /// Returns the bytes to store. They are shorter than [`super::STORED_LENGTH_MAX`] unless the
     /// chunk is [`Chunk::is_oversize`].
     #[must_use]
@@ -380,6 +376,11 @@ impl ChunkData {
         &self.groups[index]
     }
 
+    /// Returns the index of a row's template; `None` if the value has no template.
+    pub(super) fn template_index(&self, row: usize) -> Option<usize> {
+        usize::try_from(self.numbers.template.get(&self.bytes, row)).ok()?.checked_sub(1)
+    }
+
     pub(super) fn append_name(&self, row: usize, out: &mut Vec<u8>) {
         self.names.append(RowInput { bytes: &self.bytes, name: &[], index: row }, out);
     }
@@ -388,8 +389,7 @@ impl ChunkData {
         let bytes = &*self.bytes;
         let index = self.numbers.template.rank(bytes, row);
         let input = RowInput { bytes, name, index };
-        let template = usize::try_from(self.numbers.template.get(bytes, row)).unwrap_or(0);
-        let Some(template) = template.checked_sub(1).and_then(|template_index| self.templates.get(template_index)) else {
+        let Some(template) = self.template_index(row).map(|index| &self.templates[index]) else {
             return self.verbatim.append(input, out);
         };
         for (hole, literal) in template.literals.iter().enumerate() {
@@ -403,9 +403,8 @@ impl ChunkData {
     fn has_value(&self, row: usize, name: &[u8], value: &[u8]) -> bool {
         let bytes = &*self.bytes;
         let input = RowInput { bytes, name, index: self.numbers.template.rank(bytes, row) };
-        let template = usize::try_from(self.numbers.template.get(bytes, row)).unwrap_or(0);
         let (mut rest, mut part) = (Some(value), Vec::with_capacity(64));
-        let Some(template) = template.checked_sub(1).and_then(|template_index| self.templates.get(template_index)) else {
+        let Some(template) = self.template_index(row).map(|index| &self.templates[index]) else {
             self.verbatim.append(input, &mut part);
             return part == value;
         };

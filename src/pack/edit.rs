@@ -3,7 +3,7 @@
 //!
 //! Packing a thousand records takes milliseconds, mostly to find the templates and forms that the
 //! chunk already has. An edit reuses them and never splits or joins chunks. Now and then,
-//! [`edited`] requests packing from the records (`build_with_fields`) instead, because reused forms
+//! [`edit()`] requests packing from the records (`build_with_fields`) instead, because reused forms
 //! gradually become longer than necessary.
 
 use super::byte_reader::{put_fixed, put_text, put_varint};
@@ -122,10 +122,13 @@ struct ChunkEditor<'a> {
     layout: EditLayout,
 }
 
-/// Applies edits, or returns `None` if the chunk should be packed from its records. The edits are
-/// those of [`super::edit()`].
-pub(super) fn edited(chunk: &Chunk, edits: &[RowEdit<'_>]) -> Option<Chunk> {
-    let packed = chunk.packed();
+/// Applies edits to a chunk without decoding every row. They must be sorted by [`RowEdit::order`],
+/// then by key, with at most one per key. Returns `None` if the chunk should be packed from its
+/// records instead: if too much of it changes, if it would become too large, and once in sixteen
+/// edits, which keeps it about as short as a freshly packed one.
+#[must_use]
+pub fn edit(chunk: &Chunk, edits: &[RowEdit<'_>]) -> Option<Chunk> {
+    let packed = &*chunk.0;
     let is_build_due =
         packed.bytes.len() < CHECKSUM_LENGTH || packed.bytes[packed.bytes.len() - CHECKSUM_LENGTH].is_multiple_of(EDITS_PER_BUILD);
     if is_build_due || packed.count < EDITED_ROWS_MIN || edits.len() * 2 > packed.count {
@@ -286,30 +289,19 @@ impl<'a> ChunkEditor<'a> {
         put_fixed(&mut out, last.iter().copied().max().unwrap_or(0), 8);
         self.put_groups(&mut out);
         let names: Vec<&[u8]> = self.inserted.iter().map(|new| record(*new).key.name.as_bytes()).collect();
-        self.put_plain(
-            &mut out,
-            &packed.names,
-            packed.count,
-            &Splice { bytes: &packed.bytes, plan: &self.layout.names, values: &names, names: &[] },
-        );
+        self.put_plain(&mut out, &packed.names, packed.count, &self.layout.names, &names);
         self.put_number_columns(&mut out, &last);
         put_numbers(&mut out, templates);
         let values: Vec<Vec<u8>> = self.new_records.iter().map(|new| addresses_or_service(new.fields)).collect();
         let values: Vec<&[u8]> = values.iter().map(Vec::as_slice).collect();
-        self.put_plain(
-            &mut out,
-            &packed.addresses_or_service,
-            packed.count,
-            &Splice { bytes: &packed.bytes, plan: rows, values: &values, names: &[] },
-        );
+        self.put_plain(&mut out, &packed.addresses_or_service, packed.count, rows, &values);
         put_varint(&mut out, by_template.len() as u64 - 1);
         for (template, template_rows) in by_template.iter().skip(1) {
             self.put_template(&mut out, &packed.templates[template - 1], template_rows);
         }
         for (_, template_rows) in by_template.iter().take(1) {
             let values: Vec<&[u8]> = template_rows.new_records.iter().map(|new| self.new_records[*new].cells[0]).collect();
-            let splice = Splice { bytes: &packed.bytes, plan: &template_rows.plan, values: &values, names: &[] };
-            self.put_plain(&mut out, &packed.verbatim, template_rows.old_rows.len(), &splice);
+            self.put_plain(&mut out, &packed.verbatim, template_rows.old_rows.len(), &template_rows.plan, &values);
         }
         self.put_extras(&mut out);
         let checksum = crc32fast::hash(&out);
@@ -376,7 +368,8 @@ impl<'a> ChunkEditor<'a> {
 
     /// Appends a column outside of templates. Keeps the form of the column, or chooses another one
     /// if the form no longer fits.
-    fn put_plain(&self, out: &mut Vec<u8>, old: &Column, rows: usize, splice: &Splice<'_, '_>) {
+    fn put_plain(&self, out: &mut Vec<u8>, old: &Column, rows: usize, plan: &SplicePlan, values: &[&[u8]]) {
+        let splice = &Splice { bytes: &self.packed.bytes, plan, values, names: &[] };
         if !splice.put(out, old, rows, |_, _| &[]) {
             let old_cell = |row, cell: &mut Vec<u8>| old.append(RowInput { bytes: &self.packed.bytes, name: &[], index: row }, cell);
             let (bytes, lengths) = concat_values(splice, old_cell);

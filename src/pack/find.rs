@@ -12,7 +12,7 @@ impl Chunk {
     /// # Errors
     /// Returns the row before which the key would be inserted if it does not exist.
     pub fn find(&self, key: &EntryKey) -> Result<usize, usize> {
-        let packed = self.packed();
+        let packed = &self.0;
         let order = |group: &ScopeGroup| group.kind.cmp(&key.kind).then_with(|| group.cluster.cmp_in_keys(&key.cluster));
         let group = packed.groups.binary_search_by(order).map(|index| &packed.groups[index]);
         let group = group.map_err(|index| packed.groups.get(index).map_or(packed.count, |group| group.start))?;

@@ -63,7 +63,7 @@ use crate::model::Record;
 pub use byte_reader::DecodeError;
 pub(crate) use byte_reader::{ByteReader, common_prefix_length, put_text, put_varint};
 pub use chunk::{Chunk, RecordHistory};
-pub use edit::RowEdit;
+pub use edit::{RowEdit, edit};
 pub use fold::fold;
 pub use indexed_fields::IndexedFields;
 pub use row_filter::{FieldTest, RowField, RowFilter, TextTest};
@@ -144,15 +144,6 @@ pub fn build_with_fields<'a>(records: impl IntoIterator<Item = (&'a Record, Inde
         rest = tail;
     }
     chunks
-}
-
-/// Applies edits to a chunk without decoding every row. They must be sorted by [`RowEdit::order`],
-/// then by key, with at most one per key. Returns `None` if the chunk should be packed from its
-/// records instead: if too much of it changes, if it would become too large, and once in sixteen
-/// edits, which keeps it about as short as a freshly packed one.
-#[must_use]
-pub fn edit(chunk: &Chunk, edits: &[RowEdit<'_>]) -> Option<Chunk> {
-    edit::edited(chunk, edits)
 }
 
 /// Returns the number of records for the next chunk.

@@ -16,7 +16,7 @@ use super::byte_reader::ByteSpan;
 use super::chunk::ChunkData;
 use super::column::{ColumnForm, RowInput, TextList};
 use super::form_choice::split_parts;
-use super::sections::{FieldColumn, ScopeGroup, Template};
+use super::sections::{ScopeGroup, Template};
 use crate::model::Kind;
 
 /// Fields of ipcache entries whose columns each template knows.
@@ -65,25 +65,22 @@ pub struct FieldTest {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RowFilter(pub Vec<(Kind, Vec<FieldTest>)>);
 
-/// Rows of a template that may match.
-enum PassingRows<'a> {
-    None,
-    /// Rows that pass each test with the text in one of the columns; all rows if there is no test.
-    Passing(Vec<(Vec<usize>, &'a TextTest)>),
-}
+/// Tests of a template's rows. A row may match if each test passes for the text in one of its
+/// columns; without a test, all rows may.
+type ColumnTests<'a> = Vec<(Vec<usize>, &'a TextTest)>;
 
 impl Chunk {
     /// Returns the rows that may match a filter, in order.
     #[must_use]
     pub fn rows_matching(&self, filter: &RowFilter) -> Vec<usize> {
-        let packed = self.packed();
+        let packed = &self.0;
         let (mut rows, mut by_template, mut tested) = (Vec::new(), Vec::new(), None);
         for group in &packed.groups {
             let kind = group.kind.listed_as();
             let Some((_, tests)) = filter.0.iter().find(|(filtered, _)| *filtered == kind) else { continue };
             if tested != Some(kind) {
                 tested = Some(kind);
-                by_template = packed.templates.iter().map(|template| template.rows_passing(&packed.bytes, tests)).collect();
+                by_template = packed.templates.iter().map(|template| template.column_tests(&packed.bytes, tests)).collect();
             }
             packed.add_rows_passing(group, &by_template, &mut rows);
         }
@@ -92,31 +89,31 @@ impl Chunk {
 }
 
 impl ChunkData {
-    /// Adds the rows of a group that may match, given those of each template.
-    fn add_rows_passing(&self, group: &ScopeGroup, by_template: &[PassingRows<'_>], rows: &mut Vec<usize>) {
+    /// Adds the rows of a group that may match, given the tests of each template. No row of a
+    /// template without tests matches.
+    fn add_rows_passing(&self, group: &ScopeGroup, by_template: &[Option<ColumnTests<'_>>], rows: &mut Vec<usize>) {
         let (bytes, number, range) = (&*self.bytes, self.numbers.template, group.start..group.end);
         let has_other_values = number.may_contain(bytes, 0) || !self.extras_in(range.clone()).is_empty();
-        if !has_other_values && by_template.iter().all(|rows| matches!(rows, PassingRows::None)) {
+        if !has_other_values && by_template.iter().all(Option::is_none) {
             return;
         }
         let (mut name, mut text) = (Vec::with_capacity(32), Vec::with_capacity(64));
         rows.extend(range.filter(|row| {
-            let index = usize::try_from(number.get(bytes, *row)).unwrap_or(0).checked_sub(1);
-            let Some((template, passing)) = index.and_then(|index| self.templates.get(index).zip(by_template.get(index))) else {
-                return true;
-            };
+            let Some(index) = self.template_index(*row) else { return true };
             // the object of such a row may come from an earlier value
             if has_other_values && self.extra(*row).is_some() {
                 return true;
             }
-            let PassingRows::Passing(tests) = passing else { return false };
+            let Some(tests) = &by_template[index] else { return false };
             if tests.is_empty() {
                 return true;
             }
             name.clear();
             self.append_name(*row, &mut name);
             let input = RowInput { bytes, name: &name, index: number.rank(bytes, *row) };
-            tests.iter().all(|(columns, test)| columns.iter().any(|column| template.row_passes(*column, test, input, &mut text)))
+            tests
+                .iter()
+                .all(|(columns, test)| columns.iter().any(|column| self.templates[index].row_passes(*column, test, input, &mut text)))
         }));
     }
 }
@@ -124,14 +121,11 @@ impl ChunkData {
 impl Template {
     /// Finds the columns of [`IP_FIELDS`].
     pub(super) fn find_ip_columns(&mut self, bytes: &[u8]) {
-        self.ip_columns = IP_FIELDS.map(|field| match self.columns_of(field, bytes).as_deref() {
-            None | Some([_, _, ..]) => FieldColumn::Unknown,
-            Some([]) => FieldColumn::Absent,
-            Some([column]) => FieldColumn::At(*column),
-        });
+        self.ip_columns = IP_FIELDS.map(|field| self.columns_of(field, bytes));
     }
 
-    fn rows_passing<'a>(&'a self, bytes: &[u8], tests: &'a [FieldTest]) -> PassingRows<'a> {
+    /// Returns the tests of the rows, or `None` if no row passes all of them.
+    fn column_tests<'a>(&'a self, bytes: &[u8], tests: &'a [FieldTest]) -> Option<ColumnTests<'a>> {
         let mut passing = Vec::new();
         for FieldTest { fields, test } in tests {
             let columns = fields.iter().try_fold(Vec::new(), |mut columns, field| {
@@ -140,24 +134,19 @@ impl Template {
             });
             let Some(columns) = columns else { continue };
             if !columns.iter().any(|column| self.may_pass(*column, test, bytes)) {
-                return PassingRows::None;
+                return None;
             }
             passing.push((columns, test));
         }
-        PassingRows::Passing(passing)
+        Some(passing)
     }
 
     /// Returns the columns to test for a field; `None` if other texts may pass the test.
     fn columns_of_field(&self, field: &RowField, test: &TextTest, bytes: &[u8]) -> Option<Vec<usize>> {
-        let ip_column = |index: usize| match self.ip_columns[index] {
-            FieldColumn::Absent => Some(Vec::new()),
-            FieldColumn::At(column) => Some(vec![column]),
-            FieldColumn::Unknown => None,
-        };
         match field {
-            RowField::HostIp => ip_column(0),
-            RowField::Namespace => ip_column(1),
-            RowField::Pod => ip_column(2),
+            RowField::HostIp => self.ip_columns[0].clone(),
+            RowField::Namespace => self.ip_columns[1].clone(),
+            RowField::Pod => self.ip_columns[2].clone(),
             RowField::Label(key) => self.columns_of(key, bytes),
             RowField::AnyLabel => {
                 let in_literal = self.literals.iter().any(|literal| test.passes(literal.slice(bytes)));

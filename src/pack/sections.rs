@@ -33,23 +33,14 @@ pub(super) struct ScopeGroup {
     pub(super) end: usize,
 }
 
-/// Column of an ipcache entry's field in a template.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum FieldColumn {
-    /// No value of the template has the field.
-    Absent,
-    At(usize),
-    Unknown,
-}
-
 /// A template: the literals around the holes, and a column for each hole.
 pub(super) struct Template {
     /// Number of rows.
     pub(super) rows: usize,
     pub(super) literals: Box<[ByteSpan]>,
     pub(super) columns: Box<[Column]>,
-    /// Columns of the fields by which ipcache entries are filtered.
-    pub(super) ip_columns: [FieldColumn; 3],
+    /// Columns of each field by which ipcache entries are filtered; `None` if they are unknown.
+    pub(super) ip_columns: [Option<Vec<usize>>; 3],
 }
 
 /// Last good value and rejection of a record that has either.
@@ -124,7 +115,7 @@ pub(super) fn read_templates(reader: &mut ByteReader<'_>, count: usize, template
         let holes = reader.count(HOLES_MAX)?;
         let literals = (0..=holes).map(|_| reader.span()).collect::<Result<_, _>>()?;
         let columns = (0..holes).map(|earlier| Column::read(reader, count, earlier)).collect::<Result<_, _>>()?;
-        let mut template = Template { rows: count, literals, columns, ip_columns: [FieldColumn::Unknown; 3] };
+        let mut template = Template { rows: count, literals, columns, ip_columns: [const { None }; 3] };
         template.find_ip_columns(reader.all());
         templates.push(template);
     }
