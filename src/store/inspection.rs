@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::ENGINE_DIRECTORY;
@@ -93,7 +94,7 @@ fn inspect_copy(data_directory: &Path, report_step: &dyn Fn(&'static str)) -> Re
     let mut usage = measure_usage(&engine)?;
     report_step("checking the store");
     let (chunk_store, damage, recovered_log) =
-        recover(engine, frames::read_log(&LogDirectory::in_data_directory(data_directory))?, u64::MAX)?;
+        recover(Arc::new(engine), frames::read_log(&LogDirectory::in_data_directory(data_directory))?, u64::MAX)?;
     report_step("reading the store");
     let scan = load::load_contents(&chunk_store, BTreeMap::new())?;
     let losses = describe_losses(&damage, scan.contents.damaged_count);

@@ -51,6 +51,9 @@ pub(super) struct ManifestEntry {
     pub(super) summary: ChunkSummary,
 }
 
+/// Start of a chunk's range, with its entry.
+type LowAndEntry = (KeyBytes, ManifestEntry);
+
 #[derive(Debug, Default)]
 pub(super) struct Manifest {
     /// Stamp of the base. `None` if no base is valid; the next sync then writes one.
@@ -63,7 +66,7 @@ pub(super) struct Manifest {
     /// Lower bounds of the chunks that were written since the last sync.
     changed: BTreeSet<KeyBytes>,
     /// The last object with its entries, if the next changes are added to it.
-    open_object: Option<(Slot, Vec<(KeyBytes, ManifestEntry)>)>,
+    open_object: Option<(Slot, Vec<LowAndEntry>)>,
     /// Number of the last object.
     number: u64,
     /// Total length of the objects with changes, in bytes.
@@ -203,7 +206,7 @@ impl Manifest {
         self.base.is_none() || !self.changed.is_empty()
     }
 
-    fn encode_entries(&self, entries: &[(KeyBytes, ManifestEntry)]) -> Vec<u8> {
+    fn encode_entries(&self, entries: &[LowAndEntry]) -> Vec<u8> {
         let mut out = Vec::new();
         let mut previous: &[u8] = &[];
         for (low, entry) in entries {
@@ -251,7 +254,7 @@ mod tests {
 
     /// Returns a base with these ranges, each in its own slot.
     fn base_of(ranges: &[(&str, Option<&str>)]) -> ManifestObject {
-        let entries: Vec<(KeyBytes, ManifestEntry)> = ranges
+        let entries: Vec<LowAndEntry> = ranges
             .iter()
             .zip(0..)
             .map(|((low, high), number)| {

@@ -67,10 +67,10 @@ pub struct Store {
     inner: Mutex<OpenStoreState>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct OpenStoreState {
     /// `None` after an error, until it is reopened.
-    chunk_store: Option<ChunkStore<Arc<Engine>>>,
+    chunk_store: Option<ChunkStore<Engine>>,
     /// False until there is space for a new store.
     is_created: bool,
     /// Last group that is synced in the log, and that `chunk_store` contains if it is open.
@@ -158,14 +158,7 @@ impl Store {
     /// Returns a store without files. The first group for which there is space creates them.
     fn new_without_space(directory: &Path, lock: Option<DirectoryLock>) -> (Self, OpenReport) {
         let files: Arc<dyn LogFiles> = Arc::new(LogDirectory::in_data_directory(directory));
-        let inner = OpenStoreState {
-            chunk_store: None,
-            is_created: false,
-            stored_group: 0,
-            last_engine_error: None,
-            contents: Some(StoreContents::default()),
-            lock,
-        };
+        let inner = OpenStoreState { contents: Some(StoreContents::default()), lock, ..OpenStoreState::default() };
         let log = Arc::new(WriteAheadLog::new_closed(Arc::clone(&files)));
         let store = Self { directory: directory.join(ENGINE_DIRECTORY), log, files, inner: Mutex::new(inner) };
         (store, OpenReport { set_aside: None, created: true, losses: Vec::new() })
@@ -285,7 +278,7 @@ impl Store {
         self.inner().chunk_store.as_ref().is_none_or(ChunkStore::is_fully_folded)
     }
 
-    fn with_chunk_store<T>(&self, work: impl FnOnce(&mut ChunkStore<Arc<Engine>>) -> Result<T, EngineError>) -> Result<T, StoreError> {
+    fn with_chunk_store<T>(&self, work: impl FnOnce(&mut ChunkStore<Engine>) -> Result<T, EngineError>) -> Result<T, StoreError> {
         self.create_if_missing()?;
         let mut inner = self.inner();
         let outcome = inner.take_chunk_store(&self.directory, &*self.files).and_then(|mut chunk_store| {
@@ -380,7 +373,7 @@ impl Drop for Store {
 impl OpenStoreState {
     /// Moves out the open chunk store, or reopens it after an error. Never creates a store. Never
     /// returns a store that lost data, because its cursors would be ahead of its entries.
-    fn take_chunk_store(&mut self, directory: &Path, files: &dyn LogFiles) -> Result<ChunkStore<Arc<Engine>>, EngineError> {
+    fn take_chunk_store(&mut self, directory: &Path, files: &dyn LogFiles) -> Result<ChunkStore<Engine>, EngineError> {
         if let Some(chunk_store) = self.chunk_store.take() {
             return Ok(chunk_store);
         }

@@ -68,7 +68,7 @@ const DAMAGED_KEPT_MAX: usize = 3;
 /// An engine that was opened and read completely.
 #[derive(Debug)]
 pub(super) struct RecoveredStore {
-    pub(super) chunk_store: ChunkStore<Arc<Engine>>,
+    pub(super) chunk_store: ChunkStore<Engine>,
     /// The log as it was read. New groups continue after it.
     pub(super) recovered_log: RecoveredLog,
     pub(super) files: Arc<dyn LogFiles>,
@@ -151,7 +151,7 @@ pub(super) fn open(data_directory: &Path, offer: &mut dyn FnMut(Option<PartialSt
 ///
 /// If the first attempt fails, sled's snapshots are removed. They may not fit the log after a write
 /// to a full disk.
-pub(super) fn reopen(directory: &Path, files: &dyn LogFiles, up_to: u64) -> Result<(ChunkStore<Arc<Engine>>, DamageReport), EngineError> {
+pub(super) fn reopen(directory: &Path, files: &dyn LogFiles, up_to: u64) -> Result<(ChunkStore<Engine>, DamageReport), EngineError> {
     if let Some(reason) = foreign::find_foreign_engine_file(directory)? {
         return Err(EngineError::Damaged(reason));
     }
@@ -166,7 +166,7 @@ pub(super) fn reopen(directory: &Path, files: &dyn LogFiles, up_to: u64) -> Resu
 }
 
 /// Reads the slots of an engine that has the current layout.
-fn read_slots(engine: Engine, files: &dyn LogFiles, up_to: u64) -> Result<(ChunkStore<Arc<Engine>>, DamageReport), EngineError> {
+fn read_slots(engine: Engine, files: &dyn LogFiles, up_to: u64) -> Result<(ChunkStore<Engine>, DamageReport), EngineError> {
     if read_layout(&engine)? != Some(LAYOUT) {
         return Err(EngineError::Replaced);
     }
@@ -241,7 +241,7 @@ fn recover_with_early_lookups(
     engine: Arc<Engine>,
     log: LogContents,
     offer: &mut dyn FnMut(Option<PartialStore>),
-) -> Result<(ChunkStore<Arc<Engine>>, DamageReport, RecoveredLog), EngineError> {
+) -> Result<(ChunkStore<Engine>, DamageReport, RecoveredLog), EngineError> {
     let mut scan = SlotScan::start(Arc::clone(&engine))?;
     let recovered_log = scan.add_log(log, u64::MAX)?;
     offer(scan.early_index().and_then(|early| PartialStore::new(&engine, early)));
@@ -251,7 +251,7 @@ fn recover_with_early_lookups(
 
 /// Creates the layout in an empty engine. The number of the layout is written last: after a kill,
 /// the engine has at most empty chunks and a checkpoint.
-fn create(engine: Arc<Engine>, files: &dyn LogFiles) -> Result<(ChunkStore<Arc<Engine>>, RecoveredLog), EngineError> {
+fn create(engine: Arc<Engine>, files: &dyn LogFiles) -> Result<(ChunkStore<Engine>, RecoveredLog), EngineError> {
     let mut count = usize::from(engine.has_values_in_default_tree()?);
     count += engine.list_slots()?.len().saturating_sub(NEW_STORE_SLOTS);
     if count > 0 {

@@ -34,9 +34,8 @@ use crate::store::error::EngineError;
 use crate::store::manifest::Manifest;
 use crate::store::objects::object::{self, ObjectHead};
 use crate::store::objects::packing::{self, PackedChunk, RangeContent};
-use crate::store::objects::pending::PendingChanges;
 use crate::store::objects::slot_allocator::SlotAllocator;
-use crate::store::objects::stored_chunk::StoredChunk;
+use crate::store::objects::stored_chunk::{StoredChunk, StoredChunks};
 
 pub(in crate::store) use contents::ChunkBody;
 
@@ -73,7 +72,7 @@ struct UnfoldedGroups {
 pub(in crate::store) struct ChunkStore<S> {
     slot_allocator: SlotAllocator<S>,
     /// Chunks by the lower bounds of their ranges.
-    chunks: BTreeMap<KeyBytes, StoredChunk>,
+    chunks: StoredChunks,
     /// Chunks with pending changes.
     fold_queue: FoldQueue,
     unfolded: UnfoldedGroups,
@@ -113,17 +112,12 @@ impl UnfoldedGroups {
         }
         before - self.raw_bytes
     }
-
-    /// Returns the bytes of keys and values.
-    const fn raw_bytes(&self) -> u64 {
-        self.raw_bytes
-    }
 }
 
 impl<S: SlotStorage> ChunkStore<S> {
     /// Creates a new store in an engine without slots. Its chunks cover all keys, so that a gap is
     /// always damage.
-    pub(in crate::store) fn create(storage: S) -> Result<Self, EngineError> {
+    pub(in crate::store) fn create(storage: Arc<S>) -> Result<Self, EngineError> {
         let mut chunk_store = Self::new(storage);
         for (index, low) in packing::RANGES.into_iter().enumerate() {
             let high = packing::RANGES.get(index + 1).map(|high| KeyBytes::from(*high));
@@ -134,7 +128,7 @@ impl<S: SlotStorage> ChunkStore<S> {
     }
 
     /// Returns a store without content, to be filled by recovery.
-    pub(in crate::store) fn new(storage: S) -> Self {
+    pub(in crate::store) fn new(storage: Arc<S>) -> Self {
         Self {
             slot_allocator: SlotAllocator::new(storage),
             chunks: BTreeMap::new(),
@@ -153,7 +147,7 @@ impl<S: SlotStorage> ChunkStore<S> {
         }
     }
 
-    pub(in crate::store) const fn storage(&self) -> &S {
+    pub(in crate::store) fn storage(&self) -> &S {
         self.slot_allocator.storage()
     }
 
@@ -173,7 +167,7 @@ impl<S: SlotStorage> ChunkStore<S> {
 
     /// Returns the bytes of keys and values that are not in all chunks.
     pub(in crate::store) const fn log_raw_bytes(&self) -> u64 {
-        self.unfolded.raw_bytes()
+        self.unfolded.raw_bytes
     }
 
     /// Adds the changes of all groups up to `number`, with chunks that were packed from them. The
@@ -199,7 +193,7 @@ impl<S: SlotStorage> ChunkStore<S> {
 
     /// Folds while the log is above its limit, without regard to other work.
     pub(in crate::store) fn fold_excess(&mut self) -> Result<(), EngineError> {
-        while self.unfolded.raw_bytes() > LOG_RAW_BYTES_MAX && self.fold_next()? {
+        while self.unfolded.raw_bytes > LOG_RAW_BYTES_MAX && self.fold_next()? {
             self.remove_folded();
         }
         self.sync_if_due()
@@ -303,8 +297,8 @@ impl<S: SlotStorage> ChunkStore<S> {
     /// not before a time has passed that grows with the size of the log, so that folding keeps up
     /// with the changes.
     pub(in crate::store) fn fold_due(&mut self, now: Instant, until: Instant) -> Result<(), EngineError> {
-        self.fold_rate.add_committed(std::mem::take(&mut self.committed_bytes), self.unfolded.raw_bytes(), self.fold_queue.len());
-        let until = until.max(now + fold_time_max(self.unfolded.raw_bytes()));
+        self.fold_rate.add_committed(std::mem::take(&mut self.committed_bytes), self.unfolded.raw_bytes, self.fold_queue.len());
+        let until = until.max(now + fold_time_max(self.unfolded.raw_bytes));
         while self.fold_rate.is_due() && Instant::now() < until && self.fold_next()? {
             self.fold_rate.count_fold();
         }
@@ -415,17 +409,7 @@ impl<S: SlotStorage> ChunkStore<S> {
             } else {
                 self.slot_allocator.write_new(SlotKind::Chunk, &head, &packed_chunk.body)?
             };
-            let chunk = StoredChunk {
-                high: chunk_high,
-                slots,
-                stamp: head.stamp,
-                last_group,
-                count: packed_chunk.count,
-                raw_bytes: packed_chunk.raw_bytes,
-                summary: packed_chunk.summary,
-                pending: PendingChanges::default(),
-                dirty_since: None,
-            };
+            let chunk = StoredChunk::new(&head, chunk_high, slots, packed_chunk.summary);
             self.manifest.mark_changed(lows[index].clone());
             self.unsynced_bytes += packed_chunk.body.len();
             self.chunks.insert(lows[index].clone(), chunk);

@@ -3,7 +3,6 @@
 //! The layout uses nothing else of an engine, so sled can be replaced.
 
 use std::fmt;
-use std::sync::Arc;
 
 use crate::store::error::EngineError;
 
@@ -66,7 +65,7 @@ impl fmt::Display for Slot {
 /// slot is never present without earlier writes of the same slot; everything that was written
 /// before a successful [`SlotStorage::sync`] survives a power cut. The order of writes of different
 /// slots does not matter. After an error the engine must be reopened.
-pub(in crate::store) trait SlotStorage: Sync {
+pub(in crate::store) trait SlotStorage: Send + Sync {
     /// Returns every slot that was ever written, in any order.
     fn list_slots(&self) -> Result<Vec<Slot>, EngineError>;
 
@@ -81,26 +80,4 @@ pub(in crate::store) trait SlotStorage: Sync {
 
     /// Makes all writes survive a power cut.
     fn sync(&self) -> Result<(), EngineError>;
-}
-
-impl<S: SlotStorage + Send> SlotStorage for Arc<S> {
-    fn list_slots(&self) -> Result<Vec<Slot>, EngineError> {
-        S::list_slots(self)
-    }
-
-    fn get(&self, slot: Slot) -> Result<Option<Vec<u8>>, EngineError> {
-        S::get(self, slot)
-    }
-
-    fn put(&self, slot: Slot, value: &[u8]) -> Result<(), EngineError> {
-        S::put(self, slot, value)
-    }
-
-    fn delete(&self, slot: Slot) -> Result<(), EngineError> {
-        S::delete(self, slot)
-    }
-
-    fn sync(&self) -> Result<(), EngineError> {
-        S::sync(self)
-    }
 }

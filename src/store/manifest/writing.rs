@@ -1,15 +1,15 @@
 //! Writes the manifest: a base with all entries, or an object with the changed entries.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{CHANGES_BYTES_MAX, CHANGES_COUNT_MAX, CHANGES_KEPT_BYTES, CHANGES_SHARE, Manifest, ManifestEntry};
+use super::{CHANGES_BYTES_MAX, CHANGES_COUNT_MAX, CHANGES_KEPT_BYTES, CHANGES_SHARE, LowAndEntry, Manifest, ManifestEntry};
 use crate::store::encoding::stored_value::KeyBytes;
 use crate::store::engine::slots::{SlotKind, SlotStorage};
 use crate::store::error::EngineError;
 use crate::store::objects::object::ObjectHead;
 use crate::store::objects::slot_allocator::SlotAllocator;
-use crate::store::objects::stored_chunk::StoredChunk;
+use crate::store::objects::stored_chunk::{StoredChunk, StoredChunks};
 
 impl ManifestEntry {
     fn new(chunk: &StoredChunk) -> Self {
@@ -22,7 +22,7 @@ impl Manifest {
     pub(in crate::store) fn write_to<S: SlotStorage>(
         &mut self,
         slot_allocator: &mut SlotAllocator<S>,
-        chunks: &BTreeMap<KeyBytes, StoredChunk>,
+        chunks: &StoredChunks,
     ) -> Result<(), EngineError> {
         if !self.is_changed() {
             return Ok(());
@@ -34,13 +34,9 @@ impl Manifest {
         }
     }
 
-    fn write_base<S: SlotStorage>(
-        &mut self,
-        slot_allocator: &mut SlotAllocator<S>,
-        chunks: &BTreeMap<KeyBytes, StoredChunk>,
-    ) -> Result<(), EngineError> {
+    fn write_base<S: SlotStorage>(&mut self, slot_allocator: &mut SlotAllocator<S>, chunks: &StoredChunks) -> Result<(), EngineError> {
         let before = std::mem::take(self);
-        let entries: Vec<(KeyBytes, ManifestEntry)> = chunks.iter().map(|(low, chunk)| (low.clone(), ManifestEntry::new(chunk))).collect();
+        let entries: Vec<LowAndEntry> = chunks.iter().map(|(low, chunk)| (low.clone(), ManifestEntry::new(chunk))).collect();
         let body = self.encode_entries(&entries);
         let stamp = slot_allocator.next_stamp();
         let head =
@@ -56,7 +52,7 @@ impl Manifest {
         &mut self,
         base: u64,
         slot_allocator: &mut SlotAllocator<S>,
-        chunks: &BTreeMap<KeyBytes, StoredChunk>,
+        chunks: &StoredChunks,
     ) -> Result<(), EngineError> {
         let changed = std::mem::take(&mut self.changed);
         if let Some((slot, before)) = self.open_object.take() {
@@ -85,19 +81,14 @@ impl Manifest {
 
     /// Returns the entries of these chunks and their encoding. The range of a chunk that no longer
     /// exists is covered by the entry of another chunk.
-    fn changed_entries(
-        &self,
-        lows: &BTreeSet<KeyBytes>,
-        chunks: &BTreeMap<KeyBytes, StoredChunk>,
-    ) -> (Vec<(KeyBytes, ManifestEntry)>, Vec<u8>) {
-        let entries: Vec<(KeyBytes, ManifestEntry)> =
-            lows.iter().filter_map(|low| Some((low.clone(), ManifestEntry::new(chunks.get(low)?)))).collect();
+    fn changed_entries(&self, lows: &BTreeSet<KeyBytes>, chunks: &StoredChunks) -> (Vec<LowAndEntry>, Vec<u8>) {
+        let entries: Vec<LowAndEntry> = lows.iter().filter_map(|low| Some((low.clone(), ManifestEntry::new(chunks.get(low)?)))).collect();
         let body = self.encode_entries(&entries);
         (entries, body)
     }
 }
 
-fn changes_head(stamp: u64, base: u64, number: u64, entries: &[(KeyBytes, ManifestEntry)], body: &[u8]) -> ObjectHead {
+fn changes_head(stamp: u64, base: u64, number: u64, entries: &[LowAndEntry], body: &[u8]) -> ObjectHead {
     let (count, raw_bytes) = (entries.len() as u64, body.len() as u64);
     ObjectHead { stamp, first_group: base, last_group: number, count, raw_bytes, ..ObjectHead::default() }
 }

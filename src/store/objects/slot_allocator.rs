@@ -3,6 +3,7 @@
 //! `chunk_store` decides when a slot is no longer needed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::object::{self, ObjectHead};
 use crate::store::engine::slots::{Slot, SlotKind, SlotStorage};
@@ -11,7 +12,7 @@ use crate::store::error::EngineError;
 /// The slots of an open store.
 #[derive(Debug)]
 pub(in crate::store) struct SlotAllocator<S> {
-    storage: S,
+    storage: Arc<S>,
     free: BTreeSet<Slot>,
     next: BTreeMap<SlotKind, u32>,
     /// Slots that become free after the next sync.
@@ -22,11 +23,11 @@ pub(in crate::store) struct SlotAllocator<S> {
 
 impl<S: SlotStorage> SlotAllocator<S> {
     /// Creates an allocator that knows no slot yet.
-    pub(in crate::store) fn new(storage: S) -> Self {
+    pub(in crate::store) fn new(storage: Arc<S>) -> Self {
         Self { storage, free: BTreeSet::new(), next: BTreeMap::new(), freed_after_sync: Vec::new(), stamp: 0 }
     }
 
-    pub(in crate::store) const fn storage(&self) -> &S {
+    pub(in crate::store) fn storage(&self) -> &S {
         &self.storage
     }
 

@@ -1,9 +1,15 @@
 //! A chunk of an open store.
 
+use std::collections::BTreeMap;
+
+use super::object::ObjectHead;
 use super::pending::PendingChanges;
 use super::summary::ChunkSummary;
 use crate::store::encoding::stored_value::KeyBytes;
 use crate::store::engine::slots::Slot;
+
+/// Chunks by the start of their range.
+pub(in crate::store) type StoredChunks = BTreeMap<KeyBytes, StoredChunk>;
 
 /// A chunk: its range of keys, its slots, and the changes that are not folded into it yet.
 #[derive(Debug)]
@@ -24,4 +30,12 @@ pub(in crate::store) struct StoredChunk {
     pub(in crate::store) pending: PendingChanges,
     /// First group that the chunk does not contain.
     pub(in crate::store) dirty_since: Option<u64>,
+}
+
+impl StoredChunk {
+    /// Describes an object that was written to `slots`.
+    pub(in crate::store) fn new(head: &ObjectHead, high: Option<KeyBytes>, slots: Vec<Slot>, summary: ChunkSummary) -> Self {
+        let ObjectHead { stamp, last_group, count, raw_bytes, .. } = *head;
+        Self { high, slots, stamp, last_group, count, raw_bytes, summary, pending: PendingChanges::default(), dirty_since: None }
+    }
 }

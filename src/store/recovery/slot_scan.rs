@@ -27,7 +27,6 @@ use crate::store::log::recovered_log::{LogBatch, RecoveredLog};
 use crate::store::manifest::{Manifest, ManifestEntry, ManifestObject};
 use crate::store::objects::object::{self, ObjectHead, ObjectPart};
 use crate::store::objects::packing::{self, RangeContent};
-use crate::store::objects::pending::PendingChanges;
 use crate::store::objects::stored_chunk::StoredChunk;
 use crate::store::objects::summary::ChunkSummary;
 use crate::store::threads::map_in_threads;
@@ -178,7 +177,7 @@ pub(in crate::store) struct SlotScan<S> {
 /// Reads all slots, and the log up to a group. Fails if there is no chunk at all, because even an
 /// empty store has some.
 pub(in crate::store) fn recover<S: SlotStorage>(
-    storage: S,
+    storage: Arc<S>,
     log: LogContents,
     up_to: u64,
 ) -> Result<(ChunkStore<S>, DamageReport, RecoveredLog), EngineError> {
@@ -210,7 +209,7 @@ fn read_slot<S: SlotStorage>(storage: &S, slot: Slot) -> Result<SlotContents, En
 
 impl<S: SlotStorage> SlotScan<S> {
     /// Reads the checkpoint and the manifest.
-    pub(in crate::store) fn start(storage: S) -> Result<Self, EngineError> {
+    pub(in crate::store) fn start(storage: Arc<S>) -> Result<Self, EngineError> {
         let mut chunk_store = ChunkStore::new(storage);
         let (mut chunk_slots, mut others) = (Vec::new(), Vec::new());
         for slot in chunk_store.storage().list_slots()? {
@@ -405,7 +404,8 @@ impl<S: SlotStorage> SlotScan<S> {
             let (Some(object), Some(summary)) = (self.chunks.get_mut(&stamp), summary) else { continue };
             let is_in_manifest = summary.is_ok();
             let summary = summary.unwrap_or_else(|computed| computed);
-            self.chunk_store.insert_chunk(low.clone(), stored_chunk(object, high, summary), is_in_manifest);
+            let chunk = StoredChunk::new(&object.head, high, object.slots(), summary);
+            self.chunk_store.insert_chunk(low.clone(), chunk, is_in_manifest);
             self.damage.bodies.insert(low, object.take_content());
         }
         Ok(())
@@ -427,20 +427,6 @@ impl<S: SlotStorage> SlotScan<S> {
             }
         }
         covered.into_iter().map(|(low, (end, stamp))| (low, end, stamp)).collect()
-    }
-}
-
-fn stored_chunk(object: &ScannedObject, high: Option<KeyBytes>, summary: ChunkSummary) -> StoredChunk {
-    StoredChunk {
-        high,
-        slots: object.slots(),
-        stamp: object.head.stamp,
-        last_group: object.head.last_group,
-        count: object.head.count,
-        raw_bytes: object.head.raw_bytes,
-        summary,
-        pending: PendingChanges::default(),
-        dirty_since: None,
     }
 }
 

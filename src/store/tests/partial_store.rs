@@ -191,7 +191,7 @@ fn run(random: &mut StdRng) -> (usize, usize) {
         }
         drop(store);
         disk.cut_power(random);
-        let mut scan = SlotScan::start(disk.clone()).unwrap();
+        let mut scan = SlotScan::start(Arc::new(disk.clone())).unwrap();
         scan.add_log(read_log(&disk).unwrap(), u64::MAX).unwrap();
         let early = scan.early_index();
         // after the first group, the store has everything that early lookups need

@@ -34,7 +34,7 @@ pub(super) struct TestStore {
 
 impl TestStore {
     pub(super) fn create(disk: &FakeDisk) -> Self {
-        let mut chunk_store = ChunkStore::create(disk.clone()).unwrap();
+        let mut chunk_store = ChunkStore::create(Arc::new(disk.clone())).unwrap();
         let recovered = create_log(&mut chunk_store, &BTreeMap::new(), disk).unwrap();
         let log = WriteAheadLog::new_closed(Arc::new(disk.clone()));
         log.open(&recovered);
@@ -43,7 +43,7 @@ impl TestStore {
 
     /// Opens the store like a start. Also returns its losses.
     pub(super) fn open(disk: &FakeDisk) -> Result<(Self, UnpackedContents, Vec<String>), EngineError> {
-        let (mut chunk_store, damage, recovered) = recover(disk.clone(), read_log(disk)?, u64::MAX)?;
+        let (mut chunk_store, damage, recovered) = recover(Arc::new(disk.clone()), read_log(disk)?, u64::MAX)?;
         let (loaded, losses, recovered) = load_and_repair(&mut chunk_store, damage, recovered, disk)?;
         let log = WriteAheadLog::new_closed(Arc::new(disk.clone()));
         log.open(&recovered);
@@ -293,7 +293,7 @@ fn a_lost_chunk_is_reported() {
             disk.change(slot, |_| None);
         }
     }
-    let (_, damage, _) = recover(disk.clone(), read_log(&disk).unwrap(), u64::MAX).unwrap();
+    let (_, damage, _) = recover(Arc::new(disk.clone()), read_log(&disk).unwrap(), u64::MAX).unwrap();
     let [(low, _)] = damage.lost.as_slice() else { panic!("{damage:?}") };
     assert_eq!(**low, *b"e");
     drop(damage);
