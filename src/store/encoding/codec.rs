@@ -83,25 +83,19 @@ pub(in crate::store) enum StoredKey {
 
 /// Decodes a key. Returns `None` for a key that this version does not write.
 pub(in crate::store) fn decode_key(stored: &[u8]) -> Option<StoredKey> {
-    match stored {
-        SEQUENCE_KEY => return Some(StoredKey::Sequence),
-        EPOCHS_KEY => return Some(StoredKey::Epochs),
-        FLOOR_KEY => return Some(StoredKey::Floor),
-        COVERED_KEY => return Some(StoredKey::Covered),
-        DERIVED_KEY => return Some(StoredKey::Derived),
-        _ => {}
-    }
-    let (tag, rest) = stored.split_first()?;
-    if *tag == TOMBSTONE_TAG {
-        return rest.try_into().ok().map(|bytes| StoredKey::Tombstone(Sequence(u64::from_be_bytes(bytes))));
-    }
-    let text = std::str::from_utf8(rest).ok()?;
-    match *tag {
-        ENTRY_TAG => decode_entry_name(text).filter(|key| key.kind != Kind::Cluster).map(StoredKey::Entry),
-        CURSOR_TAG => decode_scope(text).map(StoredKey::Cursor),
-        CLUSTER_TAG => ClusterName::parse(text).ok().map(StoredKey::Cluster),
-        _ => None,
-    }
+    let text = |bytes| std::str::from_utf8(bytes).ok();
+    Some(match stored {
+        SEQUENCE_KEY => StoredKey::Sequence,
+        EPOCHS_KEY => StoredKey::Epochs,
+        FLOOR_KEY => StoredKey::Floor,
+        COVERED_KEY => StoredKey::Covered,
+        DERIVED_KEY => StoredKey::Derived,
+        [TOMBSTONE_TAG, sequence @ ..] => StoredKey::Tombstone(Sequence(u64::from_be_bytes(sequence.try_into().ok()?))),
+        [ENTRY_TAG, name @ ..] => StoredKey::Entry(decode_entry_name(text(name)?).filter(|key| key.kind != Kind::Cluster)?),
+        [CURSOR_TAG, scope @ ..] => StoredKey::Cursor(decode_scope(text(scope)?)?),
+        [CLUSTER_TAG, name @ ..] => StoredKey::Cluster(ClusterName::parse(text(name)?).ok()?),
+        _ => return None,
+    })
 }
 
 fn decode_scope(text: &str) -> Option<Scope> {
@@ -408,9 +402,7 @@ pub(in crate::store) fn decode_number(body: &[u8]) -> Result<u64, DecodeError> {
 
 /// Encodes the number of the layout, with its checksum.
 pub(in crate::store) fn encode_layout(layout: u64) -> Vec<u8> {
-    let mut out = vec![FORMAT_VERSION];
-    out.extend_from_slice(&layout.to_le_bytes());
-    append_checksum(LAYOUT_KEY, out)
+    append_checksum(LAYOUT_KEY, encode_number(layout))
 }
 
 pub(in crate::store) fn decode_layout(stored: &[u8]) -> Result<u64, DecodeError> {

@@ -146,14 +146,8 @@ impl SummaryFields<'_> {
 fn decode_fields(bytes: &[u8]) -> Result<SummaryFields<'_>, DecodeError> {
     let mut reader = ByteReader::new(bytes);
     let flags = reader.flags(UNKNOWN | PREFIXES | IDENTITIES | NODES)?;
-    let mut shapes = Vec::new();
-    for _ in 0..reader.varint()? {
-        shapes.push(reader.varint()?);
-    }
-    let mut clusters = Vec::new();
-    for _ in 0..reader.varint()? {
-        clusters.push(reader.text("cluster")?);
-    }
+    let shapes = (0..reader.varint()?).map(|_| reader.varint()).collect::<Result<_, _>>()?;
+    let clusters = (0..reader.varint()?).map(|_| reader.text("cluster")).collect::<Result<_, _>>()?;
     Ok(SummaryFields { flags, shapes, clusters, filter: reader.rest() })
 }
 
