@@ -100,7 +100,7 @@ impl StoreError {
             Self::NotWritable { cause, .. } | Self::Engine { cause: EngineError::Io(cause) | EngineError::Log(cause), .. } => {
                 is_full(cause)
             }
-            Self::Locked { .. } | Self::Foreign { .. } | Self::NoStore { .. } | Self::LogFull { .. } | Self::Engine { .. } => false,
+            _ => false,
         }
     }
 }
@@ -128,15 +128,8 @@ impl EngineError {
             Self::Damaged(_) | Self::Panicked(_) => true,
             Self::Busy(_) | Self::Replaced | Self::Oversized { .. } | Self::Log(_) => false,
             Self::Io(error) => {
-                !is_exhausted(error)
-                    && !matches!(
-                        error.kind(),
-                        io::ErrorKind::StorageFull
-                            | io::ErrorKind::QuotaExceeded
-                            | io::ErrorKind::FileTooLarge
-                            | io::ErrorKind::PermissionDenied
-                            | io::ErrorKind::ReadOnlyFilesystem
-                    )
+                let is_read_only = matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem);
+                !is_exhausted(error) && !is_full(error) && !is_read_only
             }
         }
     }

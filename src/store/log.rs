@@ -266,13 +266,8 @@ impl WriteAheadLog {
 
     fn create_file(&self, state: &mut LogState) -> io::Result<()> {
         let first = state.written_group + 1;
-        let head = FileHead {
-            id: state.log_id,
-            epoch: state.epoch.unwrap_or(Epoch(0)),
-            first_group: first,
-            checkpoint_group: state.checkpoint_group,
-        }
-        .encode();
+        let (id, epoch, checkpoint_group) = (state.log_id, state.epoch.unwrap_or(Epoch(0)), state.checkpoint_group);
+        let head = FileHead { id, epoch, first_group: first, checkpoint_group }.encode();
         let file = files::create_next_file(&*self.files, state.next_file)?;
         state.next_file = file + 1;
         if let Err(error) = self.files.append(file, &head) {
@@ -282,13 +277,8 @@ impl WriteAheadLog {
         }
         state.is_directory_synced = false;
         state.can_append = true;
-        state.log_files.push(LogFileInfo {
-            number: file,
-            first_group: first,
-            last_group: first - 1,
-            bytes: head.len() as u64,
-            synced_bytes: 0,
-        });
+        let bytes = head.len() as u64;
+        state.log_files.push(LogFileInfo { number: file, first_group: first, last_group: first - 1, bytes, synced_bytes: 0 });
         Ok(())
     }
 
