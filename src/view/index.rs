@@ -57,6 +57,21 @@ pub(super) struct SecondaryIndices {
     pub(super) object_counts: [u64; Kind::STORED.len()],
 }
 
+/// Change of the indices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum IndexUpdate {
+    Add,
+    Remove,
+}
+
+/// Adds an item to a set, or removes it.
+fn update_set<T: Ord + Clone>(set: &mut OrdSet<T>, update: IndexUpdate, item: T) {
+    match update {
+        IndexUpdate::Add => drop(set.insert(item)),
+        IndexUpdate::Remove => drop(set.remove(&item)),
+    }
+}
+
 impl SecondaryIndices {
     /// Returns whether two values of one key have the same content in all indices.
     pub(super) fn are_indexed_alike(left: &IndexedFields, right: &IndexedFields) -> bool {
@@ -66,58 +81,36 @@ impl SecondaryIndices {
         }
     }
 
-    /// Adds a key to the indices.
-    pub(super) fn add(&mut self, key: &EntryKey, fields: &IndexedFields, rejected: bool) {
+    /// Adds a key with the indexed fields of its record, or removes it.
+    pub(super) fn update(&mut self, update: IndexUpdate, key: &EntryKey, fields: &IndexedFields, rejected: bool) {
+        let is_added = update == IndexUpdate::Add;
+        let update_node = if is_added { NodeIndex::insert } else { NodeIndex::remove };
         if rejected {
-            self.rejected.insert(key.clone());
+            update_set(&mut self.rejected, update, key.clone());
         }
         let cluster = self.clusters.assign(&key.cluster);
         match fields {
             IndexedFields::Unknown | IndexedFields::Nothing => return,
             IndexedFields::Ip { prefix, .. } if key.kind == Kind::NodeIp => {
                 if let Some(node) = key.derived_from() {
-                    self.nodes.insert(AddressKind::Derived, *prefix, cluster, node);
+                    update_node(&mut self.nodes, AddressKind::Derived, *prefix, cluster, node);
                 }
             }
-            IndexedFields::Ip { prefix, .. } => self.ipcache.insert(*prefix, key, cluster),
-            IndexedFields::Identity(id) if key.name.starts_with('0') => drop(self.padded_identities.insert((*id, key.clone()))),
-            IndexedFields::Identity(id) => drop(self.identities.insert((*id, cluster), OnceLock::new())),
-            IndexedFields::Node { addresses } => {
-                for ip in addresses {
-                    self.nodes.insert(AddressKind::Listed, ObjectPrefix::of_host(*ip), cluster, &key.name);
-                }
-            }
-            IndexedFields::Service(Some(service)) => self.services.add(key, service),
-            IndexedFields::Service(None) => {}
-        }
-        self.object_counts[key.kind as usize] += 1;
-    }
-
-    /// Removes a key from the indices.
-    pub(super) fn remove(&mut self, key: &EntryKey, fields: &IndexedFields, rejected: bool) {
-        if rejected {
-            self.rejected.remove(key);
-        }
-        let cluster = self.clusters.assign(&key.cluster);
-        match fields {
-            IndexedFields::Unknown | IndexedFields::Nothing => return,
-            IndexedFields::Ip { prefix, .. } if key.kind == Kind::NodeIp => {
-                if let Some(node) = key.derived_from() {
-                    self.nodes.remove(AddressKind::Derived, *prefix, cluster, node);
-                }
-            }
-            IndexedFields::Ip { prefix, .. } => self.ipcache.remove(*prefix, key, cluster),
-            IndexedFields::Identity(id) if key.name.starts_with('0') => drop(self.padded_identities.remove(&(*id, key.clone()))),
+            IndexedFields::Ip { prefix, .. } => self.ipcache.update(update, *prefix, key, cluster),
+            IndexedFields::Identity(id) if key.name.starts_with('0') => update_set(&mut self.padded_identities, update, (*id, key.clone())),
+            IndexedFields::Identity(id) if is_added => drop(self.identities.insert((*id, cluster), OnceLock::new())),
             IndexedFields::Identity(id) => drop(self.identities.remove(&(*id, cluster))),
             IndexedFields::Node { addresses } => {
                 for ip in addresses {
-                    self.nodes.remove(AddressKind::Listed, ObjectPrefix::of_host(*ip), cluster, &key.name);
+                    update_node(&mut self.nodes, AddressKind::Listed, ObjectPrefix::of_host(*ip), cluster, &key.name);
                 }
             }
+            IndexedFields::Service(Some(service)) if is_added => self.services.add(key, service),
             IndexedFields::Service(Some(service)) => self.services.remove(key, service),
             IndexedFields::Service(None) => {}
         }
-        self.object_counts[key.kind as usize] -= 1;
+        let count = &mut self.object_counts[key.kind as usize];
+        *count = if is_added { *count + 1 } else { *count - 1 };
     }
 
     /// Adds `count` entries for single addresses, whose keys are their addresses.

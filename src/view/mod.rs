@@ -24,7 +24,7 @@ use imbl::OrdMap;
 
 use self::changes::notices::Notices;
 use self::changes::own_objects::OwnObjects;
-use self::index::SecondaryIndices;
+use self::index::{IndexUpdate, SecondaryIndices};
 use self::records::RecordStore;
 use self::records::location::RecordLocation;
 use self::scopes::Scopes;
@@ -108,8 +108,8 @@ impl View {
         let after = IndexedFields::from_record(&record);
         let (was_rejected, is_rejected) = (location.is_rejected(), record.rejection.is_some());
         if was_rejected != is_rejected || !location.is_indexed_alike(&after) {
-            self.indices.remove(&record.key, &location.indexed_fields(), was_rejected);
-            self.indices.add(&record.key, &after, is_rejected);
+            self.indices.update(IndexUpdate::Remove, &record.key, &location.indexed_fields(), was_rejected);
+            self.indices.update(IndexUpdate::Add, &record.key, &after, is_rejected);
         } else if let IndexedFields::Identity(id) = after {
             self.indices.forget_labels(id, &record.key.cluster);
         }
@@ -119,7 +119,7 @@ impl View {
     /// Removes a record. The caller updates the counts of its scope.
     fn remove_record(&mut self, location: &RecordLocation, key: &EntryKey) {
         self.entry_count -= usize::from(key.kind.is_mirrored());
-        self.indices.remove(key, &location.indexed_fields(), location.is_rejected());
+        self.indices.update(IndexUpdate::Remove, key, &location.indexed_fields(), location.is_rejected());
         self.records.remove(location, key);
     }
 

@@ -9,6 +9,7 @@ use crate::model::{
     SourceStamp,
 };
 use crate::pack::IndexedFields;
+use crate::view::index::IndexUpdate;
 use crate::view::records::decoding::{decode_object, with_object};
 use crate::view::records::location::RecordLocation;
 use crate::view::scopes::ScopeNumber;
@@ -322,7 +323,7 @@ impl View {
     pub(super) fn add_to_indices(&mut self, record: &Record) {
         self.count_entry(&record.key, true);
         self.entry_count += usize::from(record.key.kind.is_mirrored());
-        self.indices.add(&record.key, &IndexedFields::from_record(record), record.rejection.is_some());
+        self.indices.update(IndexUpdate::Add, &record.key, &IndexedFields::from_record(record), record.rejection.is_some());
     }
 
     /// Adds a key to the count of its scope, or subtracts it. Derived entries have no scope.

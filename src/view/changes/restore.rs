@@ -8,6 +8,7 @@ use std::thread::{self, ScopedJoinHandle};
 
 use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, Kind, ObjectPrefix, Record, Scope};
 use crate::pack::{Chunk, IndexedFields};
+use crate::view::index::IndexUpdate;
 use crate::view::index::ipcache::HostEntries;
 use crate::view::index::node_index::NodeAddresses;
 use crate::view::records::decoding::{indexed_fields_of_row, with_indexed_fields};
@@ -68,7 +69,7 @@ impl View {
         };
         self.indices.add_hosts(announced.count, announced.hosts);
         for (chunk, row) in announced.others.into_iter().chain(unusable_derived) {
-            self.indices.add(&chunk.key(row), &indexed_fields_of_row(&chunk, row), chunk.is_rejected(row));
+            self.indices.update(IndexUpdate::Add, &chunk.key(row), &indexed_fields_of_row(&chunk, row), chunk.is_rejected(row));
         }
     }
 
@@ -83,7 +84,7 @@ impl View {
                     let name = chunk.key(row).name;
                     node_addresses.into_iter().for_each(|ip| addresses.push(ObjectPrefix::of_host(ip), cluster, name.as_bytes()));
                 }
-                other => self.indices.add(&chunk.key(row), &other, rejected),
+                other => self.indices.update(IndexUpdate::Add, &chunk.key(row), &other, rejected),
             }
         }
         addresses.sort();

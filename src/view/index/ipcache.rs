@@ -11,6 +11,7 @@ use std::sync::Arc;
 use imbl::OrdSet;
 use ipnet::IpNet;
 
+use super::{IndexUpdate, update_set};
 use crate::model::{EntryKey, ObjectPrefix};
 use crate::view::collections::paged_set::PagedSet;
 
@@ -180,23 +181,14 @@ impl HostEntries {
 }
 
 impl IpIndex {
-    /// Adds the entry of a key. `cluster` is the number of its cluster. Adding it twice changes
-    /// nothing.
-    pub(in crate::view) fn insert(&mut self, prefix: ObjectPrefix, key: &EntryKey, cluster: u32) {
-        if *prefix.to_string() != *key.name {
-            self.noncanonical.insert((prefix, key.clone()));
-            return;
+    /// Adds the entry of a key, or removes it. `cluster` is the number of its cluster. Adding it
+    /// twice and removing a missing entry change nothing.
+    pub(in crate::view) fn update(&mut self, update: IndexUpdate, prefix: ObjectPrefix, key: &EntryKey, cluster: u32) {
+        match update {
+            _ if *prefix.to_string() != *key.name => update_set(&mut self.noncanonical, update, (prefix, key.clone())),
+            IndexUpdate::Add => drop(self.canonical.insert(prefix, cluster)),
+            IndexUpdate::Remove => drop(self.canonical.remove(prefix, cluster)),
         }
-        self.canonical.insert(prefix, cluster);
-    }
-
-    /// Removes the entry of a key. Removing a missing entry changes nothing.
-    pub(in crate::view) fn remove(&mut self, prefix: ObjectPrefix, key: &EntryKey, cluster: u32) {
-        if *prefix.to_string() != *key.name {
-            self.noncanonical.remove(&(prefix, key.clone()));
-            return;
-        }
-        self.canonical.remove(prefix, cluster);
     }
 
     /// Iterates over the keys of the noncanonical entries for exactly this prefix.
@@ -363,7 +355,7 @@ mod tests {
             (cidr("10.1.2.4/30"), "10.1.2.6/30"),
         ];
         for (prefix, name) in &entries {
-            index.insert(*prefix, &key(name), 0);
+            index.update(IndexUpdate::Add, *prefix, &key(name), 0);
         }
         let found = |index: &IpIndex, ip: &str| index.longest_match(ip.parse().unwrap());
         assert_eq!(found(&index, "10.1.2.3"), Some(host("10.1.2.3")));
@@ -375,10 +367,10 @@ mod tests {
         assert_eq!(found(&index, "fd00::2"), Some(cidr("fd00::/8")));
         assert_eq!(found(&index, "2001:db8::1"), None);
         assert_eq!(index.noncanonical_at(cidr("10.1.2.4/30")).collect::<Vec<_>>(), [&key("10.1.2.6/30")]);
-        index.remove(host("10.1.2.3"), &key("10.1.2.3"), 0);
+        index.update(IndexUpdate::Remove, host("10.1.2.3"), &key("10.1.2.3"), 0);
         assert_eq!(found(&index, "10.1.2.3"), Some(cidr("10.1.2.3/32")));
         for (prefix, name) in &entries {
-            index.remove(*prefix, &key(name), 0);
+            index.update(IndexUpdate::Remove, *prefix, &key(name), 0);
         }
         assert_eq!(found(&index, "10.1.2.3"), None);
         assert!(index.canonical.is_empty() && index.noncanonical.is_empty());
@@ -388,11 +380,11 @@ mod tests {
     fn each_cluster_has_its_own_entry_for_a_prefix() {
         let mut index = IpIndex::default();
         for cluster in [1, 2, 2] {
-            index.insert(host("10.0.0.1"), &key("10.0.0.1"), cluster);
+            index.update(IndexUpdate::Add, host("10.0.0.1"), &key("10.0.0.1"), cluster);
         }
         let clusters = |index: &IpIndex| index.canonical.exact(host("10.0.0.1")).to_vec();
         assert_eq!(clusters(&index), [1, 2]);
-        index.remove(host("10.0.0.1"), &key("10.0.0.1"), 2);
+        index.update(IndexUpdate::Remove, host("10.0.0.1"), &key("10.0.0.1"), 2);
         assert_eq!(clusters(&index), [1]);
     }
 }
