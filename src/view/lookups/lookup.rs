@@ -36,50 +36,34 @@ pub struct LookupMatch {
 const CACHED_LABELS_BYTES_MAX: usize = 4 << 10;
 
 /// An existing key. Valid only for the view that returned it.
+///
+/// It is the location of the key's record, or the key if it has no record: that of a cluster, a
+/// finding, a notice, or a chunk that a scan skipped.
 #[derive(Debug, Clone)]
-pub struct LiveKey(LiveLocation);
-
-#[derive(Debug, Clone)]
-enum LiveLocation {
-    Record(RecordLocation),
-    /// A cluster, a finding or a notice, which have no record, or a chunk that a scan skipped.
-    WithoutRecord(EntryKey),
-}
+pub struct LiveKey(Result<RecordLocation, EntryKey>);
 
 impl LiveKey {
     /// Returns the key.
     #[must_use]
     pub fn key(&self) -> EntryKey {
-        match &self.0 {
-            LiveLocation::Record(location) => location.key(),
-            LiveLocation::WithoutRecord(key) => key.clone(),
-        }
+        self.0.as_ref().map_or_else(EntryKey::clone, RecordLocation::key)
     }
 
     /// Returns the cluster of the key.
     #[must_use]
     pub fn cluster(&self) -> &ClusterName {
-        match &self.0 {
-            LiveLocation::Record(location) => location.cluster(),
-            LiveLocation::WithoutRecord(key) => &key.cluster,
-        }
+        self.0.as_ref().map_or_else(|key| &key.cluster, RecordLocation::cluster)
     }
 
     /// Returns the location of the record; `None` if the key has no record.
     pub(in crate::view) fn location(&self) -> Option<&RecordLocation> {
-        match &self.0 {
-            LiveLocation::Record(location) => Some(location),
-            LiveLocation::WithoutRecord(_) => None,
-        }
+        self.0.as_ref().ok()
     }
 
     /// Returns the kind of the key.
     #[must_use]
     pub fn kind(&self) -> Kind {
-        match &self.0 {
-            LiveLocation::Record(location) => location.kind(),
-            LiveLocation::WithoutRecord(key) => key.kind,
-        }
+        self.0.as_ref().map_or_else(|key| key.kind, RecordLocation::kind)
     }
 }
 
@@ -268,9 +252,9 @@ impl View {
     #[must_use]
     pub fn live_keys_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, LiveKey)> {
         let found = self.records.changed_after(position, count);
-        let entries = found.into_iter().map(|(sequence, location)| (sequence, LiveKey(LiveLocation::Record(location))));
+        let entries = found.into_iter().map(|(sequence, location)| (sequence, LiveKey(Ok(location))));
         let without_record = self.own_objects_after(position).take(count).chain(self.notices_after(position));
-        let without_record = without_record.map(|(sequence, key)| (sequence, LiveKey(LiveLocation::WithoutRecord(key))));
+        let without_record = without_record.map(|(sequence, key)| (sequence, LiveKey(Err(key))));
         let mut found: Vec<(Sequence, LiveKey)> = entries.chain(without_record).collect();
         found.sort_unstable_by_key(|(sequence, _)| *sequence);
         found.truncate(count);
@@ -284,23 +268,20 @@ impl View {
         let mut scan = self.records.scan_matching(start, filter);
         std::iter::from_fn(move || {
             Some(LiveKey(match scan.step()? {
-                ScanStep::Record(location) => LiveLocation::Record(location),
-                ScanStep::SkippedChunk(first) => LiveLocation::WithoutRecord(first),
+                ScanStep::Record(location) => Ok(location),
+                ScanStep::SkippedChunk(first) => Err(first),
             }))
         })
     }
 
     /// Iterates over all keys with records from `start` on, in key order, without decoding.
     pub fn live_keys_from(&self, start: &EntryKey) -> impl Iterator<Item = LiveKey> {
-        self.records.scan_from(start).map(|location| LiveKey(LiveLocation::Record(location)))
+        self.records.scan_from(start).map(|location| LiveKey(Ok(location)))
     }
 
     /// Returns the record of a key that passes a test; `None` if the key has no record.
     pub fn record_if(&self, live: &LiveKey, test: impl Fn(&EntryKey) -> bool) -> Option<Arc<Record>> {
-        match &live.0 {
-            LiveLocation::Record(location) => self.records.record_at_if(location, test),
-            LiveLocation::WithoutRecord(_) => None,
-        }
+        self.records.record_at_if(live.location()?, test)
     }
 
     /// Returns whether a cluster announces an identity.
