@@ -19,7 +19,7 @@ use crate::view::collections::two_level_map::TwoLevelMap;
 
 /// Chunks by their lowest keys.
 #[derive(Debug, Clone, Default)]
-pub(in crate::view::records) struct ChunkMap {
+pub(super) struct ChunkMap {
     chunks: TwoLevelMap<EntryKey, (ChunkId, Chunk)>,
     deltas: ChunkDeltas,
     /// Numbers of removed chunks, for reuse.
@@ -28,13 +28,13 @@ pub(in crate::view::records) struct ChunkMap {
 
 impl ChunkMap {
     /// Adds a chunk with the confirmations of its unchanged rows and the changes of the others.
-    pub(in crate::view::records) fn add_with(&mut self, chunk: Chunk, rows: &[Confirmation], changes: Vec<(usize, RowChange)>) {
+    pub(super) fn add_with(&mut self, chunk: Chunk, rows: &[Confirmation], changes: Vec<(usize, RowChange)>) {
         let id = self.add(chunk.clone());
         self.deltas.add(id.0, &chunk, rows, changes);
     }
 
     /// Adds a chunk whose rows no list has confirmed. It must not overlap other chunks.
-    pub(in crate::view::records) fn add(&mut self, chunk: Chunk) -> ChunkId {
+    pub(super) fn add(&mut self, chunk: Chunk) -> ChunkId {
         let first = chunk.first_key();
         debug_assert!(self.chunk_of(&first).is_none_or(|(_, (_, below))| below.last_key() < first), "it overlaps the chunk below");
         debug_assert!(self.chunks.from(&first).next().is_none_or(|(above, _)| *above > chunk.last_key()), "it overlaps the chunk above");
@@ -44,21 +44,21 @@ impl ChunkMap {
     }
 
     /// Removes a chunk and its delta.
-    pub(in crate::view::records) fn remove(&mut self, first: &EntryKey) -> Option<(Chunk, ChunkDelta)> {
+    pub(super) fn remove(&mut self, first: &EntryKey) -> Option<(Chunk, ChunkDelta)> {
         let (id, chunk) = self.chunks.remove(first)?;
         self.free.push(id);
         Some((chunk, self.deltas.remove(id.0)))
     }
 
     /// Finds the row of a key, even if the row was replaced or deleted.
-    pub(in crate::view::records) fn find_row(&self, key: &EntryKey) -> Option<PackedRow> {
+    pub(super) fn find_row(&self, key: &EntryKey) -> Option<PackedRow> {
         let (_, (id, chunk)) = self.chunk_of(key)?;
         let row = chunk.find(key).ok()?;
         Some(PackedRow { id: *id, chunk: chunk.clone(), row })
     }
 
     /// Returns the location of a row's current record; `None` if its key was deleted.
-    pub(in crate::view::records) fn locate_row(&self, packed: PackedRow) -> Option<RecordLocation> {
+    pub(super) fn locate_row(&self, packed: PackedRow) -> Option<RecordLocation> {
         match self.delta(packed.id).row_state(packed.row) {
             RowState::Packed => Some(RecordLocation::Packed(packed)),
             RowState::Replaced(record) => Some(RecordLocation::Replaced(packed, Arc::clone(record))),
@@ -66,39 +66,39 @@ impl ChunkMap {
         }
     }
 
-    pub(in crate::view::records) fn delta(&self, id: ChunkId) -> &ChunkDelta {
+    pub(super) fn delta(&self, id: ChunkId) -> &ChunkDelta {
         self.deltas.get(id.0)
     }
 
     /// Returns the number of the last list that contained a row; 0 if none did.
-    pub(in crate::view::records) fn generation(&self, packed: &PackedRow) -> u64 {
+    pub(super) fn generation(&self, packed: &PackedRow) -> u64 {
         self.delta(packed.id).generation(packed.row)
     }
 
     /// Returns the newest revision and lease of a row.
-    pub(in crate::view::records) fn source(&self, packed: &PackedRow) -> SourceStamp {
+    pub(super) fn source(&self, packed: &PackedRow) -> SourceStamp {
         self.delta(packed.id).source(packed.row).unwrap_or_else(|| packed.chunk.source(packed.row))
     }
 
     /// Replaces a row, or deletes it.
-    pub(in crate::view::records) fn put(&mut self, packed: &PackedRow, change: RowChange) {
+    pub(super) fn put(&mut self, packed: &PackedRow, change: RowChange) {
         self.deltas.put(packed.id.0, packed.row, change);
     }
 
     /// Records that the list `generation` contained a row.
-    pub(in crate::view::records) fn confirm(&mut self, packed: &PackedRow, generation: u64) {
+    pub(super) fn confirm(&mut self, packed: &PackedRow, generation: u64) {
         self.deltas.confirm(packed.id.0, packed.row, generation, packed.chunk.len());
     }
 
     /// Records the revision and lease of a put of equal bytes.
-    pub(in crate::view::records) fn restamp(&mut self, packed: &PackedRow, stamp: SourceStamp) {
+    pub(super) fn restamp(&mut self, packed: &PackedRow, stamp: SourceStamp) {
         if self.source(packed) != stamp {
             self.deltas.put_source(packed.id.0, packed.row, stamp, packed.chunk.len());
         }
     }
 
     /// Counts a new key in the chunk whose range it belongs to.
-    pub(in crate::view::records) fn count_insertion(&mut self, key: &EntryKey) {
+    pub(super) fn count_insertion(&mut self, key: &EntryKey) {
         let lowest = || self.chunks.first().map(|(_, (id, _))| *id);
         let id = self.chunk_of(key).map(|(_, (id, _))| *id).or_else(lowest);
         if let Some(id) = id {
@@ -107,33 +107,30 @@ impl ChunkMap {
     }
 
     /// Finds the chunk whose range contains a key; `None` if the key is below all chunks.
-    pub(in crate::view::records) fn chunk_of(&self, key: &EntryKey) -> Option<(&EntryKey, &(ChunkId, Chunk))> {
+    pub(super) fn chunk_of(&self, key: &EntryKey) -> Option<(&EntryKey, &(ChunkId, Chunk))> {
         self.chunks.floor(key)
     }
 
     /// Iterates over the chunks from the one with this lowest key on.
-    pub(in crate::view::records) fn chunks_from<'a>(
-        &'a self,
-        first: Option<&EntryKey>,
-    ) -> impl Iterator<Item = &'a (ChunkId, Chunk)> + use<'a> {
+    pub(super) fn chunks_from<'a>(&'a self, first: Option<&EntryKey>) -> impl Iterator<Item = &'a (ChunkId, Chunk)> + use<'a> {
         let first = first.cloned().unwrap_or_else(EntryKey::lowest);
         self.chunks.from(&first).map(|(_, chunk)| chunk)
     }
 
     /// Returns the lowest key of the next chunk.
-    pub(in crate::view::records) fn next_chunk_key(&self, first: &EntryKey) -> Option<&EntryKey> {
+    pub(super) fn next_chunk_key(&self, first: &EntryKey) -> Option<&EntryKey> {
         let mut range = self.chunks.from(first);
         range.next().filter(|(found, _)| *found == first)?;
         range.next().map(|(next, _)| next)
     }
 
     /// Returns the lowest key of the first chunk.
-    pub(in crate::view::records) fn first_chunk_key(&self) -> Option<&EntryKey> {
+    pub(super) fn first_chunk_key(&self) -> Option<&EntryKey> {
         self.chunks.first().map(|(first, _)| first)
     }
 
     /// Iterates over the lowest keys of the `count` chunks with the most changes.
-    pub(in crate::view::records) fn most_changed_chunks(&self, count: usize) -> impl Iterator<Item = &EntryKey> {
+    pub(super) fn most_changed_chunks(&self, count: usize) -> impl Iterator<Item = &EntryKey> {
         let change_counts = self.chunks.iter().map(|(first, (id, _))| (first, self.delta(*id).dirty_rows()));
         let mut dirty: Vec<_> = change_counts.filter(|(_, change_count)| *change_count > 0).collect();
         if count < dirty.len() {
@@ -144,19 +141,19 @@ impl ChunkMap {
 
     /// Returns the number of changes in chunks whose lowest keys are at least `start` and below
     /// `end`.
-    pub(in crate::view::records) fn dirty_rows_between(&self, start: &EntryKey, end: Option<&EntryKey>) -> usize {
+    pub(super) fn dirty_rows_between(&self, start: &EntryKey, end: Option<&EntryKey>) -> usize {
         let chunks = self.chunks.from(start).take_while(|(first, _)| end.is_none_or(|end| *first < end));
         chunks.map(|(_, (id, _))| self.delta(*id).dirty_rows()).sum()
     }
 
     /// Returns the number of rows whose keys were not deleted.
-    pub(in crate::view::records) fn live_row_count(&self, id: ChunkId, chunk: &Chunk) -> usize {
-        chunk.len() - self.delta(id).deleted_row_count()
+    pub(super) fn live_row_count(&self, id: ChunkId, chunk: &Chunk) -> usize {
+        chunk.len() - self.delta(id).deleted_row_count
     }
 
     /// Returns at least the `count` records with the lowest sequences after a position, in no
     /// particular order. The result may contain further replaced rows.
-    pub(in crate::view::records) fn changed_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, RecordLocation)> {
+    pub(super) fn changed_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, RecordLocation)> {
         let newer = self.chunks.iter().map(|(_, chunk)| chunk).filter(|(_, chunk)| chunk.max_sequence() > position);
         let mut runs: Vec<_> = newer.map(|(id, chunk)| self.packed_after(position, *id, chunk).peekable()).collect();
         // next sequence of each chunk, the lowest first
@@ -201,11 +198,7 @@ impl ChunkMap {
     }
 
     /// Iterates over the ipcache entries that name an identity, from a key on, in key order.
-    pub(in crate::view::records) fn ip_entries_of_identity(
-        &self,
-        identity: u32,
-        start: &EntryKey,
-    ) -> impl Iterator<Item = (EntryKey, RecordLocation)> {
+    pub(super) fn ip_entries_of_identity(&self, identity: u32, start: &EntryKey) -> impl Iterator<Item = (EntryKey, RecordLocation)> {
         let first = self.chunk_of(start).map(|(first, _)| first);
         let start = start.clone();
         let locations = self.chunks_from(first).flat_map(move |(id, chunk)| self.ip_entries_in_chunk(identity, *id, chunk));
@@ -232,7 +225,7 @@ impl ChunkMap {
     }
 
     /// Returns the number of held keys of a scope. Skips chunks that cannot contain any.
-    pub(in crate::view::records) fn held_count(&self, scope: &Scope) -> usize {
+    pub(super) fn held_count(&self, scope: &Scope) -> usize {
         let start = EntryKey::new(scope.kind, scope.cluster.clone(), "");
         let first = self.chunk_of(&start).map(|(first, _)| first);
         let chunks = self.chunks_from(first).map(|(id, chunk)| (self.delta(*id), chunk, chunk.rows_of(scope.kind, &scope.cluster)));
@@ -251,7 +244,7 @@ impl ChunkMap {
     }
 
     /// Returns the number of keys from `start` up to but not including `end`.
-    pub(in crate::view::records) fn count_between(&self, start: &EntryKey, end: &EntryKey) -> usize {
+    pub(super) fn count_between(&self, start: &EntryKey, end: &EntryKey) -> usize {
         let first = self.chunk_of(start).map(|(first, _)| first.clone()).unwrap_or_else(EntryKey::lowest);
         let mut chunks = self.chunks.from(&first).peekable();
         let mut count = 0;
@@ -263,13 +256,13 @@ impl ChunkMap {
             let delta = self.delta(*id);
             let is_deleted = |(row, now): &(usize, RowState<'_>)| matches!(now, RowState::Deleted) && (from..to).contains(row);
             let deleted =
-                if (from, to) == (0, chunk.len()) { delta.deleted_row_count() } else { delta.changed_rows().filter(is_deleted).count() };
+                if (from, to) == (0, chunk.len()) { delta.deleted_row_count } else { delta.changed_rows().filter(is_deleted).count() };
             count += (to - from) - deleted;
         }
         count
     }
 
-    pub(in crate::view::records) const fn deltas(&self) -> &ChunkDeltas {
+    pub(super) const fn deltas(&self) -> &ChunkDeltas {
         &self.deltas
     }
 }

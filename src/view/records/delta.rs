@@ -30,7 +30,7 @@ pub(in crate::view) enum RowState<'a> {
 pub(in crate::view) struct ChunkDelta {
     /// Replaced and deleted rows, by row number.
     changes: OrdMap<usize, RowChange>,
-    deleted_row_count: usize,
+    pub(super) deleted_row_count: usize,
     /// Lowest and highest sequence of all records that have replaced a row, even if they were
     /// replaced again.
     sequences: Option<(Sequence, Sequence)>,
@@ -44,11 +44,11 @@ pub(in crate::view) struct ChunkDelta {
 pub(in crate::view) struct ChunkDeltas {
     by_chunk: PagedVector<ChunkDelta>,
     /// Number of replaced rows in all chunks.
-    replacement_count: usize,
+    pub(super) replacement_count: usize,
     /// Number of deleted rows in all chunks.
-    deleted_row_count: usize,
+    pub(super) deleted_row_count: usize,
     /// Number of rows in all chunks with a newer revision and lease.
-    restamped_count: usize,
+    pub(super) restamped_count: usize,
 }
 
 impl<'a> From<Option<&'a RowChange>> for RowState<'a> {
@@ -80,10 +80,6 @@ impl ChunkDelta {
     /// certain.
     pub(super) fn may_have_sequence_between(&self, after: Sequence, before: Sequence) -> bool {
         self.sequences.is_some_and(|(lowest, highest)| highest > after && lowest < before)
-    }
-
-    pub(in crate::view) fn deleted_row_count(&self) -> usize {
-        self.deleted_row_count
     }
 
     fn replacement_count(&self) -> usize {
@@ -192,19 +188,6 @@ impl ChunkDeltas {
     pub(in crate::view) fn count_insertion(&mut self, chunk: usize) {
         self.by_chunk.get_mut(chunk).inserted_count += 1;
     }
-
-    /// Returns the number of rows with a newer revision and lease.
-    pub(in crate::view) fn restamped_count(&self) -> usize {
-        self.restamped_count
-    }
-
-    pub(in crate::view) fn deleted_row_count(&self) -> usize {
-        self.deleted_row_count
-    }
-
-    pub(in crate::view) fn replacement_count(&self) -> usize {
-        self.replacement_count
-    }
 }
 
 #[cfg(test)]
@@ -238,7 +221,7 @@ mod tests {
             assert_eq!(found, expected, "{context}, chunk {chunk}");
             let replaced: Vec<u64> = expected.iter().filter_map(|(_, change)| *change).collect();
             assert_eq!(
-                (delta.dirty_rows(), delta.deleted_row_count()),
+                (delta.dirty_rows(), delta.deleted_row_count),
                 (expected.len(), expected.len() - replaced.len()),
                 "{context}, chunk {chunk}"
             );
@@ -251,7 +234,7 @@ mod tests {
             }
         }
         let replaced = expected_rows.values().flatten().count();
-        assert_eq!((deltas.replacement_count(), deltas.deleted_row_count()), (replaced, expected_rows.len() - replaced), "{context}");
+        assert_eq!((deltas.replacement_count, deltas.deleted_row_count), (replaced, expected_rows.len() - replaced), "{context}");
     }
 
     /// Covers snapshots that stay, snapshots that change on their own, many rows that change once,

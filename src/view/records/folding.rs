@@ -219,17 +219,17 @@ impl RecordStore {
 
     #[must_use]
     pub(in crate::view) fn unpacked_count(&self) -> usize {
-        self.overlay.len() + self.chunks.deltas().replacement_count()
+        self.overlay.len() + self.chunks.deltas().replacement_count
     }
 
     #[must_use]
     pub(in crate::view) fn deleted_row_count(&self) -> usize {
-        self.chunks.deltas().deleted_row_count()
+        self.chunks.deltas().deleted_row_count
     }
 
     #[must_use]
     pub(in crate::view) fn restamped_row_count(&self) -> usize {
-        self.chunks.deltas().restamped_count()
+        self.chunks.deltas().restamped_count
     }
 
     #[cfg(any(test, feature = "internals"))]
