@@ -44,34 +44,22 @@ struct ClusterExport<'a> {
     export: &'a ServiceExport,
 }
 
-/// Field that must be the same in all exports.
-struct ComparedField {
-    name: &'static str,
-    reason: ConflictReason,
-    value: fn(&ServiceExport) -> String,
-}
+/// Name of a field that must be the same in all exports, the reason of a conflict, and the value.
+type ComparedField = (&'static str, ConflictReason, fn(&ServiceExport) -> String);
 
 /// Fields in the order in which Cilium compares them (`checkConflictExport`).
 const COMPARED_FIELDS: [ComparedField; 7] = [
-    ComparedField { name: "type", reason: ConflictReason::Type, value: |export| export.service_type.clone() },
-    ComparedField { name: "sessionAffinity", reason: ConflictReason::SessionAffinity, value: |export| export.session_affinity.clone() },
-    ComparedField {
-        name: "sessionAffinityConfig.clientIP",
-        reason: ConflictReason::SessionAffinityConfig,
-        value: |export| export.session_affinity_timeout_seconds.map_or_else(String::new, |seconds| seconds.to_string()),
-    },
-    ComparedField { name: "annotations", reason: ConflictReason::Annotations, value: |export| labels_text(&export.annotations) },
-    ComparedField { name: "labels", reason: ConflictReason::Labels, value: |export| labels_text(&export.labels) },
-    ComparedField {
-        name: "internalTrafficPolicy",
-        reason: ConflictReason::InternalTrafficPolicy,
-        value: |export| or_default(&export.internal_traffic_policy, DEFAULT_TRAFFIC_POLICY),
-    },
-    ComparedField {
-        name: "trafficDistribution",
-        reason: ConflictReason::TrafficDistribution,
-        value: |export| export.traffic_distribution.clone(),
-    },
+    ("type", ConflictReason::Type, |export| export.service_type.clone()),
+    ("sessionAffinity", ConflictReason::SessionAffinity, |export| export.session_affinity.clone()),
+    ("sessionAffinityConfig.clientIP", ConflictReason::SessionAffinityConfig, |export| {
+        export.session_affinity_timeout_seconds.map_or_else(String::new, |seconds| seconds.to_string())
+    }),
+    ("annotations", ConflictReason::Annotations, |export| labels_text(&export.annotations)),
+    ("labels", ConflictReason::Labels, |export| labels_text(&export.labels)),
+    ("internalTrafficPolicy", ConflictReason::InternalTrafficPolicy, |export| {
+        or_default(&export.internal_traffic_policy, DEFAULT_TRAFFIC_POLICY)
+    }),
+    ("trafficDistribution", ConflictReason::TrafficDistribution, |export| export.traffic_distribution.clone()),
 ];
 
 impl MergedExports {
@@ -180,17 +168,17 @@ fn intersect_families(exports: &[ClusterExport<'_>]) -> (Vec<String>, Option<Exp
 fn compare_fields(oldest: ClusterExport<'_>, exports: &[ClusterExport<'_>]) -> Vec<ExportConflict> {
     let mut conflicts = Vec::<ExportConflict>::new();
     for one in exports {
-        for field in COMPARED_FIELDS {
-            let expected = (field.value)(oldest.export);
-            if (field.value)(one.export) == expected {
+        for (name, reason, value) in COMPARED_FIELDS {
+            let expected = value(oldest.export);
+            if value(one.export) == expected {
                 continue;
             }
-            match conflicts.iter_mut().find(|conflict| conflict.reason == field.reason) {
+            match conflicts.iter_mut().find(|conflict| conflict.reason == reason) {
                 Some(conflict) => conflict.clusters.push(one.cluster.clone()),
                 None => conflicts.push(ExportConflict {
-                    reason: field.reason,
+                    reason,
                     clusters: vec![one.cluster.clone()],
-                    message: format!("{}: {expected:?} of {}, the oldest export, is used", field.name, oldest.cluster),
+                    message: format!("{}: {expected:?} of {}, the oldest export, is used", name, oldest.cluster),
                 }),
             }
         }

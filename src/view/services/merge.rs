@@ -101,10 +101,7 @@ impl BackendState {
     /// (`SelectBackends`, Cilium's `pkg/clustermesh/loadbalancer/selectbackends.go`).
     #[must_use]
     pub const fn is_healthy(self) -> bool {
-        match self {
-            Self::Active | Self::Terminating => true,
-            Self::TerminatingNotServing | Self::Maintenance => false,
-        }
+        matches!(self, Self::Active | Self::Terminating)
     }
 }
 
