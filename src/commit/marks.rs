@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::feed::Announcement;
 use crate::instruments::Histogram;
-use crate::model::Scope;
+use crate::model::{Kind, Scope};
 
 /// Maximum number of scopes whose changes are counted. The largest mesh has 511 clusters with 9
 /// kinds each: the mirrored ones, [`Kind::NodeIp`](crate::model::Kind::NodeIp), `Cluster` and
@@ -56,30 +56,21 @@ pub struct PipelineMetrics {
 
 impl PipelineMetrics {
     /// Counts the announcements of a batch by scope.
-    pub(super) fn count<'a>(&self, announcements: impl Iterator<Item = &'a Announcement>) {
+    pub(super) fn count(&self, announcements: &[Announcement]) {
         let mut all = self.changes_counted.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() > COUNTED_SCOPES_MAX {
             all.clear();
         }
         // neighbouring announcements mostly have the same scope
-        let mut run: Option<(Scope, ChangeCounts)> = None;
-        let mut add = |run: Option<(Scope, ChangeCounts)>| {
-            let Some((scope, more)) = run else { return };
-            let counts = all.entry(scope).or_default();
-            counts.upserts += more.upserts;
-            counts.deletes += more.deletes;
-        };
-        for announcement in announcements {
-            let key = &announcement.key;
-            let continues = run.as_ref().is_some_and(|(scope, _)| scope.cluster == key.cluster && scope.kind == key.kind);
-            if !continues {
-                add(run.replace((Scope { cluster: key.cluster.clone(), kind: key.kind }, ChangeCounts::default())));
-            }
-            if let Some((_, counts)) = &mut run {
-                *(if announcement.deleted.is_some() { &mut counts.deletes } else { &mut counts.upserts }) += 1;
+        for run in announcements.chunk_by(|left, right| left.key.kind == right.key.kind && left.key.cluster == right.key.cluster) {
+            let (key, deletes) = (&run[0].key, run.iter().filter(|announcement| announcement.deleted.is_some()).count());
+            // notices are not changes of a mirrored object
+            if key.kind != Kind::Notice {
+                let counts = all.entry(Scope { cluster: key.cluster.clone(), kind: key.kind }).or_default();
+                counts.deletes += deletes as u64;
+                counts.upserts += (run.len() - deletes) as u64;
             }
         }
-        add(run);
     }
 
     /// Returns the number of changes by scope.

@@ -74,15 +74,11 @@ impl MirrorSnapshot {
     #[must_use]
     pub fn changes_after(&self, position: Sequence, count: usize) -> Vec<(Sequence, LatestChange<LiveKey>)> {
         let live = self.view.live_keys_after(position, count).into_iter().map(|(sequence, live)| (sequence, LatestChange::Live(live)));
-        let mut deleted = self.feed.tombstones_after(position).take(count).peekable();
-        let mut changes = Vec::new();
-        for (sequence, live) in live {
-            while let Some((earlier, tombstone)) = deleted.next_if(|(deletion, _)| *deletion < sequence) {
-                changes.push((earlier, LatestChange::Deleted(tombstone.key.clone(), tombstone.reason)));
-            }
-            changes.push((sequence, live));
-        }
-        changes.extend(deleted.map(|(sequence, tombstone)| (sequence, LatestChange::Deleted(tombstone.key.clone(), tombstone.reason))));
+        let deleted = |tombstone: &Tombstone| LatestChange::Deleted(tombstone.key.clone(), tombstone.reason);
+        let deleted = self.feed.tombstones_after(position).take(count).map(|(sequence, tombstone)| (sequence, deleted(tombstone)));
+        let mut changes: Vec<_> = live.chain(deleted).collect();
+        // both are in order, so the sort only merges them
+        changes.sort_by_key(|(sequence, _)| *sequence);
         changes.truncate(count);
         changes
     }
@@ -282,7 +278,7 @@ impl Committer {
         let ChangeSet { announcements, records, chunks, cursors, clusters } = self.state.view.apply_all(batch, now);
         let mut group = Group { records: records.into_iter().collect(), chunks, cursors, clusters, ..Group::default() };
         // notices are not changes of the mirror
-        self.publisher.marks.count(announcements.iter().filter(|announcement| announcement.key.kind != Kind::Notice));
+        self.publisher.marks.count(&announcements);
         for announcement in announcements {
             let effects = self.state.feed.announce(announcement, now);
             // each start computes its findings again, so their tombstones are not stored
