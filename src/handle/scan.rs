@@ -4,10 +4,12 @@
 mod list_plan;
 pub(super) mod work_slice;
 
-use self::list_plan::{KeyPlan, ListPlan};
+use std::sync::Arc;
+
+use self::list_plan::{KeyPlan, KeyRun, ListPlan};
 use super::{DecodedBudgetError, Reading, WorkSlice};
 use crate::model::{EntryKey, Record};
-use crate::view::{RowFilter, View};
+use crate::view::{LiveKey, RowFilter, View};
 
 /// Reason why a scan ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,44 +51,21 @@ impl Reading {
         }
     }
 
-    fn scan_plan(
-        &self,
-        plan: &ListPlan,
-        start: Option<&EntryKey>,
-        slice: &mut WorkSlice,
-        mut accept: impl FnMut(&Record) -> bool,
-    ) -> ScanEnd {
+    fn scan_plan(&self, plan: &ListPlan, start: Option<&EntryKey>, slice: &mut WorkSlice, accept: impl FnMut(&Record) -> bool) -> ScanEnd {
         let view = &self.published().view;
         match &plan.keys {
             KeyPlan::Identity(id) => {
                 let lowest = EntryKey::lowest();
-                for record in view.ips_of_identity(*id, start.unwrap_or(&lowest)) {
-                    if slice.is_over() {
-                        return ScanEnd::Paused(record.key.clone());
-                    }
-                    slice.count_row();
-                    if !accept(&record) {
-                        return ScanEnd::PageFull(record.key.clone());
-                    }
-                }
-                ScanEnd::Complete
+                let records = view.ips_of_identity(*id, start.unwrap_or(&lowest));
+                scan_rows(records, slice, |record| &record.key, |record| Some(Arc::clone(record)), accept)
             }
             KeyPlan::Keys(keys) => {
                 let first = start.map_or(0, |start| keys.partition_point(|key| key < start));
-                for key in &keys[first..] {
-                    if slice.is_over() {
-                        return ScanEnd::Paused(key.clone());
-                    }
-                    slice.count_row();
-                    if view.record(key).is_some_and(|record| !accept(&record)) {
-                        return ScanEnd::PageFull(key.clone());
-                    }
-                }
-                ScanEnd::Complete
+                scan_rows(&keys[first..], slice, |key| key, |key| view.record(key), accept)
             }
-            KeyPlan::Runs(_) => {
+            KeyPlan::Runs(runs) => {
                 let rows = plan.filter.row_filter();
-                scan_runs(view, plan, start, slice, (rows.as_ref(), |key| plan.filter.may_match(key)), accept)
+                scan_runs(view, runs, start, slice, (rows.as_ref(), |key| plan.filter.may_match(key)), accept)
             }
         }
     }
@@ -99,7 +78,7 @@ impl Reading {
         slice: &mut WorkSlice,
         accept: impl FnMut(&Record) -> bool,
     ) -> ScanEnd {
-        scan_runs(&self.published().view, plan, start, slice, (None, |_| true), accept)
+        scan_runs(&self.published().view, plan.runs(), start, slice, (None, |_| true), accept)
     }
 
     /// Passes the raw entries of a plan whose newest value was rejected to `accept`, from `start`
@@ -109,23 +88,12 @@ impl Reading {
         plan: &ListPlan,
         start: Option<&EntryKey>,
         slice: &mut WorkSlice,
-        mut accept: impl FnMut(&Record) -> bool,
+        accept: impl FnMut(&Record) -> bool,
     ) -> ScanEnd {
         let view = &self.published().view;
-        let KeyPlan::Runs(runs) = &plan.keys else { return ScanEnd::Complete };
-        for run in runs {
-            let Some(from) = run.first_key_from(start) else { continue };
-            for key in view.rejected_from(&from).take_while(|key| run.contains(key)) {
-                if slice.is_over() {
-                    return ScanEnd::Paused(key.clone());
-                }
-                slice.count_row();
-                if view.record(key).is_some_and(|record| !accept(&record)) {
-                    return ScanEnd::PageFull(key.clone());
-                }
-            }
-        }
-        ScanEnd::Complete
+        let runs = plan.runs().iter().filter_map(|run| Some((run, run.first_key_from(start)?)));
+        let keys = runs.flat_map(|(run, from)| view.rejected_from(&from).take_while(|key| run.contains(key)));
+        scan_rows(keys, slice, |key| key, |key| view.record(key), accept)
     }
 }
 
@@ -133,30 +101,37 @@ impl Reading {
 /// `start` on, until `accept` returns false.
 fn scan_runs(
     view: &View,
-    plan: &ListPlan,
+    runs: &[KeyRun],
     start: Option<&EntryKey>,
     slice: &mut WorkSlice,
     (rows, test): (Option<&RowFilter>, impl Fn(&EntryKey) -> bool),
+    accept: impl FnMut(&Record) -> bool,
+) -> ScanEnd {
+    let runs = runs.iter().filter_map(|run| Some((run, run.first_key_from(start)?)));
+    let rows = runs.flat_map(|(run, from)| {
+        let rows = view.live_keys_matching(&from, rows).map(|live| (live.key(), live));
+        rows.take_while(|(key, _)| run.contains(key))
+    });
+    let record_of = |(key, live): &(EntryKey, LiveKey)| test(key).then(|| view.record_if(live, |_| true)).flatten();
+    scan_rows(rows, slice, |(key, _)| key, record_of, accept)
+}
+
+/// Passes the records of rows to `accept`, in order, until `accept` returns false. Rows may have no
+/// record.
+fn scan_rows<Row>(
+    rows: impl IntoIterator<Item = Row>,
+    slice: &mut WorkSlice,
+    key_of: impl Fn(&Row) -> &EntryKey,
+    record_of: impl Fn(&Row) -> Option<Arc<Record>>,
     mut accept: impl FnMut(&Record) -> bool,
 ) -> ScanEnd {
-    let KeyPlan::Runs(runs) = &plan.keys else { return ScanEnd::Complete };
-    for run in runs {
-        let Some(from) = run.first_key_from(start) else { continue };
-        for live in view.live_keys_matching(&from, rows) {
-            let key = live.key();
-            if !run.contains(&key) {
-                break;
-            }
-            if slice.is_over() {
-                return ScanEnd::Paused(key);
-            }
-            slice.count_row();
-            if test(&key)
-                && let Some(record) = view.record_if(&live, |_| true)
-                && !accept(&record)
-            {
-                return ScanEnd::PageFull(key);
-            }
+    for row in rows {
+        if slice.is_over() {
+            return ScanEnd::Paused(key_of(&row).clone());
+        }
+        slice.count_row();
+        if record_of(&row).is_some_and(|record| !accept(&record)) {
+            return ScanEnd::PageFull(key_of(&row).clone());
         }
     }
     ScanEnd::Complete

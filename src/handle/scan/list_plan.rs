@@ -37,6 +37,13 @@ pub struct ListPlan {
     pub(super) keys: KeyPlan,
 }
 
+impl ListPlan {
+    /// Returns the runs of keys. A plan of an index has none.
+    pub(super) fn runs(&self) -> &[KeyRun] {
+        if let KeyPlan::Runs(runs) = &self.keys { runs } else { &[] }
+    }
+}
+
 impl KeyRun {
     /// Returns the lowest possible key of the run.
     pub(in crate::handle) fn start(&self) -> EntryKey {
