@@ -153,43 +153,25 @@ impl FindingIndex {
     }
 
     /// Returns the findings that a change of a key may add or resolve.
-    fn affected_findings<'a>(
-        &'a self,
-        key: &'a EntryKey,
-        old: Option<&'a RecordReferences>,
-        new: Option<&'a RecordReferences>,
-    ) -> impl Iterator<Item = Finding> + use<'a> {
-        let cluster = &key.cluster;
-        let identities = [old, new].into_iter().flatten().filter_map(|references| match references {
-            RecordReferences::Ip { identity, .. } => Some(*identity).filter(|identity| is_allocated(*identity)),
-            RecordReferences::Identity(identity) => Some(*identity),
-            RecordReferences::Node { .. } | RecordReferences::Backends(_) | RecordReferences::Slice { .. } | RecordReferences::Export => {
-                None
+    fn affected_findings(&self, key: &EntryKey, old: Option<&RecordReferences>, new: Option<&RecordReferences>) -> Vec<Finding> {
+        let (cluster, mut findings) = (&key.cluster, Vec::new());
+        for references in old.into_iter().chain(new) {
+            match references {
+                RecordReferences::Ip { identity, host_ip, .. } => {
+                    findings.extend(is_allocated(*identity).then(|| Finding::DanglingIdentity(cluster.clone(), *identity)));
+                    findings.extend(host_ip.map(|ip| Finding::DanglingHostIp(cluster.clone(), ip)));
+                }
+                RecordReferences::Identity(identity) => findings.push(Finding::DanglingIdentity(cluster.clone(), *identity)),
+                // a node may be the host of addresses of any cluster
+                RecordReferences::Node { addresses, .. } => {
+                    let hosts = addresses.iter().flat_map(|ip| self.clusters_with_host(*ip).map(|cluster| (cluster.clone(), *ip)));
+                    findings.extend(hosts.map(|(cluster, ip)| Finding::DanglingHostIp(cluster, ip)));
+                }
+                RecordReferences::Slice { service, .. } => findings.extend(service.clone().map(Finding::ServiceTooLarge)),
+                RecordReferences::Backends(_) | RecordReferences::Export => {}
             }
-        });
-        let hosts = [old, new].into_iter().flatten().flat_map(|references| match references {
-            RecordReferences::Ip { host_ip, .. } => host_ip.as_slice(),
-            RecordReferences::Node { .. }
-            | RecordReferences::Identity(_)
-            | RecordReferences::Backends(_)
-            | RecordReferences::Slice { .. }
-            | RecordReferences::Export => &[],
-        });
-        let node_addresses = [old, new].into_iter().flatten().flat_map(|references| match references {
-            RecordReferences::Node { addresses, .. } => addresses.as_slice(),
-            RecordReferences::Ip { .. }
-            | RecordReferences::Identity(_)
-            | RecordReferences::Backends(_)
-            | RecordReferences::Slice { .. }
-            | RecordReferences::Export => &[],
-        });
-        let services = [old, new].into_iter().filter_map(slice_of).map(|(service, _)| Finding::ServiceTooLarge(service.clone()));
-        let identities = identities.map(|identity| Finding::DanglingIdentity(cluster.clone(), identity));
-        let hosts = hosts.map(|ip| Finding::DanglingHostIp(cluster.clone(), *ip));
-        // a node may be the host of addresses of any cluster
-        let hosts_of_nodes =
-            node_addresses.flat_map(|ip| self.clusters_with_host(*ip).map(|cluster| Finding::DanglingHostIp(cluster.clone(), *ip)));
-        identities.chain(hosts).chain(hosts_of_nodes).chain(services)
+        }
+        findings
     }
 
     /// Returns the clusters that have ipcache entries with this host address.
