@@ -242,21 +242,7 @@ impl Subscription {
         let view = &reading.published().view;
         let rows = self.filter.row_filter();
         let mut keys = view.live_keys_matching(&start, rows.as_ref());
-        let mut scanned = 0;
-        let mut next_item = None;
-        while scanned < SCANNED_KEYS_MAX && batch.remaining() > 0 && next_item.is_none() {
-            // at most what the bounds allow, in case all keys match
-            let piece: Vec<LiveKey> = keys.by_ref().take(batch.remaining().min(SCANNED_KEYS_MAX - scanned).min(self.quota)).collect();
-            if piece.is_empty() {
-                break;
-            }
-            scanned += piece.len();
-            let progress = batch.encode_changes(&piece, |live| self.event_of_entry(live, view));
-            self.count += progress.count;
-            self.adjust_quota(progress, piece.len());
-            next_item = piece.into_iter().nth(progress.scanned);
-        }
-        match next_item.or_else(|| keys.next()) {
+        match self.encode_items(&mut keys, SCANNED_KEYS_MAX, batch, |subscription, live| subscription.event_of_entry(live, view)) {
             Some(live) => self.mode = ReadMode::Scanning(Some(live.key())),
             None => self.scan_own_objects(reading, &EntryKey::lowest_of(Kind::Cluster), batch),
         }
@@ -274,22 +260,35 @@ impl Subscription {
         let view = &reading.published().view;
         let findings = self.filter.asks_for_problems();
         let mut own_objects = view.own_objects_from(start).take_while(|(key, _)| findings || key.kind == Kind::Cluster);
-        let mut next_item = None;
-        while batch.remaining() > 0 && next_item.is_none() {
-            let piece: Vec<(&EntryKey, &Arc<Object>)> = own_objects.by_ref().take(batch.remaining().min(self.quota)).collect();
+        let next = self.encode_items(&mut own_objects, usize::MAX, batch, |subscription, (key, object)| {
+            let upsert = || StreamEvent::Upsert { key: EntryKey::clone(key), object: Arc::clone(object), revision: None, position: None };
+            subscription.filter.matches(key, object).then(upsert)
+        });
+        self.mode = next.map_or(ReadMode::Replaying, |(key, _)| ReadMode::Scanning(Some(key.clone())));
+    }
+
+    /// Encodes items until the batch is full or `count_max` of them were read. Returns the first
+    /// item that was not read.
+    fn encode_items<S: Sync, T: Send>(
+        &mut self,
+        items: &mut impl Iterator<Item = S>,
+        mut count_max: usize,
+        batch: &mut EventBatch<T, impl EventEncoder<T>>,
+        event_of: impl Fn(&Self, &S) -> Option<StreamEvent> + Sync,
+    ) -> Option<S> {
+        while count_max > 0 && batch.remaining() > 0 {
+            // at most what the limits allow, in case each item has an event
+            let piece: Vec<S> = items.by_ref().take(batch.remaining().min(count_max).min(self.quota)).collect();
             if piece.is_empty() {
-                break;
+                return None;
             }
-            let progress = batch.encode_changes(&piece, |(key, object)| {
-                let upsert =
-                    || StreamEvent::Upsert { key: EntryKey::clone(key), object: Arc::clone(object), revision: None, position: None };
-                self.filter.matches(key, object).then(upsert)
-            });
-            self.count += progress.count;
-            self.adjust_quota(progress, piece.len());
-            next_item = piece.into_iter().nth(progress.scanned);
+            count_max -= piece.len();
+            let read_count = self.encode_changes(&piece, batch, &event_of);
+            if read_count < piece.len() {
+                return piece.into_iter().nth(read_count);
+            }
         }
-        self.mode = next_item.or_else(|| own_objects.next()).map_or(ReadMode::Replaying, |(key, _)| ReadMode::Scanning(Some(key.clone())));
+        items.next()
     }
 
     /// Reads the newest state of each changed key in order of sequence, up to the head. A key that
