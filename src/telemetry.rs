@@ -13,7 +13,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 
 use crate::config::{LogFormat, LogLevel};
-use crate::handle::LostLines;
+use crate::handle::Measurement;
 use crate::instruments::LogTail;
 use crate::model::{printable, printable_with_colours};
 
@@ -28,14 +28,14 @@ const WAITING_LINES_MAX: usize = 32_768;
 #[derive(Debug)]
 pub struct Log {
     _writer: WorkerGuard,
-    lost: LostLines,
+    lost: Measurement<u64>,
     tail: LogTail,
 }
 
 impl Log {
     /// Returns the counter of dropped lines.
     #[must_use]
-    pub fn lost(&self) -> LostLines {
+    pub fn lost(&self) -> Measurement<u64> {
         self.lost.clone()
     }
 
@@ -115,7 +115,7 @@ pub fn init(format: LogFormat, level: LogLevel) -> Result<Log, TelemetryError> {
     let queue = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(WAITING_LINES_MAX).thread_name("log");
     let (queue, writer) = queue.finish(tolerant);
     let dropped = queue.error_counter();
-    let lost = LostLines::new(move || unwritable.load(Ordering::Relaxed) + dropped.dropped_lines() as u64);
+    let lost = Measurement::new(move || unwritable.load(Ordering::Relaxed) + dropped.dropped_lines() as u64);
     let tail = LogTail::default();
     let tail_of_writer = tail.clone();
     let writer_of_lines = move || TeeWriter { queue: queue.clone(), tail: tail_of_writer.clone(), colours };

@@ -46,7 +46,7 @@ impl Handle {
             let answer = tokio::task::spawn_blocking(move || early.snapshot_for(&query));
             if let Some(published) = answer.await.ok().flatten() {
                 // this snapshot has only a part of the mirror, so its summary is not that of others
-                return Ok(self.reading_from(Arc::new(published)).with_summary(SummaryCache::default()));
+                return Ok(Reading { summary: SummaryCache::default(), ..self.reading_from(Arc::new(published)) });
             }
         }
         self.reading_until(deadline).await

@@ -236,7 +236,7 @@ impl FindingIndex {
     }
 
     fn applies(&self, finding: &Finding) -> bool {
-        let view = &self.reading.published().view;
+        let view = &self.reading.published.view;
         match finding {
             Finding::DanglingIdentity(cluster, identity) => {
                 self.by_identity.contains_key(&(*identity, cluster.clone())) && !view.has_identity(*identity, cluster)

@@ -66,7 +66,7 @@ impl Follower {
     /// has all of them.
     #[must_use]
     pub fn each_change(self, reading: &Reading) -> Option<impl Iterator<Item = &Arc<Announcement>>> {
-        reading.published().feed.ring_after(self.position)
+        reading.published.feed.ring_after(self.position)
     }
 
     /// Checks that the snapshot has all deletes since the position.
@@ -74,7 +74,7 @@ impl Follower {
     /// # Errors
     /// [`Expired`] if deletes may be missing.
     pub fn check(self, reading: &Reading) -> Result<(), Expired> {
-        let lowest = reading.published().feed.floor();
+        let lowest = reading.published.feed.floor();
         if self.position < lowest { Err(Expired { lowest }) } else { Ok(()) }
     }
 
@@ -85,7 +85,7 @@ impl Follower {
     /// [`Expired`] if deletes since the position may be missing.
     pub fn newest_changes(self, reading: &Reading, count: usize) -> Result<NewestChanges, Expired> {
         self.check(reading)?;
-        let published = reading.published();
+        let published = &reading.published;
         // one more than is returned, to find out whether these are all
         let mut changes = published.changes_after(self.position, count.saturating_add(1));
         let are_all = changes.len() <= count;

@@ -9,13 +9,13 @@ impl Reading {
     /// Returns up to `count` keys of one kind of a cluster, from `start` on, sorted by name.
     #[must_use]
     pub fn keys_from(&self, start: &EntryKey, count: usize) -> Vec<EntryKey> {
-        let keys = self.published().view.live_keys_from(start).map(|live| live.key());
+        let keys = self.published.view.live_keys_from(start).map(|live| live.key());
         keys.take_while(|key| key.kind == start.kind && key.cluster == start.cluster).take(count).collect()
     }
 
     /// Returns the stored bytes of an entry.
     #[must_use]
     pub fn value(&self, key: &EntryKey) -> Option<Arc<[u8]>> {
-        self.published().view.value(key)
+        self.published.view.value(key)
     }
 }

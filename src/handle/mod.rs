@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 pub use crate::commit::PersistState;
-use crate::commit::{DecodedBudget, MirrorSnapshot, SnapshotReceiver};
+use crate::commit::{DecodedBudget, MirrorSnapshot, PipelineMetrics, SnapshotReceiver};
 use crate::instruments::{EtcdCounts, HistogramSnapshot, LogTail};
 use crate::model::{ClusterName, ClusterStatus, DirectoryState, DumpSource, MaxConnectedClusters, Scope, Setting};
 
@@ -92,7 +92,7 @@ pub struct ProcessState {
     /// Report about the store as it was at the start.
     pub store: watch::Receiver<StoreReport>,
     /// Counter of lost log lines.
-    pub lost_lines: LostLines,
+    pub lost_lines: Measurement<u64>,
 }
 
 impl ProcessState {
@@ -108,49 +108,36 @@ impl ProcessState {
             max_connected_clusters: MaxConnectedClusters::default(),
             persistence: watch::channel(PersistState::Healthy).1,
             store: watch::channel(StoreReport::default()).1,
-            lost_lines: LostLines::default(),
+            lost_lines: Measurement::default(),
         }
     }
 }
 
-/// Counter of log lines that were lost since the start. Cheap to clone.
+/// Value that is measured whenever it is read. Cheap to clone.
 #[derive(Clone)]
-pub struct LostLines(Arc<dyn Fn() -> u64 + Send + Sync>);
+pub struct Measurement<T>(Arc<dyn Fn() -> T + Send + Sync>);
 
-impl LostLines {
-    /// Creates a counter that calls `count`.
-    pub fn new(count: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
-        Self(Arc::new(count))
-    }
-}
-
-/// Measurement of the data directory by class of files. Cheap to clone.
-#[derive(Clone)]
-pub struct DiskBytes(Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>);
-
-impl DiskBytes {
+impl<T> Measurement<T> {
     /// Creates a measurement that calls `measure`.
-    pub fn new(measure: impl Fn() -> Vec<(&'static str, u64)> + Send + Sync + 'static) -> Self {
+    pub fn new(measure: impl Fn() -> T + Send + Sync + 'static) -> Self {
         Self(Arc::new(measure))
     }
-}
 
-impl fmt::Debug for DiskBytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DiskBytes").finish_non_exhaustive()
+    fn read(&self) -> T {
+        (self.0)()
     }
 }
 
-impl Default for LostLines {
-    /// Always zero.
+impl<T: Default + 'static> Default for Measurement<T> {
+    /// Always the default value.
     fn default() -> Self {
-        Self::new(|| 0)
+        Self::new(T::default)
     }
 }
 
-impl fmt::Debug for LostLines {
+impl<T> fmt::Debug for Measurement<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LostLines").field(&(self.0)()).finish()
+        f.debug_struct("Measurement").finish_non_exhaustive()
     }
 }
 
@@ -179,7 +166,7 @@ struct HandleState {
     early: Option<EarlyLookupReceiver>,
     decoded: DecodedBudget,
     settings: Arc<[Setting]>,
-    disk: Option<DiskBytes>,
+    disk: Measurement<Vec<(&'static str, u64)>>,
     findings: FindingSender,
     reflection: ReflectionSource,
     log: LogTail,
@@ -206,7 +193,7 @@ impl Handle {
             early: None,
             decoded: DecodedBudget::default(),
             settings: Arc::default(),
-            disk: None,
+            disk: Measurement::default(),
             findings: FindingSender::default(),
             reflection: ReflectionSource::default(),
             log: LogTail::default(),
@@ -337,61 +324,65 @@ impl Handle {
         self.0.process.persistence.borrow().clone()
     }
 
+    /// Reads the metrics of the committer. Returns the default while the store loads.
+    fn read_metrics<T: Default>(&self, read: impl FnOnce(&PipelineMetrics) -> T) -> T {
+        self.0.process.loaded.borrow().as_ref().map(|loaded| read(loaded.marks())).unwrap_or_default()
+    }
+
     /// Returns the highest fill of each queue by name. Empty while the store loads.
     #[must_use]
     pub fn queue_marks(&self) -> Vec<(&'static str, usize)> {
-        let loaded = self.0.process.loaded.borrow();
-        let Some(marks) = loaded.as_ref().map(SnapshotReceiver::marks) else { return Vec::new() };
-        vec![
-            ("commit", marks.commands.get()),
-            ("commit_bytes", marks.command_bytes.get()),
-            ("ring_bytes", marks.ring_bytes.get()),
-            ("persist", marks.changes.get()),
-            ("persist_bytes", marks.change_bytes.get()),
-            ("directory", marks.directory_events.get()),
-        ]
+        self.read_metrics(|marks| {
+            vec![
+                ("commit", marks.commands.get()),
+                ("commit_bytes", marks.command_bytes.get()),
+                ("ring_bytes", marks.ring_bytes.get()),
+                ("persist", marks.changes.get()),
+                ("persist_bytes", marks.change_bytes.get()),
+                ("directory", marks.directory_events.get()),
+            ]
+        })
     }
 
     /// Returns the durations of each step of a change by name. Empty while the store loads.
     #[must_use]
     pub fn step_times(&self) -> Vec<(&'static str, HistogramSnapshot)> {
-        let loaded = self.0.process.loaded.borrow();
-        let Some(marks) = loaded.as_ref().map(SnapshotReceiver::marks) else { return Vec::new() };
-        let stored = marks.stored_times().map(|stored| ("durable", stored.snapshot()));
-        [("commit", marks.commit.snapshot()), ("publish", marks.publish.snapshot())].into_iter().chain(stored).collect()
+        self.read_metrics(|marks| {
+            let stored = marks.stored_times().map(|stored| ("durable", stored.snapshot()));
+            [("commit", marks.commit.snapshot()), ("publish", marks.publish.snapshot())].into_iter().chain(stored).collect()
+        })
     }
 
     /// Returns the number of changes since the start by cluster and kind. Empty while the store
     /// loads.
     #[must_use]
     pub fn changes_counted(&self) -> BTreeMap<Scope, ChangeCounts> {
-        self.0.process.loaded.borrow().as_ref().map(|loaded| loaded.marks().changes_counted()).unwrap_or_default()
+        self.read_metrics(PipelineMetrics::changes_counted)
     }
 
     /// Measures the size of each class of files in the data directory. Reads from the file system.
     #[must_use]
     pub fn disk_bytes(&self) -> Vec<(&'static str, u64)> {
-        self.0.disk.as_ref().map(|DiskBytes(measure)| measure()).unwrap_or_default()
+        self.0.disk.read()
     }
 
     /// Sets the measurement of the data directory.
     #[must_use]
-    pub fn with_disk_bytes(self, disk: DiskBytes) -> Self {
-        self.with(|state| state.disk = Some(disk))
+    pub fn with_disk_bytes(self, disk: Measurement<Vec<(&'static str, u64)>>) -> Self {
+        self.with(|state| state.disk = disk)
     }
 
     /// Returns whether the newest changes cannot be written to the log.
     #[must_use]
     pub fn is_log_failing(&self) -> bool {
-        let loaded = self.0.process.loaded.borrow();
-        loaded.as_ref().is_some_and(|subscriber| subscriber.marks().log_fails.load(Ordering::Relaxed))
+        self.read_metrics(|marks| marks.log_fails.load(Ordering::Relaxed))
     }
 
     /// Returns the number of lost log lines: they could not be written, or too many waited for a
     /// slow reader.
     #[must_use]
     pub fn lost_lines(&self) -> u64 {
-        (self.0.process.lost_lines.0)()
+        self.0.process.lost_lines.read()
     }
 
     /// Returns the report about the store as it was at the start.
@@ -402,10 +393,14 @@ impl Handle {
 
     fn reading_from(&self, published: Arc<MirrorSnapshot>) -> Reading {
         let statuses = Arc::clone(&self.0.process.clusters.borrow());
-        let reading = Reading::new(published, statuses).with_decoded_budget(self.0.decoded.clone()).with_dump(self.0.dump.is_some());
-        reading
-            .with_mesh(self.0.process.own_cluster.clone(), self.0.process.max_connected_clusters)
-            .with_summary(self.0.summary.clone())
-            .with_status_version(self.0.status_version.clone())
+        Reading {
+            own_cluster: self.0.process.own_cluster.clone(),
+            max_connected_clusters: self.0.process.max_connected_clusters,
+            decoded: self.0.decoded.clone(),
+            is_dump: self.0.dump.is_some(),
+            summary: self.0.summary.clone(),
+            status_version: self.0.status_version.clone(),
+            ..Reading::new(published, statuses)
+        }
     }
 }

@@ -35,7 +35,7 @@ impl Reading {
     /// was set back.
     #[must_use]
     pub fn lineage(&self) -> u64 {
-        let published = self.published();
+        let published = &self.published;
         published.earlier_runs.first().map_or(published.epoch, |first| first.epoch).0.max(1)
     }
 
@@ -47,7 +47,7 @@ impl Reading {
     /// Returns the lowest position such that clients can continue from it and from every later one,
     /// up to the newest.
     pub fn check_raw_position(&self, position: Sequence) -> Result<(), Sequence> {
-        let (published, feed) = (self.published(), &self.published().feed);
+        let (published, feed) = (&self.published, &self.published.feed);
         let lowest = feed.start().max(feed.floor());
         if position > feed.head() {
             // another copy of the store has announced this position
@@ -70,25 +70,25 @@ impl Reading {
     /// Returns the current value of a key.
     #[must_use]
     pub fn raw_value(&self, key: &str) -> Option<RawKey<'_>> {
-        self.published().view.raw_key(key)
+        self.published.view.raw_key(key)
     }
 
     /// Returns every key from `start` on, in order.
     pub fn raw_from(&self, start: &[u8]) -> impl Iterator<Item = RawKey<'_>> {
-        self.published().view.raw_keys_from(start)
+        self.published.view.raw_keys_from(start)
     }
 
     /// Returns the number of keys from `start` on and below `end`.
     #[must_use]
     pub fn raw_count(&self, start: &[u8], end: Option<&[u8]>) -> usize {
-        self.published().view.raw_key_count(start, end)
+        self.published.view.raw_key_count(start, end)
     }
 
     /// Returns a change in etcd's form.
     #[must_use]
     pub fn raw_change(&self, change: &LatestChange<LiveKey>) -> RawChange {
         match change {
-            LatestChange::Live(live) => self.published().view.raw_record_of(live).map_or(RawChange::Nothing, RawChange::Put),
+            LatestChange::Live(live) => self.published.view.raw_record_of(live).map_or(RawChange::Nothing, RawChange::Put),
             LatestChange::Deleted(key, _) => key.etcd_key().map_or(RawChange::Nothing, RawChange::Delete),
         }
     }

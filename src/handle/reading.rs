@@ -25,16 +25,20 @@ pub const REJECTED_COUNTED_MAX: usize = 1_000;
 /// Immutable snapshot of the mirror, with the status of each cluster.
 #[derive(Debug, Clone)]
 pub struct Reading {
-    published: Arc<MirrorSnapshot>,
-    statuses: ClusterStatuses,
-    own_cluster: Option<ClusterName>,
-    max_connected_clusters: MaxConnectedClusters,
-    decoded: DecodedBudget,
+    pub(super) published: Arc<MirrorSnapshot>,
+    pub(super) statuses: ClusterStatuses,
+    pub(super) own_cluster: Option<ClusterName>,
+    pub(super) max_connected_clusters: MaxConnectedClusters,
+    /// Memory for large decoded values.
+    pub(super) decoded: DecodedBudget,
     /// True if the mirror was filled from a dump.
-    is_dump: bool,
-    now: Instant,
-    summary: SummaryCache,
-    status_version: StatusVersion,
+    pub(super) is_dump: bool,
+    /// Time at which the request began.
+    pub(super) now: Instant,
+    /// Shared with other readings of the same mirror.
+    pub(super) summary: SummaryCache,
+    /// Counter of the statuses' changes, shared with other readings.
+    pub(super) status_version: StatusVersion,
 }
 
 /// Source and age of an answer (docs/develop/invariants.md, 10).
@@ -121,34 +125,6 @@ impl Reading {
         Self { published, statuses, own_cluster, max_connected_clusters, decoded, is_dump, now, summary, status_version }
     }
 
-    /// Shares the counter of the statuses' changes with other readings.
-    pub(super) fn with_status_version(self, status_version: StatusVersion) -> Self {
-        Self { status_version, ..self }
-    }
-
-    /// Shares the summary with other readings of the same mirror.
-    pub(super) fn with_summary(self, summary: SummaryCache) -> Self {
-        Self { summary, ..self }
-    }
-
-    pub(super) const fn summary_cache(&self) -> &SummaryCache {
-        &self.summary
-    }
-
-    pub(super) const fn statuses(&self) -> &ClusterStatuses {
-        &self.statuses
-    }
-
-    /// Returns the time at which the request began.
-    pub(super) const fn now(&self) -> Instant {
-        self.now
-    }
-
-    /// Sets the memory for large decoded values.
-    pub(super) fn with_decoded_budget(self, decoded: DecodedBudget) -> Self {
-        Self { decoded, ..self }
-    }
-
     /// Waits for the memory of a decoded record. Must be called on a thread that may block.
     ///
     /// # Errors
@@ -158,34 +134,10 @@ impl Reading {
         self.decoded.reserve_blocking(slice.map_or(0, PackedSlice::decoded_bytes))
     }
 
-    /// Returns the memory for large decoded values.
-    pub(super) const fn decoded(&self) -> &DecodedBudget {
-        &self.decoded
-    }
-
-    /// Marks everything as coming from a dump.
-    pub(super) fn with_dump(self, is_dump: bool) -> Self {
-        Self { is_dump, ..self }
-    }
-
-    /// Sets the own cluster and the size of the mesh.
-    pub(super) fn with_mesh(self, own_cluster: Option<ClusterName>, max_connected_clusters: MaxConnectedClusters) -> Self {
-        Self { own_cluster, max_connected_clusters, ..self }
-    }
-
     /// Returns the own cluster, if it is set (`--cluster-name`).
     #[must_use]
     pub fn own_cluster(&self) -> Option<&ClusterName> {
         self.own_cluster.as_ref()
-    }
-
-    /// Returns the maximum number of clusters in the mesh (`--max-connected-clusters`).
-    pub(super) const fn max_connected_clusters(&self) -> MaxConnectedClusters {
-        self.max_connected_clusters
-    }
-
-    pub(super) fn published(&self) -> &Arc<MirrorSnapshot> {
-        &self.published
     }
 
     /// Returns the position of this snapshot.

@@ -1,10 +1,9 @@
 //! State of the reflection into another etcd, for status and metrics.
 
-use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use super::Handle;
+use super::{Handle, Measurement};
 
 /// Current state of the reflection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -30,25 +29,19 @@ pub struct Reflection {
 }
 
 /// Access to the reflection's state, if this process reflects into another etcd. Cheap to clone.
-#[derive(Clone, Default)]
-pub struct ReflectionSource(Arc<OnceLock<Box<dyn Fn() -> Reflection + Send + Sync>>>);
-
-impl fmt::Debug for ReflectionSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ReflectionSource").field(&self.0.get().is_some()).finish()
-    }
-}
+#[derive(Debug, Clone, Default)]
+pub struct ReflectionSource(Arc<OnceLock<Measurement<Reflection>>>);
 
 impl Handle {
     /// Sets the source of the reflection's state.
     pub fn set_reflection_source(&self, source: impl Fn() -> Reflection + Send + Sync + 'static) {
         // a process reflects into one etcd
-        let _ = self.0.reflection.0.set(Box::new(source));
+        let _ = self.0.reflection.0.set(Measurement::new(source));
     }
 
     /// Returns the state of the reflection, or `None` if nothing is reflected.
     #[must_use]
     pub fn reflection(&self) -> Option<Reflection> {
-        self.0.reflection.0.get().map(|source| source())
+        self.0.reflection.0.get().map(Measurement::read)
     }
 }

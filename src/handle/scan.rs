@@ -52,7 +52,7 @@ impl Reading {
     }
 
     fn scan_plan(&self, plan: &ListPlan, start: Option<&EntryKey>, slice: &mut WorkSlice, accept: impl FnMut(&Record) -> bool) -> ScanEnd {
-        let view = &self.published().view;
+        let view = &self.published.view;
         match &plan.keys {
             KeyPlan::Identity(id) => {
                 let lowest = EntryKey::lowest();
@@ -78,7 +78,7 @@ impl Reading {
         slice: &mut WorkSlice,
         accept: impl FnMut(&Record) -> bool,
     ) -> ScanEnd {
-        scan_runs(&self.published().view, plan.runs(), start, slice, (None, |_| true), accept)
+        scan_runs(&self.published.view, plan.runs(), start, slice, (None, |_| true), accept)
     }
 
     /// Passes the raw entries of a plan whose newest value was rejected to `accept`, from `start`
@@ -90,7 +90,7 @@ impl Reading {
         slice: &mut WorkSlice,
         accept: impl FnMut(&Record) -> bool,
     ) -> ScanEnd {
-        let view = &self.published().view;
+        let view = &self.published.view;
         let runs = plan.runs().iter().filter_map(|run| Some((run, run.first_key_from(start)?)));
         let keys = runs.flat_map(|(run, from)| view.rejected_from(&from).take_while(|key| run.contains(key)));
         scan_rows(keys, slice, |key| key, |key| view.record(key), accept)

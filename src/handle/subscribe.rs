@@ -239,7 +239,7 @@ impl Subscription {
         if start.kind >= Kind::Cluster {
             return self.scan_own_objects(reading, &start, batch);
         }
-        let view = &reading.published().view;
+        let view = &reading.published.view;
         let rows = self.filter.row_filter();
         let mut keys = view.live_keys_matching(&start, rows.as_ref());
         match self.encode_items(&mut keys, SCANNED_KEYS_MAX, batch, |subscription, live| subscription.event_of_entry(live, view)) {
@@ -257,7 +257,7 @@ impl Subscription {
     /// Reads the objects that meshkeep makes itself, after all entries: the clusters, and then the
     /// findings if the filter names them.
     fn scan_own_objects<T: Send>(&mut self, reading: &Reading, start: &EntryKey, batch: &mut EventBatch<T, impl EventEncoder<T>>) {
-        let view = &reading.published().view;
+        let view = &reading.published.view;
         let findings = self.filter.asks_for_problems();
         let mut own_objects = view.own_objects_from(start).take_while(|(key, _)| findings || key.kind == Kind::Cluster);
         let next = self.encode_items(&mut own_objects, usize::MAX, batch, |subscription, (key, object)| {
@@ -318,7 +318,7 @@ impl Subscription {
             }),
             LatestChange::Live(live) if live.kind() >= Kind::Cluster => self.event_of_own_object(live.key(), position, reading),
             LatestChange::Live(live) => {
-                let record = reading.published().view.record_if(live, |key| self.filter.may_match(key))?;
+                let record = reading.published.view.record_if(live, |key| self.filter.may_match(key))?;
                 let (key, revision) = (record.key.clone(), Some(record.source.mod_revision));
                 match matching_object(&self.filter, &record) {
                     Some(object) => Some(StreamEvent::Upsert { key, object, revision, position }),
@@ -331,7 +331,7 @@ impl Subscription {
     /// Returns the event for a cluster or a finding. The clusters of a finding may have changed, so
     /// it may no longer match.
     fn event_of_own_object(&self, key: EntryKey, position: Option<ReaderPosition>, reading: &Reading) -> Option<StreamEvent> {
-        let object = reading.published().view.own_object(&key)?;
+        let object = reading.published.view.own_object(&key)?;
         if self.filter.matches(&key, object) {
             return Some(StreamEvent::Upsert { key, object: Arc::clone(object), revision: None, position });
         }
@@ -431,13 +431,13 @@ fn check_servable(position: Position, filter: &Filter, reading: &Reading) -> Res
         // it is not known whether findings of an earlier run are resolved
         return Err(ResetReason::ForeignEpoch);
     } else {
-        let earlier = reading.published().earlier_runs.iter().find(|span| span.epoch == position.epoch);
+        let earlier = reading.published.earlier_runs.iter().find(|span| span.epoch == position.epoch);
         earlier.and_then(|span| span.accepted_up_to).ok_or(ResetReason::ForeignEpoch)?
     };
     if position.sequence > newest {
         return Err(ResetReason::RolledBack);
     }
-    if position.sequence < reading.published().feed.floor() {
+    if position.sequence < reading.published.feed.floor() {
         return Err(ResetReason::Expired);
     }
     Ok(position.sequence)

@@ -16,7 +16,7 @@ use crate::commit::DecodedBudget;
 use crate::config::{KvstoreOptions, Settings};
 use crate::etcd_api::EtcdOptions;
 use crate::feed::Retention;
-use crate::handle::{ClientFileLocation, DiskBytes, EarlyLookup, StoreReport};
+use crate::handle::{ClientFileLocation, EarlyLookup, Measurement, StoreReport};
 use crate::model::{ClusterName, MaxConnectedClusters, MetricsDetail};
 use crate::server::{ConnectionLimits, TlsFiles};
 use crate::store::{OpenReport, PartialStore, Store, StoreError, disk_usage_by_class as measure};
@@ -127,9 +127,9 @@ pub(super) fn cluster_files(settings: &Settings) -> ClientFileLocation {
     }
 }
 
-pub(super) fn disk_bytes(settings: &Settings) -> DiskBytes {
+pub(super) fn disk_bytes(settings: &Settings) -> Measurement<Vec<(&'static str, u64)>> {
     let directory = settings.data_dir.clone();
-    DiskBytes::new(move || measure(&directory))
+    Measurement::new(move || measure(&directory))
 }
 
 pub(super) struct StoreOpenOptions {

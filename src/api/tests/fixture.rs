@@ -27,7 +27,7 @@ use crate::commit::{
 };
 use crate::feed::{Feed, Retention};
 use crate::findings::{self, FindingIndexHandle};
-use crate::handle::{ClientFileLocation, ClusterStatuses, FindingIndex, FindingSender, Handle, LostLines, ProcessState, StoreReport};
+use crate::handle::{ClientFileLocation, ClusterStatuses, FindingIndex, FindingSender, Handle, Measurement, ProcessState, StoreReport};
 use crate::model::*;
 use crate::store::{Group, StoreError};
 use crate::view::View;
@@ -130,7 +130,7 @@ impl ApiFixture {
             max_connected_clusters: MaxConnectedClusters::Clusters255,
             persistence: persistence_receiver,
             store: watch::channel(StoreReport { restored_count: 3, ..StoreReport::default() }).1,
-            lost_lines: LostLines::default(),
+            lost_lines: Measurement::default(),
         })
         .with_finding_sender(finding_sender);
         let stop = CancellationToken::new();

@@ -44,14 +44,14 @@ impl Reading {
     /// nothing.
     #[must_use]
     pub fn covering(&self, net: IpNet) -> Vec<EntryKey> {
-        self.published().view.covering(net)
+        self.published.view.covering(net)
     }
 
     /// Returns the entries with these keys, which cover one network, strongest first, with their
     /// roles. [`EntryRank`](crate::view::EntryRank) orders the entries for one prefix.
     #[must_use]
     pub fn explain(&self, covering: &[EntryKey]) -> Vec<(LookupMatch, EntryRole)> {
-        let view = &self.published().view;
+        let view = &self.published.view;
         let mut matches: Vec<(ObjectPrefix, LookupMatch)> = covering
             .iter()
             .filter_map(|key| view.record(key))
@@ -101,7 +101,7 @@ impl Reading {
     /// network. If there are more than `count_max`, returns only the clusters that have some.
     #[must_use]
     pub fn entries_inside(&self, net: IpNet, count_max: usize) -> NetworkEntries {
-        let view = &self.published().view;
+        let view = &self.published.view;
         let is_inside = |key: &EntryKey| {
             let prefix = view.record(key).and_then(|record| Some(record.object.as_deref()?.as_ip()?.prefix));
             prefix.is_some_and(|prefix| prefix.net != net)
@@ -114,20 +114,20 @@ impl Reading {
 
     /// Returns the nodes with this address.
     pub fn nodes_at(&self, ip: IpAddr) -> impl Iterator<Item = std::sync::Arc<Record>> {
-        self.published().view.nodes_at(ip)
+        self.published.view.nodes_at(ip)
     }
 
     /// Returns whether a node of any cluster has this address.
     #[must_use]
     pub fn has_any_node_at(&self, ip: IpAddr) -> bool {
-        self.published().view.has_any_node_at(ip)
+        self.published.view.has_any_node_at(ip)
     }
 
     /// Returns the ipcache entries for a network and for the ranges around it whose newest value
     /// was rejected. They are sorted by cluster, the most specific first.
     #[must_use]
     pub fn rejected_at(&self, net: IpNet) -> Vec<Arc<Record>> {
-        let view = &self.published().view;
+        let view = &self.published.view;
         if view.rejected_count() == 0 {
             return Vec::new();
         }
@@ -151,26 +151,26 @@ impl Reading {
     /// Returns whether a cluster announces an identity.
     #[must_use]
     pub fn has_identity(&self, id: u32, cluster: &ClusterName) -> bool {
-        self.published().view.has_identity(id, cluster)
+        self.published.view.has_identity(id, cluster)
     }
 
     /// Returns the clusters that have an entry for exactly this prefix.
     #[must_use]
     pub fn clusters_at(&self, prefix: ObjectPrefix) -> std::collections::BTreeSet<ClusterName> {
-        self.published().view.clusters_at(prefix)
+        self.published.view.clusters_at(prefix)
     }
 
     /// Returns the identity in a rejected entry that is outside the cluster's range, with that
     /// range.
     #[must_use]
     pub fn identity_out_of_range(&self, key: &EntryKey) -> Option<(u32, RangeInclusive<u32>)> {
-        self.published().view.identity_out_of_range(key, self.max_connected_clusters())
+        self.published.view.identity_out_of_range(key, self.max_connected_clusters)
     }
 
     /// Returns the key of an ipcache entry of a cluster that refers to an identity.
     #[must_use]
     pub fn ip_of_identity(&self, id: u32, cluster: &ClusterName) -> Option<EntryKey> {
         let start = EntryKey::new(Kind::Ip, cluster.clone(), "");
-        self.published().view.ips_of_identity(id, &start).next().map(|record| record.key.clone()).filter(|key| key.cluster == *cluster)
+        self.published.view.ips_of_identity(id, &start).next().map(|record| record.key.clone()).filter(|key| key.cluster == *cluster)
     }
 }

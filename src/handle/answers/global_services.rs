@@ -76,7 +76,7 @@ impl Reading {
         slice: &mut WorkSlice,
         mut accept: impl FnMut(&ServiceEntry) -> bool,
     ) -> ScanEnd<SmolStr> {
-        let view = &self.published().view;
+        let view = &self.published.view;
         // the services of a namespace are neighbours
         let namespace = filter.namespace.as_ref().map(|namespace| format!("{namespace}/")).unwrap_or_default();
         let name = filter.name.as_deref().filter(|_| !namespace.is_empty()).unwrap_or_default();
@@ -116,9 +116,9 @@ impl Reading {
     /// # Errors
     /// [`DecodedBudgetError`] if others use that memory for too long.
     pub fn global_service(&self, service: &str) -> Result<Option<ServiceEntry>, DecodedBudgetError> {
-        let view = &self.published().view;
+        let view = &self.published.view;
         let by_cluster = view.decoded_bytes_of(service);
-        match self.decoded().reserve_blocking(by_cluster.values().sum()) {
+        match self.decoded.reserve_blocking(by_cluster.values().sum()) {
             Ok(permit) => Ok(view.global_service(service).map(|merged| ServiceEntry::Merged(merged, permit))),
             Err(DecodedBudgetError::TooLarge { bytes, bytes_max }) => {
                 let largest = by_cluster.iter().max_by_key(|(_, bytes)| **bytes).map(|(cluster, _)| cluster.clone());
@@ -138,26 +138,26 @@ impl Reading {
     /// Returns the maximum decoded size of the endpoint slices of a global service, in bytes.
     #[must_use]
     pub fn service_bytes_max(&self) -> u64 {
-        self.decoded().bytes_max()
+        self.decoded.bytes_max()
     }
 
     /// Returns the first endpoint slice that a cluster has of a global service.
     #[must_use]
     pub fn first_slice_of(&self, service: &str, cluster: &ClusterName) -> Option<&EntryKey> {
-        self.published().view.first_slice_of(service, cluster)
+        self.published.view.first_slice_of(service, cluster)
     }
 
     /// Returns the merged exports of a global service by `<namespace>/<name>`. `None` if no cluster
     /// exports it.
     #[must_use]
     pub fn merged_exports(&self, service: &str) -> Option<MergedExports> {
-        self.published().view.merged_exports(service)
+        self.published.view.merged_exports(service)
     }
 
     /// Returns the backends of a service that the agents of a cluster would use.
     #[must_use]
     pub fn select_backends(&self, service: &GlobalService, from: &ClusterName, affinity: Affinity) -> SelectedBackends {
-        let view = &self.published().view;
+        let view = &self.published.view;
         let own = view.local_member(from, &format!("{}/{}", service.namespace, service.name));
         let is_local_known = self.is_complete(from, Kind::Service);
         let local = match &own {

@@ -62,7 +62,7 @@ impl Reading {
                 miss.pod_cidrs.push((prefix.net, entry.record.key.origin()));
             }
         }
-        miss.deleted = self.published().feed.tombstones_at(net).into_iter().cloned().collect();
+        miss.deleted = self.published.feed.tombstones_at(net).into_iter().cloned().collect();
         let summary = self.summary();
         (miss.never_read, miss.restored) = (summary.never_read.clone(), summary.restored.clone());
         if !is_covered {
@@ -75,7 +75,7 @@ impl Reading {
 
     /// Returns the number of a cluster's nodes without a usable value, and the first of them.
     fn rejected_nodes_of(&self, cluster: &ClusterName) -> Option<(usize, Arc<Record>)> {
-        let view = &self.published().view;
+        let view = &self.published.view;
         let start = EntryKey::new(Kind::Node, cluster.clone(), "");
         let keys = view.rejected_from(&start).take_while(|key| key.kind == Kind::Node && key.cluster == *cluster);
         let mut records = keys.take(REJECTED_COUNTED_MAX).filter_map(|key| view.record(key)).filter(|record| record.object.is_none());
@@ -85,7 +85,7 @@ impl Reading {
 
     /// Returns the entries nearest to `ip`, from the smallest network around it that has any.
     fn nearest_to(&self, ip: IpAddr) -> Vec<(ObjectPrefix, Arc<Record>)> {
-        let view = &self.published().view;
+        let view = &self.published.view;
         let shortest = if ip.is_ipv4() { NEAR_IPV4 } else { NEAR_IPV6 };
         let nets = (shortest..IpNet::from(ip).prefix_len()).rev().filter_map(|length| Some(IpNet::new(ip, length).ok()?.trunc()));
         let within = nets.map(|net| view.ips_within(net, NEAR_COUNT_MAX));

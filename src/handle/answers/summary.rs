@@ -12,8 +12,8 @@ impl Reading {
     /// Returns the facts about all clusters at this position.
     #[must_use]
     pub fn summary(&self) -> Arc<MeshSummary> {
-        let version = self.published().view.source_version();
-        self.summary_cache().get(version, self.statuses(), || self.summarize(version))
+        let version = self.published.view.source_version();
+        self.summary.get(version, &self.statuses, || self.summarize(version))
     }
 
     /// Returns the number of clusters in each phase.
@@ -32,13 +32,13 @@ impl Reading {
     pub fn age_of(&self, cluster: &ClusterSummary) -> Option<Duration> {
         let age = cluster.status.as_ref().and_then(|status| {
             let status = status.borrow();
-            status.last_contact.map(|contact| status.writer.age(contact, self.now()))
+            status.last_contact.map(|contact| status.writer.age(contact, self.now))
         });
-        age.or_else(|| stored_age(self.published().view.cluster(&cluster.name)?.last_contact))
+        age.or_else(|| stored_age(self.published.view.cluster(&cluster.name)?.last_contact))
     }
 
     fn summarize(&self, source_version: u64) -> MeshSummary {
-        let (view, statuses) = (&self.published().view, self.statuses());
+        let (view, statuses) = (&self.published.view, &self.statuses);
         let (mut phases, mut unannounced, mut live_count) = (BTreeMap::new(), Vec::new(), 0);
         let (mut never_read, mut restored, mut unread_nodes) = (Vec::new(), Vec::new(), Vec::new());
         let mut clusters = Vec::new();

@@ -115,7 +115,7 @@ impl FindingIndex {
     /// Adds a piece of the snapshot to the index. Returns the start of the next piece.
     fn add_entries(&mut self, start: &EntryKey) -> Option<EntryKey> {
         let reading = self.reading.clone();
-        let view = &reading.published().view;
+        let view = &reading.published.view;
         let mut rest = view.live_keys_from(start);
         for live in rest.by_ref().take(PIECE_KEYS) {
             match (live.kind(), view.references_of(&live)) {
@@ -130,7 +130,7 @@ impl FindingIndex {
 
     /// Returns every possible finding, once everything is counted.
     fn possible_findings(&self) -> BTreeSet<Finding> {
-        let view = &self.reading.published().view;
+        let view = &self.reading.published.view;
         let identities = self.by_identity.keys().map(|(identity, cluster)| Finding::DanglingIdentity(cluster.clone(), *identity));
         let hosts = self.by_host.keys().map(|(ip, cluster)| Finding::DanglingHostIp(cluster.clone(), *ip));
         let out_of_range = view.rejected_from(&EntryKey::lowest()).map(|key| Finding::IdentityOutOfRange(key.clone()));
@@ -145,7 +145,7 @@ impl FindingIndex {
     /// Reads a piece of the changes. Returns the position after it, or `None` after the last one.
     fn apply_changes(&mut self, from: &Reading, follower: Follower, to_check: &mut BTreeSet<Finding>) -> Option<Follower> {
         let reading = self.reading.clone();
-        let (old, new) = (&from.published().view, &reading.published().view);
+        let (old, new) = (&from.published.view, &reading.published.view);
         // the snapshot had all changes when the work began, and a snapshot loses none
         let NewestChanges { changes, up_to } = follower.newest_changes(&reading, PIECE_KEYS).ok()?;
         let mut check_now = BTreeSet::new();

@@ -72,7 +72,7 @@ impl Reading {
     /// Plans the list of the objects of a kind that match a filter.
     #[must_use]
     pub fn plan_list(&self, kind: Kind, filter: &Filter) -> ListPlan {
-        let view = &self.published().view;
+        let view = &self.published.view;
         let keys = match (kind, filter) {
             (Kind::Ip, Filter { identity: Some(id), .. }) => KeyPlan::Identity(*id),
             (Kind::Ip, Filter { cidr: Some(cidr), .. }) => match view.ips_within(*cidr, INDEX_KEYS_MAX) {

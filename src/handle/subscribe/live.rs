@@ -9,7 +9,7 @@ use crate::model::{ReaderPosition, Sequence};
 impl Reading {
     /// Returns the position after which the ring has all announcements.
     pub(crate) fn announced_from(&self) -> Sequence {
-        let feed = &self.published().feed;
+        let feed = &self.published.feed;
         Sequence(feed.head().0.saturating_sub(feed.ring_length() as u64))
     }
 }

@@ -72,7 +72,7 @@ fn random_statuses(random: &mut StdRng) -> ClusterStatuses {
 
 /// Compares the summary of a reading with a pass over all clusters.
 fn compare(reading: &Reading) {
-    let (view, summary) = (&reading.published().view, reading.summary());
+    let (view, summary) = (&reading.published.view, reading.summary());
     let names: Vec<ClusterName> = view.cluster_names().into_iter().filter(|name| reading.cluster(name).is_some()).collect();
     assert_eq!(
         (summary.clusters.iter().map(|cluster| cluster.name.clone()).collect::<Vec<_>>(), reading.cluster_names()),
@@ -121,7 +121,7 @@ fn the_summary_equals_a_pass_over_all_clusters() {
                 statuses = random_statuses(&mut random);
             }
             let snapshot = MirrorSnapshot { view: view.clone(), feed: feed.clone(), epoch: Epoch(1), earlier_runs: Arc::default() };
-            let reading = Reading::new(Arc::new(snapshot), Arc::clone(&statuses)).with_dump(is_dump).with_summary(cache.clone());
+            let reading = Reading { is_dump, summary: cache.clone(), ..Reading::new(Arc::new(snapshot), Arc::clone(&statuses)) };
             compare(&reading);
             // the same facts are not computed again
             assert!(Arc::ptr_eq(&reading.summary(), &reading.clone().summary()));

@@ -140,7 +140,7 @@ fn a_planned_list_reads_few_rows_and_misses_no_match() {
 #[test]
 fn a_large_network_is_scanned_in_its_clusters_only() {
     let reading = reading();
-    let view = &reading.published().view;
+    let view = &reading.published.view;
     let within = |net: &str, count_max| view.ips_within(net.parse().unwrap(), count_max);
     let NetworkEntries::Clusters(clusters) = within("10.2.0.0/16", 50) else { unreachable!("the network has more than 50 entries") };
     assert!(clusters.iter().all(|name| *name == cluster("paris")) && !clusters.is_empty());
@@ -152,7 +152,7 @@ fn a_large_network_is_scanned_in_its_clusters_only() {
 fn a_plan_finds_all_raw_keys_with_a_prefix() {
     let reading = reading();
     let every = |prefix: &str, clusters: &[ClusterName]| {
-        let mut keys: Vec<EntryKey> = reading.published().view.records_from(&EntryKey::lowest()).map(|record| record.key.clone()).collect();
+        let mut keys: Vec<EntryKey> = reading.published.view.records_from(&EntryKey::lowest()).map(|record| record.key.clone()).collect();
         keys.retain(|key| {
             key.kind.is_mirrored() && key.to_string().starts_with(prefix) && (clusters.is_empty() || clusters.contains(&key.cluster))
         });
