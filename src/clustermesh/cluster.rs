@@ -213,11 +213,13 @@ impl ClusterTask {
         for kind in Kind::ALL {
             self.context.reporter.set_held_count(kind, published.view.held_count(&scope(kind)));
         }
-        ClusterState {
-            record: published.view.cluster(&self.name).cloned().unwrap_or_default(),
-            kinds: Kind::ALL.map(|kind| KindState::new(Resync::new(scope(kind), published.view.cursor(&scope(kind)).cloned()))),
-            untried_endpoints: Vec::new(),
-        }
+        let record = published.view.cluster(&self.name).cloned().unwrap_or_default();
+        let kind_state = |kind| {
+            let cursor = published.view.cursor(&scope(kind)).cloned();
+            let observed_until = record.last_contact.filter(|_| cursor.is_some());
+            KindState::new(Resync::new(scope(kind), cursor), observed_until)
+        };
+        ClusterState { kinds: Kind::ALL.map(kind_state), record, untried_endpoints: Vec::new() }
     }
 
     /// Runs one connection, from reading the client file to the error that ends it.

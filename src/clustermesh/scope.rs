@@ -4,6 +4,7 @@
 //! [`ClusterConnection`](super::cluster) runs a [`ScopeTask`] for each kind. The task sends
 //! commands to the committer and ends only with an error, after which the caller reconnects.
 
+mod backlog;
 mod batched_watch;
 mod evidence;
 mod kind_state;
@@ -19,6 +20,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 
+use self::backlog::Backlog;
 use self::batched_watch::BatchedWatch;
 pub(super) use self::kind_state::KindState;
 use self::list_progress::ListProgress;
@@ -91,6 +93,7 @@ impl ScopeTask<'_> {
         if self.publication == KindPublication::Absent {
             return self.remove_absent_kind().await;
         }
+        self.state.begin_observation_gap(&self.scope);
         self.state.deliver(&self.context.commands).await?;
         let mut request = self.feed(Input::Connected(self.source.info.clone())).await?;
         loop {
@@ -112,7 +115,12 @@ impl ScopeTask<'_> {
                 Some(Request::ListKeys(_)) => self.list_keys().await?,
                 Some(Request::List) => self.list().await?,
                 Some(Request::Compare) => self.compare().await?,
-                Some(Request::Watch(after)) => self.watch(after).await?,
+                Some(Request::Watch(after)) => {
+                    let next = self.watch(after).await?;
+                    // no watch reports the changes until the next one
+                    self.state.begin_observation_gap(&self.scope);
+                    next
+                }
                 None => return Err(ConnectionError::Cluster(format!("{}: the resync makes no progress", self.scope))),
             };
             self.context.reporter.record_contact();
@@ -272,6 +280,7 @@ impl ScopeTask<'_> {
         let (mut quiet_since, stalls) = (Instant::now(), batched.watch.stalls());
         let mut hold_check = interval((self.context.timing.cluster.hold_margin / HOLD_CHECKS_PER_MARGIN).max(HOLD_CHECK_INTERVAL_MIN));
         hold_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut backlog = Backlog::new(after, self.state.observed_until);
         loop {
             let quiet_until = quiet_since + self.context.timing.cluster.legacy_quiet;
             tokio::select! {
@@ -280,7 +289,7 @@ impl ScopeTask<'_> {
                         if self.contains_put_of_unconfirmed_key(&message) {
                             quiet_since = Instant::now();
                         }
-                        if let Some(request) = self.handle_message(message).await? {
+                        if let Some(request) = self.handle_watch_message(message, &mut backlog).await? {
                             return Ok(Some(request));
                         }
                         if batched.watch.stalls() != stalls {
@@ -327,6 +336,17 @@ impl ScopeTask<'_> {
         }
         let evidence = self.writer_key_evidence(true).await?;
         self.feed(Input::HoldCheck { evidence, now: Instant::now(), margin }).await
+    }
+
+    /// Handles a message of the watch, and begins or ends the observation gap around it.
+    async fn handle_watch_message(&mut self, message: WatchMessage, backlog: &mut Backlog) -> Result<Option<Request>, ConnectionError> {
+        let [before, after] = backlog.record(&message);
+        self.state.push(before.map(|change| change.into_command(&self.scope)).into_iter().collect());
+        let request = self.handle_message(message).await?;
+        self.state.push(after.map(|change| change.into_command(&self.scope)).into_iter().collect());
+        self.state.deliver(&self.context.commands).await?;
+        self.state.observed_until = Some(SystemTime::now());
+        Ok(request)
     }
 
     async fn handle_message(&mut self, message: WatchMessage) -> Result<Option<Request>, ConnectionError> {

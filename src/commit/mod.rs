@@ -275,8 +275,8 @@ impl Committer {
     /// to `persist`, in this order.
     fn commit(&mut self, batch: Vec<Command>) {
         let now = SystemTime::now();
-        let ChangeSet { announcements, records, chunks, cursors, clusters } = self.state.view.apply_all(batch, now);
-        let mut group = Group { records: records.into_iter().collect(), chunks, cursors, clusters, ..Group::default() };
+        let ChangeSet { announcements, records, chunks, cursors, clusters, gaps } = self.state.view.apply_all(batch, now);
+        let mut group = Group { records: records.into_iter().collect(), chunks, cursors, clusters, gaps, ..Group::default() };
         // notices are not changes of the mirror
         self.publisher.marks.count(&announcements);
         for announcement in announcements {
@@ -285,6 +285,7 @@ impl Committer {
             let is_stored = |tombstone: &Option<Tombstone>| tombstone.as_ref().is_none_or(|one| one.key.kind != Kind::Problem);
             group.tombstones.extend(effects.tombstones.into_iter().filter(|(_, tombstone)| is_stored(tombstone)));
             group.floor = effects.floor.or(group.floor);
+            group.times.extend(effects.times);
             group.covered_sequence = Some(self.state.feed.head());
         }
         self.publisher.marks.ring_bytes.record(self.state.feed.ring_bytes());

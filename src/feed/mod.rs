@@ -1,11 +1,12 @@
 //! The changes of the mirror in their order.
 //!
-//! A [`Feed`] has a short ring of recent announcements for subscribers that keep up, and tombstones
-//! for subscribers that do not. The committer adds changes; a clone is a snapshot for readers. The
-//! feed does no IO. The index of the existing keys by their last change is part of the view
-//! (`View::live_keys_after`).
+//! A [`Feed`] has a short ring of recent announcements for subscribers that keep up, tombstones for
+//! subscribers that do not, and an index of the times of the changes ([`SequenceTimes`]). The
+//! committer adds changes; a clone is a snapshot for readers. The feed does no IO. The index of the
+//! existing keys by their last change is part of the view (`View::live_keys_after`).
 
 mod announcement;
+mod sequence_times;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use ipnet::IpNet;
 use crate::model::{EntryKey, Kind, ObjectPrefix, Sequence, Tombstone};
 
 pub use self::announcement::{Announcement, Version};
+pub use self::sequence_times::{RunChanges, SequenceTimes};
 
 /// Maximum number of announcements in the ring.
 ///
@@ -66,16 +68,19 @@ pub struct TrimmedCounts {
     pub by_count: u64,
 }
 
-/// Effects of a change on the tombstones, which are stored in the same group as the change.
+/// Effects of a change on the tombstones and the index of times, which are stored in the same group
+/// as the change.
 #[derive(Debug, Default, PartialEq)]
-pub struct TombstoneEffects {
+pub struct FeedEffects {
     /// Added (`Some`) and removed (`None`) tombstones.
     pub tombstones: BTreeMap<Sequence, Option<Tombstone>>,
     /// New floor, if trimming raised it.
     pub floor: Option<Sequence>,
+    /// Changed runs of the index of times.
+    pub times: RunChanges,
 }
 
-/// The ring and the tombstones. A clone is a cheap snapshot.
+/// The ring, the tombstones and the times of the sequences. A clone is a cheap snapshot.
 #[derive(Debug, Clone)]
 pub struct Feed {
     ring: Vector<Arc<Announcement>>,
@@ -96,6 +101,7 @@ pub struct Feed {
     head: Sequence,
     retention: Retention,
     trimmed: TrimmedCounts,
+    times: SequenceTimes,
 }
 
 impl Feed {
@@ -114,6 +120,7 @@ impl Feed {
             head: start,
             retention,
             trimmed: TrimmedCounts::default(),
+            times: SequenceTimes::default(),
         }
     }
 
@@ -128,12 +135,23 @@ impl Feed {
         self.floor = floor;
     }
 
+    /// Sets the times of earlier sequences from the store.
+    pub fn restore_times(&mut self, times: SequenceTimes) {
+        self.times = times;
+    }
+
+    /// Returns the index of the times of all sequences.
+    #[must_use]
+    pub const fn times(&self) -> &SequenceTimes {
+        &self.times
+    }
+
     /// Adds one change.
     ///
     /// # Panics
     /// If the sequence is not higher than that of the previous change.
-    pub fn announce(&mut self, announcement: Announcement, now: SystemTime) -> TombstoneEffects {
-        let mut effects = TombstoneEffects::default();
+    pub fn announce(&mut self, announcement: Announcement, now: SystemTime) -> FeedEffects {
+        let mut effects = FeedEffects { times: self.times.record(announcement.sequence, now), ..FeedEffects::default() };
         assert!(announcement.sequence > self.head, "sequences must grow");
         self.head = announcement.sequence;
         let key = announcement.key.clone();
@@ -184,7 +202,7 @@ impl Feed {
 
     /// Removes tombstones that are too old or too many, and raises the floor to the newest removed
     /// one.
-    fn trim(&mut self, now: SystemTime, effects: &mut TombstoneEffects) {
+    fn trim(&mut self, now: SystemTime, effects: &mut FeedEffects) {
         while let Some((sequence, oldest)) = self.tombstones.get_min() {
             let age = now.duration_since(oldest.time).unwrap_or(Duration::ZERO);
             match (age > self.retention.age_max, self.tombstones.len() > self.retention.count_max) {
@@ -364,7 +382,7 @@ mod tests {
         feed.announce(change(101, "a", None, true), start);
         feed.announce(change(102, "b", None, true), start);
         assert_eq!((feed.floor(), feed.tombstone_count()), (Sequence(101), 1));
-        feed.trim(start + Duration::from_secs(61), &mut TombstoneEffects::default());
+        feed.trim(start + Duration::from_secs(61), &mut FeedEffects::default());
         assert_eq!((feed.floor(), feed.tombstone_count()), (Sequence(102), 0));
         assert_eq!(feed.trimmed(), TrimmedCounts { by_age: 1, by_count: 1 });
     }

@@ -293,6 +293,12 @@ impl EntryKey {
         }
     }
 
+    /// Returns the kind of the mirrored key that this entry comes from.
+    #[must_use]
+    pub fn origin_kind(&self) -> Kind {
+        if self.kind == Kind::NodeIp { Kind::Node } else { self.kind }
+    }
+
     /// Returns a key that sorts before every real key: the start of a full scan.
     #[must_use]
     pub fn lowest() -> Self {

@@ -23,6 +23,7 @@ pub use changes::catch_up::{ResetReason, SyncMode};
 pub use changes::change::{CanaryPoint, Change, Command, Cursor, DeletePoint, DeleteReason, PutPoint, Scope, Tombstone};
 pub use changes::finding::{FindingChange, FindingObject};
 pub use changes::finding_kind::{FindingKind, Severity};
+pub use changes::observation::{ChangeTime, GapEnd, ObservationGap, SequenceRun};
 pub use changes::position::{Epoch, EpochSpan, Position, ReaderPosition, Sequence};
 pub use changes::record::{RawRecord, Record, Rejection, SourceStamp};
 pub use clusters::cluster::{

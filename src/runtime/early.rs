@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use super::plan::{EpochSeed, StartPlan};
 use super::restore::{RecordDecoder, restore_changed};
 use crate::commit::MirrorSnapshot;
-use crate::feed::{Feed, Retention};
+use crate::feed::{Feed, Retention, SequenceTimes};
 use crate::handle::EarlyLookup;
 use crate::model::{ClusterName, MaxConnectedClusters, Object, Record, RecordQuery};
 use crate::store::PartialStore;
@@ -48,6 +48,7 @@ pub(super) fn prepare(
     let plan = StartPlan::new(contents, clusters, EpochSeed::draw(SystemTime::now()));
     let mut feed = Feed::starting_at(plan.head, retention);
     feed.restore_floor(contents.floor);
+    feed.restore_times(SequenceTimes::from_runs(contents.times.iter().copied()));
     let (decoder, view) = (RecordDecoder::new(contents, max_connected_clusters), plan.view(contents));
     Some((PartialMirror { partial, decoder, plan: plan.clone(), view, feed }, plan))
 }

@@ -121,6 +121,9 @@ impl StartPlan {
         for (scope, cursor) in &contents.cursors {
             view.restore_cursor(scope.clone(), cursor.clone());
         }
+        for (scope, gaps) in &contents.gaps {
+            view.restore_observation_gaps(scope.clone(), gaps);
+        }
         view
     }
 }

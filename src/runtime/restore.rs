@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 use super::plan::{EpochSeed, StartPlan};
 use crate::commit::{MirrorSnapshot, first_reservation};
-use crate::feed::{Feed, Retention};
+use crate::feed::{Feed, Retention, SequenceTimes};
 use crate::model::{ClusterId, ClusterName, EntryKey, MaxConnectedClusters, Record, Rejection, Sequence};
 use crate::pack::Chunk;
 use crate::store::{Group, Store, StoreContents, StoreError};
@@ -98,12 +98,13 @@ fn rederive(store: &Store, published: &mut MirrorSnapshot, unstored: &mut Option
     let mut pieces = keys.chunks(DERIVED_NODES_MAX).peekable();
     loop {
         let piece = pieces.next().unwrap_or_default();
-        let effects = published.view.rederive(piece, now);
-        let mut group = Group { records: effects.records.into_iter().collect(), ..Group::default() };
-        for announcement in effects.announcements {
-            let tombstone_effects = published.feed.announce(announcement, now);
-            group.tombstones.extend(tombstone_effects.tombstones);
-            group.floor = tombstone_effects.floor.or(group.floor);
+        let change_set = published.view.rederive(piece, now);
+        let mut group = Group { records: change_set.records.into_iter().collect(), ..Group::default() };
+        for announcement in change_set.announcements {
+            let effects = published.feed.announce(announcement, now);
+            group.tombstones.extend(effects.tombstones);
+            group.floor = effects.floor.or(group.floor);
+            group.times.extend(effects.times);
         }
         let reserved = first_reservation(published.feed.head());
         group.covered_sequence = Some(published.feed.head());
@@ -147,6 +148,7 @@ fn build_snapshot(loaded: StoreContents, plan: &StartPlan, retention: Retention)
         feed.restore_tombstone(sequence, tombstone);
     }
     feed.restore_floor(loaded.floor);
+    feed.restore_times(SequenceTimes::from_runs(loaded.times));
     MirrorSnapshot { view, feed, epoch: plan.seed.epoch, earlier_runs: plan.accepted_epochs() }
 }
 

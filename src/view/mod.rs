@@ -23,13 +23,14 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use self::changes::notices::Notices;
+use self::changes::observation_gaps::ObservationGaps;
 use self::changes::own_objects::OwnObjects;
 use self::index::{IndexUpdate, SecondaryIndices};
 use self::records::RecordStore;
 use self::records::location::RecordLocation;
 use self::scopes::Scopes;
 use crate::feed::Announcement;
-use crate::model::{Change, ClusterName, ClusterRecord, Cursor, EntryKey, Record, Scope, Sequence};
+use crate::model::{Change, ClusterName, ClusterRecord, Cursor, EntryKey, ObservationGap, Record, Scope, Sequence};
 use crate::pack::{Chunk, IndexedFields};
 
 pub use crate::pack::{FieldTest, RowField, RowFilter, TextTest};
@@ -55,6 +56,7 @@ pub struct View {
     scopes: Scopes,
     clusters: OrdMap<ClusterName, ClusterRecord>,
     own_objects: OwnObjects,
+    observation_gaps: ObservationGaps,
     notices: Notices,
     /// Minimum number of puts that are packed at once, if it is not the usual one.
     packed_puts_min: Option<usize>,
@@ -79,6 +81,8 @@ pub struct ChangeSet {
     pub cursors: BTreeMap<Scope, Option<Cursor>>,
     /// New cluster records by cluster, or `None` for a removed one.
     pub clusters: BTreeMap<ClusterName, Option<ClusterRecord>>,
+    /// New observation gaps by scope, or `None` for a removed scope.
+    pub gaps: BTreeMap<Scope, Option<Arc<[ObservationGap]>>>,
 }
 
 impl View {

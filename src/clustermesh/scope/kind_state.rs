@@ -1,7 +1,7 @@
 //! The state of one kind that outlives connections, with the commands that wait for the committer.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use crate::clustermesh::connection_error::ConnectionError;
 use crate::clustermesh::resync::Resync;
@@ -23,18 +23,30 @@ pub(in crate::clustermesh) struct KindState {
     pub(super) outbox: VecDeque<Command>,
     /// Time since which keys are held; `None` while no key is held.
     pub(super) held_since: Option<Instant>,
+    /// Time up to which the committer has received all changes of the source; `None` if the kind
+    /// was never complete.
+    pub(super) observed_until: Option<SystemTime>,
 }
 
 impl KindState {
-    pub(in crate::clustermesh) fn new(resync: Resync) -> Self {
-        Self { resync, outbox: VecDeque::new(), held_since: None }
+    pub(in crate::clustermesh) fn new(resync: Resync, observed_until: Option<SystemTime>) -> Self {
+        Self { resync, outbox: VecDeque::new(), held_since: None, observed_until }
     }
 
     /// Resets the state after the cluster was removed from the mirror.
     pub(in crate::clustermesh) fn forget(&mut self) {
         self.resync.forget();
         self.outbox.clear();
-        self.held_since = None;
+        (self.held_since, self.observed_until) = (None, None);
+    }
+
+    /// Begins an observation gap. It includes the commands of an earlier connection that were not
+    /// sent.
+    pub(super) fn begin_observation_gap(&mut self, scope: &Scope) {
+        let begin = Command::BeginObservationGap { scope: scope.clone(), last_contact: self.observed_until };
+        if self.outbox.front() != Some(&begin) {
+            self.outbox.push_front(begin);
+        }
     }
 
     /// Resets the state and removes the kind from the mirror (`--cache-ttl`), as an empty list
@@ -92,7 +104,7 @@ mod tests {
     #[test]
     fn puts_of_a_list_are_joined_until_they_fill_a_chunk() {
         let scope = Scope { cluster: ClusterName::parse("paris").unwrap(), kind: Kind::Identity };
-        let mut state = KindState::new(Resync::new(scope.clone(), None));
+        let mut state = KindState::new(Resync::new(scope.clone(), None), None);
         let page = |first: usize| {
             let key = |number: usize| EntryKey::new(scope.kind, scope.cluster.clone(), number.to_string());
             let changes = (first..first + 256).map(|number| Change::Delete { key: key(number) }).collect();

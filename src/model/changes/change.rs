@@ -5,6 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+#[cfg(doc)]
+use crate::model::ObservationGap;
 use crate::model::{ClusterName, ClusterRecord, EntryKey, EtcdClusterId, FindingChange, Kind, Object, Phase, Revision, SourceStamp};
 
 /// One kind of one cluster: listed, watched, confirmed and pruned as a whole.
@@ -129,6 +131,17 @@ pub struct Tombstone {
 /// Command to the committer. Each command is applied, announced and stored as one atomic step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
+    /// Begins an [`ObservationGap`] of the scope: changes that follow may have happened at any time
+    /// after the last contact. A gap that already exists continues.
+    BeginObservationGap {
+        /// Scope that was not observed.
+        scope: Scope,
+        /// Time up to which it was observed; `None` if it was never complete.
+        last_contact: Option<SystemTime>,
+    },
+    /// Ends the current [`ObservationGap`] of the scope, if there is one: changes that follow are
+    /// seen when they happen.
+    EndObservationGap(Scope),
     /// Starts a full list of the scope: clears its cursor, and marks all its entries as not yet
     /// confirmed by this list.
     BeginList(Scope),

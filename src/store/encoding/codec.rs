@@ -12,12 +12,14 @@ use crate::model::{
 };
 
 /// Format version of every value.
-const FORMAT_VERSION: u8 = 1;
+pub(super) const FORMAT_VERSION: u8 = 1;
 
 /// First byte of the stored key of an entry.
 pub(in crate::store) const ENTRY_TAG: u8 = b'e';
 const CURSOR_TAG: u8 = b'c';
 const CLUSTER_TAG: u8 = b'k';
+const GAPS_TAG: u8 = b'g';
+const RUN_TAG: u8 = b's';
 /// First byte of the stored key of a tombstone.
 pub(in crate::store) const TOMBSTONE_TAG: u8 = b't';
 
@@ -67,6 +69,10 @@ pub(in crate::store) enum StoredKey {
     Cursor(Scope),
     /// The record of a cluster.
     Cluster(ClusterName),
+    /// The observation gaps of a scope.
+    Gaps(Scope),
+    /// The run of sequences that begins with this one.
+    Run(Sequence),
     /// The highest sequence that may have been used.
     Sequence,
     /// The tombstone with this sequence.
@@ -84,15 +90,18 @@ pub(in crate::store) enum StoredKey {
 /// Decodes a key. Returns `None` for a key that this version does not write.
 pub(in crate::store) fn decode_key(stored: &[u8]) -> Option<StoredKey> {
     let text = |bytes| std::str::from_utf8(bytes).ok();
+    let number = |bytes: &[u8]| bytes.try_into().ok().map(|bytes| Sequence(u64::from_be_bytes(bytes)));
     Some(match stored {
         SEQUENCE_KEY => StoredKey::Sequence,
         EPOCHS_KEY => StoredKey::Epochs,
         FLOOR_KEY => StoredKey::Floor,
         COVERED_KEY => StoredKey::Covered,
         DERIVED_KEY => StoredKey::Derived,
-        [TOMBSTONE_TAG, sequence @ ..] => StoredKey::Tombstone(Sequence(u64::from_be_bytes(sequence.try_into().ok()?))),
+        [TOMBSTONE_TAG, sequence @ ..] => StoredKey::Tombstone(number(sequence)?),
+        [RUN_TAG, sequence @ ..] => StoredKey::Run(number(sequence)?),
         [ENTRY_TAG, name @ ..] => StoredKey::Entry(decode_entry_name(text(name)?).filter(|key| key.kind != Kind::Cluster)?),
         [CURSOR_TAG, scope @ ..] => StoredKey::Cursor(decode_scope(text(scope)?)?),
+        [GAPS_TAG, scope @ ..] => StoredKey::Gaps(decode_scope(text(scope)?)?),
         [CLUSTER_TAG, name @ ..] => StoredKey::Cluster(ClusterName::parse(text(name)?).ok()?),
         _ => return None,
     })
@@ -149,6 +158,16 @@ pub(in crate::store) fn decode_entry_key(stored: &[u8]) -> Option<EntryKey> {
 /// Returns the stored key of a cursor.
 pub(in crate::store) fn cursor_key(scope: &Scope) -> Vec<u8> {
     tagged_key(CURSOR_TAG, &format!("{}/{}", scope.kind.base(), scope.cluster))
+}
+
+/// Returns the stored key of the observation gaps of a scope.
+pub(in crate::store) fn gaps_key(scope: &Scope) -> Vec<u8> {
+    tagged_key(GAPS_TAG, &format!("{}/{}", scope.kind.base(), scope.cluster))
+}
+
+/// Returns the stored key of a run. The keys sort by sequence.
+pub(in crate::store) fn run_key(first: Sequence) -> Vec<u8> {
+    [&[RUN_TAG][..], &first.0.to_be_bytes()].concat()
 }
 
 /// Returns the stored key of a cluster's record.
@@ -409,19 +428,19 @@ pub(in crate::store) fn decode_layout(stored: &[u8]) -> Result<u64, DecodeError>
     decode_number(verify_checksum(LAYOUT_KEY, stored)?)
 }
 
-const fn bit(set: bool, flag: u8) -> u8 {
+pub(super) const fn bit(set: bool, flag: u8) -> u8 {
     if set { flag } else { 0 }
 }
 
 /// Returns the microseconds since 1970, limited to an `i64` (292,000 years).
-fn micros_since_1970(time: SystemTime) -> i64 {
+pub(super) fn micros_since_1970(time: SystemTime) -> i64 {
     match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(after) => i64::try_from(after.as_micros()).unwrap_or(i64::MAX),
         Err(before) => i64::try_from(before.duration().as_micros()).map_or(i64::MIN, |micros| -micros),
     }
 }
 
-fn time_from_micros(micros: i64) -> Result<SystemTime, DecodeError> {
+pub(super) fn time_from_micros(micros: i64) -> Result<SystemTime, DecodeError> {
     let distance = Duration::from_micros(micros.unsigned_abs());
     let time = if micros < 0 { SystemTime::UNIX_EPOCH.checked_sub(distance) } else { SystemTime::UNIX_EPOCH.checked_add(distance) };
     time.ok_or(DecodeError::Field("time"))

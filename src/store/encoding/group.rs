@@ -6,9 +6,11 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-use super::codec;
 use super::stored_value::{KeyBytes, StoredValue};
-use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, EpochSpan, Record, Scope, Sequence, Tombstone};
+use super::{change_times, codec};
+use crate::model::{
+    ClusterName, ClusterRecord, Cursor, EntryKey, EpochSpan, ObservationGap, Record, Scope, Sequence, SequenceRun, Tombstone,
+};
 use crate::pack::Chunk;
 
 /// Changes of stored keys; `None` deletes.
@@ -32,6 +34,10 @@ pub struct Group {
     pub clusters: BTreeMap<ClusterName, Option<ClusterRecord>>,
     /// Tombstones, by the sequence of the delete.
     pub tombstones: BTreeMap<Sequence, Option<Tombstone>>,
+    /// Observation gaps of scopes, oldest first.
+    pub gaps: BTreeMap<Scope, Option<Arc<[ObservationGap]>>>,
+    /// Runs of sequences with their times, by their first sequence.
+    pub times: BTreeMap<Sequence, Option<SequenceRun>>,
     /// Sequence below which tombstones were dropped.
     pub floor: Option<Sequence>,
     /// Epochs whose positions may be valid, oldest first.
@@ -58,7 +64,8 @@ impl Group {
         // keys of which a store has one each
         let sequence_count = [self.sequence_reserved, self.floor, self.covered_sequence].iter().flatten().count();
         let single_key_count = sequence_count + usize::from(self.epochs.is_some()) + usize::from(self.derivation_version.is_some());
-        self.records.len() + self.cursors.len() + self.clusters.len() + self.tombstones.len() + single_key_count
+        let observation_count = self.gaps.len() + self.times.len();
+        self.records.len() + self.cursors.len() + self.clusters.len() + self.tombstones.len() + observation_count + single_key_count
     }
 
     /// Adds an older group. If both change the same key, the change of this group is kept.
@@ -69,6 +76,8 @@ impl Group {
         merge_missing(&mut self.cursors, older.cursors);
         merge_missing(&mut self.clusters, older.clusters);
         merge_missing(&mut self.tombstones, older.tombstones);
+        merge_missing(&mut self.gaps, older.gaps);
+        merge_missing(&mut self.times, older.times);
         self.floor = self.floor.max(older.floor);
         self.covered_sequence = self.covered_sequence.max(older.covered_sequence);
         self.epochs = self.epochs.take().or(older.epochs);
@@ -91,7 +100,9 @@ impl Group {
             .tombstones
             .iter()
             .map(|(sequence, tombstone)| (codec::tombstone_key(*sequence), tombstone.as_ref().map(codec::encode_tombstone).map(item)));
-        for (key, value) in records.chain(cursors).chain(clusters).chain(tombstones) {
+        let gaps = self.gaps.iter().map(|(scope, gaps)| (codec::gaps_key(scope), gaps.as_deref().map(change_times::encode_gaps).map(item)));
+        let times = self.times.iter().map(|(first, run)| (codec::run_key(*first), run.as_ref().map(change_times::encode_run).map(item)));
+        for (key, value) in records.chain(cursors).chain(clusters).chain(tombstones).chain(gaps).chain(times) {
             changes.insert(key.into(), value);
         }
         if let Some(epochs) = &self.epochs {

@@ -1,6 +1,7 @@
 //! Encodings of keys, values and groups (docs/develop/store.md, "Keys and values").
 
 pub(super) mod block;
+pub(super) mod change_times;
 pub(super) mod checksum;
 pub(super) mod codec;
 pub(super) mod group;

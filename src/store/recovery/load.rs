@@ -11,9 +11,12 @@ use std::sync::Arc;
 use super::losses::describe_losses;
 use super::slot_scan::DamageReport;
 use crate::instruments::{LogLimiter, LogPermit};
-use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, EpochSpan, Record, Scope, Sequence, Tombstone};
+use crate::model::{
+    ClusterName, ClusterRecord, Cursor, EntryKey, EpochSpan, ObservationGap, Record, Scope, Sequence, SequenceRun, Tombstone,
+};
 use crate::pack::Chunk;
 use crate::store::chunks::chunk_store::{ChunkBody, ChunkStore};
+use crate::store::encoding::change_times;
 use crate::store::encoding::checksum::DecodeError;
 use crate::store::encoding::codec::{self, StoredKey};
 use crate::store::encoding::group::KeyChanges;
@@ -41,6 +44,11 @@ pub struct StoreContents {
     pub clusters: Vec<(ClusterName, ClusterRecord)>,
     /// Tombstones, sorted by sequence.
     pub tombstones: Vec<(Sequence, Tombstone)>,
+    /// Observation gaps of scopes, oldest first.
+    pub gaps: Vec<(Scope, Vec<ObservationGap>)>,
+    /// Runs of sequences with their times, sorted by sequence. Empty after any damage, because a
+    /// missing run or gap would make times wrong.
+    pub times: Vec<SequenceRun>,
     /// Sequence below which tombstones were dropped.
     pub floor: Sequence,
     /// Epochs whose positions may be valid, oldest first. Empty after any damage, because a missing
@@ -196,6 +204,8 @@ impl ContentScan {
             StoredKey::Entry(_) => return Err(DecodeError::Field("key")),
             StoredKey::Cursor(scope) => self.contents.cursors.push((scope.clone(), codec::decode_cursor(body)?)),
             StoredKey::Cluster(cluster) => self.contents.clusters.push((cluster.clone(), codec::decode_cluster(body)?)),
+            StoredKey::Gaps(scope) => self.contents.gaps.push((scope.clone(), change_times::decode_gaps(body)?)),
+            StoredKey::Run(first) => self.contents.times.push(change_times::decode_run(*first, body)?),
             StoredKey::Sequence => self.raise_reserved_sequence(Sequence(codec::decode_number(body)?)),
             StoredKey::Tombstone(sequence) => self.contents.tombstones.push((*sequence, codec::decode_tombstone(body)?)),
             StoredKey::Epochs => self.contents.epochs = codec::decode_epochs(body)?,
@@ -233,14 +243,15 @@ impl ContentScan {
         self.repairs.insert(key.clone(), None);
     }
 
-    /// Drops the epochs and the version of the derivation rules after any damage. Announced changes
-    /// and derived entries may be missing.
+    /// Drops the epochs, the version of the derivation rules and the times of sequences after any
+    /// damage. Announced changes, derived entries, runs and gaps may be missing.
     fn drop_suspect_epochs(&mut self, lost: bool) {
         if self.suspect_everywhere || lost || self.contents.damaged_count > 0 {
             self.contents.epochs.clear();
             self.contents.derivation_version = None;
             self.repairs.insert(codec::EPOCHS_KEY.into(), None);
             self.repairs.insert(codec::DERIVED_KEY.into(), None);
+            self.repairs.extend(self.contents.times.drain(..).map(|run| (codec::run_key(run.first).into(), None)));
         }
     }
 

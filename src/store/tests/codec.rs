@@ -13,13 +13,15 @@ fn keys_round_trip() {
         let entry = key(kind, "paris-1", "a/b:c/24");
         assert_eq!(codec::decode_key(&codec::entry_key(&entry)), Some(StoredKey::Entry(entry)));
         let scope = scope(kind, "paris-1");
-        assert_eq!(codec::decode_key(&codec::cursor_key(&scope)), Some(StoredKey::Cursor(scope)));
+        assert_eq!(codec::decode_key(&codec::cursor_key(&scope)), Some(StoredKey::Cursor(scope.clone())));
+        assert_eq!(codec::decode_key(&codec::gaps_key(&scope)), Some(StoredKey::Gaps(scope)));
     }
     let derived = key(Kind::NodeIp, "paris-1", "a#fd00::1");
     assert_eq!(codec::entry_key(&derived), b"ecilium/cache/node-ips/v1/paris-1/a#fd00::1");
     assert_eq!(codec::decode_key(&codec::entry_key(&derived)), Some(StoredKey::Entry(derived)));
     assert_eq!(codec::decode_key(b"mderived"), Some(StoredKey::Derived));
     assert_eq!(codec::decode_key(&codec::cluster_key(&cluster("paris"))), Some(StoredKey::Cluster(cluster("paris"))));
+    assert_eq!(codec::decode_key(&codec::run_key(Sequence(7))), Some(StoredKey::Run(Sequence(7))));
     assert_eq!(codec::decode_key(codec::SEQUENCE_KEY), Some(StoredKey::Sequence));
 }
 

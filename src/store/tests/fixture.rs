@@ -43,6 +43,9 @@ pub(super) fn fixture_contents() -> UnpackedContents {
         cursors: cursors.collect(),
         clusters: vec![(cluster("oslo"), cluster_record(5)), (cluster("paris"), cluster_record(7)), (cluster("rome"), cluster_record(6))],
         tombstones: vec![(Sequence(700), tombstone(Kind::Ip, "10.0.0.1", 3)), (Sequence(701), tombstone(Kind::Service, "shop/cart", 4))],
+        // the fixture is older than observation gaps and times
+        gaps: Vec::new(),
+        times: Vec::new(),
         floor: Sequence(650),
         epochs: vec![
             EpochSpan { epoch: Epoch(0xabc), start: Sequence(0), accepted_up_to: Some(Sequence(90)) },
@@ -67,6 +70,8 @@ fn write_fixture() {
         cursors: fixture_contents.cursors.into_iter().map(|(scope, cursor)| (scope, Some(cursor))).collect(),
         clusters: fixture_contents.clusters.into_iter().map(|(name, record)| (name, Some(record))).collect::<BTreeMap<_, _>>(),
         tombstones: fixture_contents.tombstones.into_iter().map(|(sequence, tombstone)| (sequence, Some(tombstone))).collect(),
+        gaps: BTreeMap::new(),
+        times: BTreeMap::new(),
         floor: Some(fixture_contents.floor),
         epochs: Some(fixture_contents.epochs),
         covered_sequence: Some(fixture_contents.covered_sequence),

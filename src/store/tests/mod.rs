@@ -21,7 +21,8 @@ use std::time::{Duration, SystemTime};
 use super::{OpenReport, Store};
 use crate::model::{
     CanaryPoint, ClusterConfig, ClusterId, ClusterName, ClusterRecord, Cursor, DeletePoint, DeleteReason, EntryKey, EpochSpan,
-    EtcdClusterId, Kind, LeaseId, PutPoint, Record, Rejection, Revision, Scope, Sequence, SourceStamp, Tombstone,
+    EtcdClusterId, Kind, LeaseId, ObservationGap, PutPoint, Record, Rejection, Revision, Scope, Sequence, SequenceRun, SourceStamp,
+    Tombstone,
 };
 
 fn cluster(name: &str) -> ClusterName {
@@ -103,6 +104,8 @@ struct UnpackedContents {
     cursors: Vec<(Scope, Cursor)>,
     clusters: Vec<(ClusterName, ClusterRecord)>,
     tombstones: Vec<(Sequence, Tombstone)>,
+    gaps: Vec<(Scope, Vec<ObservationGap>)>,
+    times: Vec<SequenceRun>,
     floor: Sequence,
     epochs: Vec<EpochSpan>,
     covered_sequence: Sequence,
@@ -120,6 +123,8 @@ impl From<super::StoreContents> for UnpackedContents {
             cursors,
             clusters,
             tombstones,
+            gaps,
+            times,
             floor,
             epochs,
             covered_sequence,
@@ -133,6 +138,8 @@ impl From<super::StoreContents> for UnpackedContents {
             cursors,
             clusters,
             tombstones,
+            gaps,
+            times,
             floor,
             epochs,
             covered_sequence,

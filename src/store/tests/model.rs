@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::{UnpackedContents, cluster, cluster_record, cursor, key, load, open, read, record, scope, tombstone};
-use crate::model::{ClusterName, ClusterRecord, Cursor, EntryKey, Epoch, EpochSpan, Kind, Record, Scope, Sequence, SourceStamp, Tombstone};
+use crate::model::{
+    ClusterName, ClusterRecord, Cursor, EntryKey, Epoch, EpochSpan, GapEnd, Kind, ObservationGap, Record, Scope, Sequence, SequenceRun,
+    SourceStamp, Tombstone,
+};
 use crate::pack;
 use crate::store::Group;
 
@@ -20,6 +24,8 @@ pub(super) struct StoreModel {
     cursors: BTreeMap<Scope, Cursor>,
     clusters: BTreeMap<ClusterName, ClusterRecord>,
     tombstones: BTreeMap<Sequence, Tombstone>,
+    gaps: BTreeMap<Scope, Vec<ObservationGap>>,
+    times: BTreeMap<Sequence, SequenceRun>,
     epochs: Vec<EpochSpan>,
     floor: Sequence,
     covered_sequence: Sequence,
@@ -37,6 +43,9 @@ impl StoreModel {
         apply_changes(&mut self.cursors, group.cursors.iter().map(|(key, cursor)| (key, cursor.as_ref())));
         apply_changes(&mut self.clusters, group.clusters.iter().map(|(key, record)| (key, record.as_ref())));
         apply_changes(&mut self.tombstones, group.tombstones.iter().map(|(key, tombstone)| (key, tombstone.as_ref())));
+        let gaps = group.gaps.iter().map(|(scope, gaps)| (scope, gaps.as_ref().map(|gaps| gaps.to_vec())));
+        apply_changes(&mut self.gaps, gaps.collect::<Vec<_>>().iter().map(|(scope, gaps)| (*scope, gaps.as_ref())));
+        apply_changes(&mut self.times, group.times.iter().map(|(first, run)| (first, run.as_ref())));
         self.epochs = group.epochs.clone().unwrap_or_else(|| std::mem::take(&mut self.epochs));
         self.derivation_version = group.derivation_version.or(self.derivation_version);
         self.floor = self.floor.max(group.floor.unwrap_or_default());
@@ -47,11 +56,15 @@ impl StoreModel {
     pub(super) fn loaded(&self) -> UnpackedContents {
         let mut cursors: Vec<_> = self.cursors.clone().into_iter().collect();
         cursors.sort_by_key(|(scope, _)| format!("{}/{}", scope.kind.base(), scope.cluster));
+        let mut gaps: Vec<_> = self.gaps.clone().into_iter().collect();
+        gaps.sort_by_key(|(scope, _)| format!("{}/{}", scope.kind.base(), scope.cluster));
         UnpackedContents {
             records: self.records.values().cloned().collect(),
             cursors,
             clusters: self.clusters.clone().into_iter().collect(),
             tombstones: self.tombstones.clone().into_iter().collect(),
+            gaps,
+            times: self.times.values().copied().collect(),
             floor: self.floor,
             epochs: self.epochs.clone(),
             covered_sequence: self.covered_sequence,
@@ -68,6 +81,16 @@ fn apply_changes<'a, K: Ord + Clone + 'a, V: Clone + 'a>(map: &mut BTreeMap<K, V
             Some(value) => map.insert(key.clone(), value.clone()),
             None => map.remove(key),
         };
+    }
+}
+
+/// Returns an observation gap: a first list, a finished one, or one that still lasts.
+fn gap(seed: u8, number: u64) -> ObservationGap {
+    let time = |seconds: u64| SystemTime::UNIX_EPOCH + Duration::from_micros(seconds * 1_000_003);
+    ObservationGap {
+        from: (!seed.is_multiple_of(3)).then(|| time(number)),
+        first: Sequence(number * 10),
+        end: (!seed.is_multiple_of(5)).then(|| GapEnd { time: time(number + 1), last: Sequence(number * 10 + u64::from(seed)) }),
     }
 }
 
@@ -111,6 +134,15 @@ pub(super) fn random_group(random: &mut StdRng, model: &mut StoreModel, name_cou
     for _ in 0..random.random_range(0..4) {
         let sequence = Sequence(random.random_range(1..40));
         group.tombstones.insert(sequence, random.random_ratio(3, 4).then(|| tombstone(Kind::Ip, "10.0.0.1", sequence.0)));
+    }
+    for _ in 0..random.random_range(0..3) {
+        let scope = scope(Kind::ALL[random.random_range(0..Kind::ALL.len())], CLUSTERS[random.random_range(0..3)]);
+        let gaps = (1..random.random_range(1..4)).map(|number| gap(random.random(), number)).collect();
+        group.gaps.insert(scope, random.random_ratio(3, 4).then_some(gaps));
+        let first = Sequence(random.random_range(1..40));
+        let from = SystemTime::UNIX_EPOCH + Duration::from_secs(random.random_range(0..1_000));
+        let run = SequenceRun { first, from, to: from + Duration::from_secs(1) };
+        group.times.insert(first, random.random_ratio(3, 4).then_some(run));
     }
     if random.random_ratio(1, 4) {
         let accepted_up_to = random.random::<bool>().then_some(Sequence(model.sequence));

@@ -52,6 +52,8 @@ impl View {
 
     fn apply_one(&mut self, command: Command, now: SystemTime, change_set: &mut ChangeSet) {
         match command {
+            Command::BeginObservationGap { scope, last_contact } => self.begin_observation_gap(scope, last_contact, change_set),
+            Command::EndObservationGap(scope) => self.end_observation_gap(scope, now, change_set),
             Command::BeginList(scope) => self.begin_list(scope, change_set),
             Command::Apply { scope, changes, cursor } => {
                 assert!(changes.iter().all(|change| scope_of(key_of(change)) == scope), "a change must belong to the scope of its command");
@@ -131,6 +133,7 @@ impl View {
             for key in keys {
                 self.delete(&key, reason, change_set);
             }
+            self.remove_observation_gaps(&scope, change_set);
             if self.scopes.remove(&scope) {
                 change_set.cursors.insert(scope, None);
             }

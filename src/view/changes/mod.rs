@@ -4,6 +4,7 @@
 mod apply;
 pub(super) mod derived;
 pub(super) mod notices;
+pub(super) mod observation_gaps;
 pub(super) mod own_objects;
 mod packed_puts;
 mod restore;

@@ -175,6 +175,7 @@ impl ReferenceView {
             Command::Phase { cluster, phase, cause } => self.set_phase(cluster, (phase, cause), &mut change_set),
             Command::Findings(changes) => self.set_findings(changes, &mut change_set),
             Command::Heartbeat => unreachable!("the reference has no etcd API"),
+            Command::BeginObservationGap { .. } | Command::EndObservationGap(_) => unreachable!("the reference has no times"),
             Command::Remove { cluster, reason } => self.remove_cluster(&cluster, reason, &mut change_set),
         }
         change_set
