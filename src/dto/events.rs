@@ -5,6 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use super::objects::Backend;
+use super::objects::last_change::LastChange;
 use super::problem::ProblemDocument;
 use super::status::ClusterAge;
 use super::values::{EventReason, EventType, ResetReason, StreamedKind, SyncMode};
@@ -76,6 +77,9 @@ pub(crate) struct EventMeta {
     /// Position after the event. Left out inside a snapshot, which has no position until `synced`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) position: Option<String>,
+    /// Only in `patch` and `delete`: time of the change. An `upsert` has it in its object.
+    #[serde(flatten)]
+    pub(crate) change: LastChange,
 }
 
 /// A part of the change stream.

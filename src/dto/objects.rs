@@ -3,6 +3,7 @@
 pub(crate) mod exports;
 pub(crate) mod global_services;
 pub(crate) mod labels;
+pub(crate) mod last_change;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use utoipa::ToSchema;
 use super::meta::ItemMeta;
 use super::values::{EntrySource, IdentityScope};
 use labels::LabelsOfIdentity;
+use last_change::LastChange;
 
 /// A node of a cluster.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -62,6 +64,9 @@ pub(crate) struct Node {
     /// Id of the boot; it changes with every boot.
     #[serde(rename = "bootID", skip_serializing_if = "Option::is_none")]
     pub(crate) boot_id: Option<String>,
+    /// Time of the last change.
+    #[serde(flatten)]
+    pub(crate) change: LastChange,
     /// Present only if a single node was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) meta: Option<ItemMeta>,
@@ -106,6 +111,9 @@ pub(crate) struct Service {
     pub(crate) shared: bool,
     /// `true` if the service uses backends of other clusters.
     pub(crate) include_external: bool,
+    /// Time of the last change.
+    #[serde(flatten)]
+    pub(crate) change: LastChange,
     /// Present only if a single service was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) meta: Option<ItemMeta>,
@@ -174,6 +182,9 @@ pub(crate) struct Identity {
     /// Map from `source:key` to the value of the label.
     #[schema(value_type = BTreeMap<String, String>)]
     pub(crate) labels: LabelsOfIdentity,
+    /// Time of the last change.
+    #[serde(flatten)]
+    pub(crate) change: LastChange,
 }
 
 /// One numeric identity: the newest one, and identities of the same number in other clusters.
@@ -236,6 +247,9 @@ pub(crate) struct IpcacheEntry {
     /// the node with the address `hostIP`, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) node_name: Option<String>,
+    /// Time of the last change.
+    #[serde(flatten)]
+    pub(crate) change: LastChange,
 }
 
 /// The entry for one exact prefix.

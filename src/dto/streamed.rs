@@ -5,6 +5,7 @@ use utoipa::ToSchema;
 
 use crate::dto::findings::Finding;
 use crate::dto::objects::exports::{EndpointSlice, ServiceExport};
+use crate::dto::objects::last_change::LastChange;
 use crate::dto::objects::{Identity, IpcacheEntry, Node, Service};
 use crate::dto::status::Cluster;
 
@@ -22,4 +23,19 @@ pub(crate) enum StreamedObject {
     ServiceExport(ServiceExport),
     EndpointSlice(EndpointSlice),
     Finding(Box<Finding>),
+}
+
+impl StreamedObject {
+    /// Returns the time of the object's last change. Clusters and findings have none.
+    pub(crate) fn last_change(&self) -> Option<&LastChange> {
+        match self {
+            Self::Node(node) => Some(&node.change),
+            Self::Service(service) => Some(&service.change),
+            Self::Identity(identity) => Some(&identity.change),
+            Self::Ipcache(entry) => Some(&entry.change),
+            Self::ServiceExport(export) => Some(&export.change),
+            Self::EndpointSlice(slice) => Some(&slice.change),
+            Self::Cluster(_) | Self::Finding(_) => None,
+        }
+    }
 }

@@ -12,6 +12,7 @@ use super::findings::{BackedService, ExplainedEntry, Explanation, Finding, Findi
 use super::log::Log;
 use super::lookup::{LookupAnswer, LookupItem, LookupList, LookupRequest};
 use super::meta::{ItemMeta, ListMeta, Source, SourceAge};
+use super::objects::last_change::LastChange;
 use super::objects::{Backend, Frontend, Identity, IdentityAnswer, IpcacheAnswer, IpcacheEntry, Node, NodeAddress, Port, Service};
 use super::problem::ProblemDocument;
 use super::raw::{Entry, Rejected};
@@ -97,6 +98,7 @@ fn every_shape_reads_its_own_json_and_that_of_a_newer_server() {
         IpcacheEntry,
         IpcacheList,
         ItemMeta,
+        LastChange,
         ListMeta,
         Log,
         LookupAnswer,

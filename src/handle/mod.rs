@@ -7,6 +7,7 @@
 //! changed through a handle, except that findings and heartbeats are sent to the committer.
 
 mod answers;
+mod change_time;
 mod early;
 mod finding_index;
 mod finding_sender;

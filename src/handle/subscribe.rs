@@ -10,6 +10,7 @@ mod event_batch;
 mod live;
 mod patch;
 mod resume_point;
+mod start;
 
 use std::sync::Arc;
 
@@ -23,6 +24,8 @@ pub use event_batch::{BatchLimits, EncodedByteCount};
 use event_batch::{BatchProgress, EventBatch, EventEncoder};
 pub use patch::BackendsPatch;
 pub use resume_point::{CatchUpStage, ResumePoint};
+pub use start::StreamStart;
+use start::check_servable;
 
 /// Maximum number of keys that one call reads. These are a few milliseconds of work, so a
 /// subscriber with a narrow filter does not block a thread for long. Each call also visits the
@@ -32,18 +35,6 @@ pub(crate) const SCANNED_KEYS_MAX: usize = 8_192;
 /// Number of keys that a replay reads for each change that it may return. A small limit then costs
 /// little, and a narrow filter still makes progress.
 const SCANNED_PER_CHANGE: usize = 8;
-
-/// Start of a stream.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum StreamStart {
-    /// Only changes from now on.
-    Now,
-    /// A snapshot of everything that matches, then live changes.
-    Snapshot,
-    /// The changes after a position. `None` if the client sent a position that cannot be parsed;
-    /// the stream then starts with a reset.
-    After(Option<ReaderPosition>),
-}
 
 /// Reason why a subscriber must drop a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +61,8 @@ pub enum StreamEvent {
         object: Arc<Object>,
         /// Revision at the source.
         revision: Option<Revision>,
+        /// Sequence of the change; 0 for an object of a snapshot that meshkeep made itself.
+        sequence: Sequence,
         /// Position after the event. `None` inside a snapshot, which has none until it is complete.
         position: Option<ReaderPosition>,
     },
@@ -81,6 +74,8 @@ pub enum StreamEvent {
         patch: BackendsPatch,
         /// Revision at the source.
         revision: Option<Revision>,
+        /// Sequence of the change.
+        sequence: Sequence,
         /// Position after the event.
         position: Option<ReaderPosition>,
     },
@@ -90,6 +85,8 @@ pub enum StreamEvent {
         key: EntryKey,
         /// Reason why the key is no longer part of the subscriber's copy.
         reason: DeleteCause,
+        /// Sequence of the change.
+        sequence: Sequence,
         /// Position after the event. `None` inside a snapshot.
         position: Option<ReaderPosition>,
     },
@@ -144,7 +141,7 @@ impl Subscription {
         match start {
             StreamStart::Now => subscription.synced_pending = true,
             StreamStart::Snapshot => subscription.restart(ResetReason::Initial, head.sequence),
-            StreamStart::After(position) => match check_reader_position(*position, &subscription.filter, reading) {
+            StreamStart::After(_) | StreamStart::Since(_) => match start.resume_position(&subscription.filter, reading) {
                 Ok(position) => {
                     subscription.follower = Follower::at(position);
                     subscription.mode = ReadMode::Replaying;
@@ -156,12 +153,16 @@ impl Subscription {
         subscription
     }
 
-    /// Checks that a subscriber with this filter can continue from a position without a reset.
+    /// Checks that a subscriber with this filter can begin at `start` without a reset, unless it
+    /// asks for a snapshot.
     ///
     /// # Errors
     /// The reason why a reset is needed.
-    pub fn check_position(position: Option<ReaderPosition>, filter: &Filter, reading: &Reading) -> Result<(), ResetReason> {
-        check_reader_position(position, filter, reading).map(|_| ())
+    pub fn check_start(start: &StreamStart, filter: &Filter, reading: &Reading) -> Result<(), ResetReason> {
+        match start {
+            StreamStart::Now | StreamStart::Snapshot => Ok(()),
+            StreamStart::After(_) | StreamStart::Since(_) => start.resume_position(filter, reading).map(|_| ()),
+        }
     }
 
     /// Lets the subscriber receive changes of backends as patches. Has no effect if the stream
@@ -251,7 +252,8 @@ impl Subscription {
     fn event_of_entry(&self, live: &LiveKey, view: &View) -> Option<StreamEvent> {
         let record = view.record_if(live, |key| self.filter.may_match(key))?;
         let object = matching_object(&self.filter, &record)?;
-        Some(StreamEvent::Upsert { key: record.key.clone(), object, revision: Some(record.source.mod_revision), position: None })
+        let (key, revision, sequence) = (record.key.clone(), Some(record.source.mod_revision), record.last_sequence);
+        Some(StreamEvent::Upsert { key, object, revision, sequence, position: None })
     }
 
     /// Reads the objects that meshkeep makes itself, after all entries: the clusters, and then the
@@ -261,8 +263,13 @@ impl Subscription {
         let findings = self.filter.asks_for_problems();
         let mut own_objects = view.own_objects_from(start).take_while(|(key, _)| findings || key.kind == Kind::Cluster);
         let next = self.encode_items(&mut own_objects, usize::MAX, batch, |subscription, (key, object)| {
-            let upsert = || StreamEvent::Upsert { key: EntryKey::clone(key), object: Arc::clone(object), revision: None, position: None };
-            subscription.filter.matches(key, object).then(upsert)
+            subscription.filter.matches(key, object).then(|| StreamEvent::Upsert {
+                key: EntryKey::clone(key),
+                object: Arc::clone(object),
+                revision: None,
+                sequence: Sequence(0),
+                position: None,
+            })
         });
         self.mode = next.map_or(ReadMode::Replaying, |(key, _)| ReadMode::Scanning(Some(key.clone())));
     }
@@ -314,15 +321,16 @@ impl Subscription {
             LatestChange::Deleted(key, reason) => self.filter.may_match(key).then(|| StreamEvent::Delete {
                 key: key.clone(),
                 reason: DeleteCause::Deleted(*reason),
+                sequence: *sequence,
                 position,
             }),
-            LatestChange::Live(live) if live.kind() >= Kind::Cluster => self.event_of_own_object(live.key(), position, reading),
+            LatestChange::Live(live) if live.kind() >= Kind::Cluster => self.event_of_own_object(live.key(), *sequence, position, reading),
             LatestChange::Live(live) => {
                 let record = reading.published.view.record_if(live, |key| self.filter.may_match(key))?;
                 let (key, revision) = (record.key.clone(), Some(record.source.mod_revision));
                 match matching_object(&self.filter, &record) {
-                    Some(object) => Some(StreamEvent::Upsert { key, object, revision, position }),
-                    None => Some(StreamEvent::Delete { key, reason: DeleteCause::Unknown, position }),
+                    Some(object) => Some(StreamEvent::Upsert { key, object, revision, sequence: *sequence, position }),
+                    None => Some(StreamEvent::Delete { key, reason: DeleteCause::Unknown, sequence: *sequence, position }),
                 }
             }
         }
@@ -330,13 +338,19 @@ impl Subscription {
 
     /// Returns the event for a cluster or a finding. The clusters of a finding may have changed, so
     /// it may no longer match.
-    fn event_of_own_object(&self, key: EntryKey, position: Option<ReaderPosition>, reading: &Reading) -> Option<StreamEvent> {
+    fn event_of_own_object(
+        &self,
+        key: EntryKey,
+        sequence: Sequence,
+        position: Option<ReaderPosition>,
+        reading: &Reading,
+    ) -> Option<StreamEvent> {
         let object = reading.published.view.own_object(&key)?;
         if self.filter.matches(&key, object) {
-            return Some(StreamEvent::Upsert { key, object: Arc::clone(object), revision: None, position });
+            return Some(StreamEvent::Upsert { key, object: Arc::clone(object), revision: None, sequence, position });
         }
         let may_be_in_copy = key.kind == Kind::Problem && self.filter.may_match(&key);
-        may_be_in_copy.then_some(StreamEvent::Delete { key, reason: DeleteCause::Unknown, position })
+        may_be_in_copy.then_some(StreamEvent::Delete { key, reason: DeleteCause::Unknown, sequence, position })
     }
 
     fn follow<T: Send>(&mut self, reading: &Reading, batch: &mut EventBatch<T, impl EventEncoder<T>>) {
@@ -412,37 +426,6 @@ impl Subscription {
     }
 }
 
-/// Checks that a position of a known run can be served. Neither the position nor the head that was
-/// seen may be above the recovered sequences or below the floor of the tombstones.
-fn check_reader_position(position: Option<ReaderPosition>, filter: &Filter, reading: &Reading) -> Result<Sequence, ResetReason> {
-    let ReaderPosition { position, seen } = position.ok_or(ResetReason::Malformed)?;
-    if let Some(seen) = seen {
-        check_servable(Position { sequence: seen, ..position }, filter, reading)?;
-    }
-    check_servable(position, filter, reading)
-}
-
-/// Checks one position. Returns its sequence, after which the stream continues.
-fn check_servable(position: Position, filter: &Filter, reading: &Reading) -> Result<Sequence, ResetReason> {
-    let head = reading.position();
-    let newest = if position.epoch == head.epoch {
-        head.sequence
-    } else if filter.asks_for_problems() {
-        // it is not known whether findings of an earlier run are resolved
-        return Err(ResetReason::ForeignEpoch);
-    } else {
-        let earlier = reading.published.earlier_runs.iter().find(|span| span.epoch == position.epoch);
-        earlier.and_then(|span| span.accepted_up_to).ok_or(ResetReason::ForeignEpoch)?
-    };
-    if position.sequence > newest {
-        return Err(ResetReason::RolledBack);
-    }
-    if position.sequence < reading.published.feed.floor() {
-        return Err(ResetReason::Expired);
-    }
-    Ok(position.sequence)
-}
-
 fn matching_object(filter: &Filter, record: &Record) -> Option<Arc<Object>> {
     record.object.as_ref().filter(|object| filter.matches(&record.key, object)).cloned()
 }
@@ -450,7 +433,7 @@ fn matching_object(filter: &Filter, record: &Record) -> Option<Arc<Object>> {
 /// Returns the event of one change for a live subscriber. Entering the filter is an upsert, and
 /// leaving it is a delete.
 fn event_of_change(filter: &Filter, announcement: &Announcement, position: Option<ReaderPosition>) -> Option<StreamEvent> {
-    let key = &announcement.key;
+    let (key, sequence) = (&announcement.key, announcement.sequence);
     if !filter.may_match(key) {
         return None;
     }
@@ -460,10 +443,10 @@ fn event_of_change(filter: &Filter, announcement: &Announcement, position: Optio
     match (old, new) {
         // a rejected value, or other bytes with the same meaning: the object has not changed
         (Some(old), Some(new)) if old == new => None,
-        (_, Some(object)) => Some(StreamEvent::Upsert { key: key.clone(), object, revision: announcement.revision, position }),
+        (_, Some(object)) => Some(StreamEvent::Upsert { key: key.clone(), object, revision: announcement.revision, sequence, position }),
         (Some(_), None) => {
             let reason = announcement.deleted.map_or(DeleteCause::LeftFilter, DeleteCause::Deleted);
-            Some(StreamEvent::Delete { key: key.clone(), reason, position })
+            Some(StreamEvent::Delete { key: key.clone(), reason, sequence, position })
         }
         (None, None) => None,
     }

@@ -5,6 +5,7 @@ mod bad_input;
 mod big_values;
 mod bundle;
 mod cache_ttl;
+mod change_times;
 mod chaos;
 mod clusters;
 mod command_line;

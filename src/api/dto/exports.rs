@@ -1,11 +1,13 @@
 //! Conversion of service exports and endpoint slices, for lists, single answers and streams.
 
 use crate::dto::objects::exports::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, SlicePort};
+use crate::dto::objects::last_change::LastChange;
 use crate::dto::text::{non_empty, rfc3339};
+use crate::handle::Reading;
 use crate::model::{self, EntryKey, Record};
 
 impl ServiceExport {
-    pub(super) fn new(key: &EntryKey, export: &model::ServiceExport) -> Self {
+    pub(super) fn new(key: &EntryKey, export: &model::ServiceExport, change: LastChange) -> Self {
         Self {
             cluster: key.cluster.to_string(),
             namespace: export.namespace.clone(),
@@ -20,13 +22,14 @@ impl ServiceExport {
             traffic_distribution: non_empty(&export.traffic_distribution),
             labels: export.labels.clone(),
             annotations: export.annotations.clone(),
+            change,
             meta: None,
         }
     }
 
     /// Converts the export of a record. `None` if the record has no valid object.
-    pub(crate) fn from_record(record: &Record) -> Option<Self> {
-        Some(Self::new(&record.key, record.object.as_deref()?.as_service_export()?))
+    pub(crate) fn from_record(record: &Record, reading: &Reading) -> Option<Self> {
+        Some(Self::new(&record.key, record.object.as_deref()?.as_service_export()?, LastChange::of_record(reading, record)))
     }
 }
 
@@ -37,7 +40,7 @@ impl From<&model::ExportPort> for ExportPort {
 }
 
 impl EndpointSlice {
-    pub(super) fn new(key: &EntryKey, slice: &model::EndpointSlice) -> Self {
+    pub(super) fn new(key: &EntryKey, slice: &model::EndpointSlice, change: LastChange) -> Self {
         let port = |port: &model::SlicePort| SlicePort { name: port.name.clone(), protocol: non_empty(&port.protocol), port: port.port };
         Self {
             cluster: key.cluster.to_string(),
@@ -49,13 +52,14 @@ impl EndpointSlice {
             ports: slice.ports.iter().map(port).collect(),
             labels: slice.labels.clone(),
             annotations: slice.annotations.clone(),
+            change,
             meta: None,
         }
     }
 
     /// Converts the slice of a record. `None` if the record has no valid object.
-    pub(crate) fn from_record(record: &Record) -> Option<Self> {
-        Some(Self::new(&record.key, &record.object.as_deref()?.as_endpoint_slice()?.decoded()))
+    pub(crate) fn from_record(record: &Record, reading: &Reading) -> Option<Self> {
+        Some(Self::new(&record.key, &record.object.as_deref()?.as_endpoint_slice()?.decoded(), LastChange::of_record(reading, record)))
     }
 }
 

@@ -5,11 +5,12 @@ use std::cmp::Reverse;
 use super::meta::SourceCache;
 use crate::dto::meta::SourceAge;
 use crate::dto::objects::Frontend;
-use crate::dto::objects::exports::{ExportPort, ServiceExport};
+use crate::dto::objects::exports::ExportPort;
 use crate::dto::objects::global_services::{
     BackendSelection, ExportConflict, GlobalBackend, GlobalExports, GlobalPort, GlobalService, ServiceCluster, TooLarge,
 };
-use crate::dto::text::non_empty;
+use crate::dto::objects::last_change::LastChange;
+use crate::dto::text::{non_empty, rfc3339};
 use crate::dto::values::closed::BackendSource;
 use crate::handle::{self, LargeService, MergedExports, Origin, Reading, SelectedBackends, ServiceEntry, ServiceMember, SourceMeta};
 use crate::model::{ClusterName, Kind, Scope};
@@ -112,6 +113,12 @@ fn source_of(reading: &Reading, member: &ServiceMember, sources: &mut SourceCach
     of_slices.unwrap_or_else(|| sources.source(reading, scope()).clone())
 }
 
+/// Returns the time of the last change of a cluster's service or, without one, of its slices.
+fn last_change(reading: &Reading, member: &ServiceMember) -> LastChange {
+    let newest = member.service.iter().chain(&member.slices).max_by_key(|record| record.last_sequence);
+    newest.map(|record| LastChange::of_record(reading, record)).unwrap_or_default()
+}
+
 fn backends(reading: &Reading, member: &ServiceMember, sources: &mut SourceCache) -> Vec<GlobalBackend> {
     let (source, _) = source_of(reading, member, sources);
     let origin = source.origin;
@@ -129,6 +136,7 @@ impl ServiceCluster {
             backend_count: member.backends.len(),
             frontends: service.map(|service| service.frontends.iter().map(Frontend::from).collect()).unwrap_or_default(),
             labels: service.map(|service| service.labels.clone()).unwrap_or_default(),
+            change: last_change(reading, member),
             age: source_of(reading, member, sources).1,
         }
     }
@@ -160,19 +168,19 @@ impl GlobalBackend {
 
 impl GlobalExports {
     fn new(exports: &MergedExports) -> Option<Self> {
-        let oldest = ServiceExport::from_record(exports.exports.first()?)?;
+        let oldest = exports.exports.first()?.object.as_deref()?.as_service_export()?;
         Some(Self {
             clusters: exports.exports.iter().map(|record| record.key.cluster.to_string()).collect(),
-            export_creation_timestamp: oldest.export_creation_timestamp,
-            service_type: oldest.service_type,
+            export_creation_timestamp: rfc3339(oldest.created),
+            service_type: oldest.service_type.clone(),
             ports: exports.ports.iter().map(ExportPort::from).collect(),
-            session_affinity: oldest.session_affinity,
+            session_affinity: non_empty(&oldest.session_affinity),
             session_affinity_timeout_seconds: oldest.session_affinity_timeout_seconds,
             ip_families: exports.ip_families.clone(),
-            internal_traffic_policy: oldest.internal_traffic_policy,
-            traffic_distribution: oldest.traffic_distribution,
-            labels: oldest.labels,
-            annotations: oldest.annotations,
+            internal_traffic_policy: non_empty(&oldest.internal_traffic_policy).map(Into::into),
+            traffic_distribution: non_empty(&oldest.traffic_distribution),
+            labels: oldest.labels.clone(),
+            annotations: oldest.annotations.clone(),
         })
     }
 }

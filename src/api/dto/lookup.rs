@@ -3,18 +3,18 @@
 use crate::dto::lookup::{LookupAnswer, LookupItem};
 use crate::dto::meta::{ItemMeta, SourceAge};
 use crate::dto::objects::IpcacheEntry;
-use crate::handle::LookupMatch;
+use crate::handle::{LookupMatch, Reading};
 
 impl LookupAnswer {
-    pub(crate) fn new(ip: std::net::IpAddr, matches: &[LookupMatch], meta: ItemMeta) -> Self {
-        let mut entries = matches.iter().filter_map(IpcacheEntry::from_match);
+    pub(crate) fn new(ip: std::net::IpAddr, matches: &[LookupMatch], meta: ItemMeta, reading: &Reading) -> Self {
+        let mut entries = matches.iter().filter_map(|found| IpcacheEntry::from_match(found, reading));
         Self { ip: ip.to_string(), found: entries.next(), others: entries.collect(), meta }
     }
 }
 
 impl LookupItem {
-    pub(crate) fn new(ip: &str, matches: &[LookupMatch], meta: Option<SourceAge>) -> Self {
-        let mut entries = matches.iter().filter_map(IpcacheEntry::from_match);
+    pub(crate) fn new(ip: &str, matches: &[LookupMatch], meta: Option<SourceAge>, reading: &Reading) -> Self {
+        let mut entries = matches.iter().filter_map(|found| IpcacheEntry::from_match(found, reading));
         Self { ip: ip.to_owned(), found: Some(entries.next()), others: entries.collect(), meta, error: None }
     }
 

@@ -3,6 +3,7 @@
 
 use super::reserved;
 use crate::dto::objects::labels::LabelsOfIdentity;
+use crate::dto::objects::last_change::LastChange;
 use crate::dto::objects::{Backend, Frontend, Identity, IpcacheEntry, Node, NodeAddress, Port, Service};
 use crate::dto::text::{format_ip, format_net, non_empty};
 use crate::dto::values::closed::EntrySource;
@@ -10,7 +11,7 @@ use crate::handle::{LookupMatch, Reading};
 use crate::model::{self, EntryKey, IdentityScope, Record};
 
 impl Node {
-    pub(super) fn new(key: &EntryKey, node: &model::Node) -> Self {
+    pub(super) fn new(key: &EntryKey, node: &model::Node, change: LastChange) -> Self {
         let addresses = node.addresses.iter();
         Self {
             name: node.name.clone(),
@@ -27,18 +28,19 @@ impl Node {
             labels: node.labels.clone(),
             annotations: node.annotations.clone(),
             boot_id: non_empty(&node.boot_id),
+            change,
             meta: None,
         }
     }
 
     /// Converts the node of a record. `None` if the record has no valid object.
-    pub(crate) fn from_record(record: &Record) -> Option<Self> {
-        Some(Self::new(&record.key, record.object.as_deref()?.as_node()?))
+    pub(crate) fn from_record(record: &Record, reading: &Reading) -> Option<Self> {
+        Some(Self::new(&record.key, record.object.as_deref()?.as_node()?, LastChange::of_record(reading, record)))
     }
 }
 
 impl Service {
-    pub(super) fn new(key: &EntryKey, service: &model::Service) -> Self {
+    pub(super) fn new(key: &EntryKey, service: &model::Service, change: LastChange) -> Self {
         Self {
             cluster: key.cluster.to_string(),
             cluster_id: service.cluster_id,
@@ -50,13 +52,14 @@ impl Service {
             selector: service.selector.clone(),
             shared: service.shared,
             include_external: service.include_external,
+            change,
             meta: None,
         }
     }
 
     /// Converts the service of a record. `None` if the record has no valid object.
-    pub(crate) fn from_record(record: &Record) -> Option<Self> {
-        Some(Self::new(&record.key, record.object.as_deref()?.as_service()?))
+    pub(crate) fn from_record(record: &Record, reading: &Reading) -> Option<Self> {
+        Some(Self::new(&record.key, record.object.as_deref()?.as_service()?, LastChange::of_record(reading, record)))
     }
 }
 
@@ -85,7 +88,7 @@ impl From<&model::Port> for Port {
 }
 
 impl Identity {
-    pub(super) fn new(key: &EntryKey, identity: &model::Identity, reading: &Reading) -> Self {
+    pub(super) fn new(key: &EntryKey, identity: &model::Identity, change: LastChange, reading: &Reading) -> Self {
         Self {
             id: identity.id,
             cluster: Some(key.cluster.to_string()),
@@ -93,24 +96,33 @@ impl Identity {
             scope: IdentityScope::of(identity.id).into(),
             reserved: reserved::name(identity.id).map(Into::into),
             labels: LabelsOfIdentity(identity.labels.clone()),
+            change,
         }
     }
 
     /// Converts the identity of a record. `None` if the record has no valid object.
     pub(crate) fn from_record(record: &Record, reading: &Reading) -> Option<Self> {
-        Some(Self::new(&record.key, record.object.as_deref()?.as_identity()?, reading))
+        Some(Self::new(&record.key, record.object.as_deref()?.as_identity()?, LastChange::of_record(reading, record), reading))
     }
 
     /// Returns a reserved or well-known identity that no cluster announces.
     pub(crate) fn reserved(id: u32) -> Option<Self> {
         let labels = reserved::labels(id, None)?;
         let (scope, name) = (IdentityScope::of(id).into(), reserved::name(id).map(Into::into));
-        Some(Self { id, cluster: None, cluster_id: None, scope, reserved: name, labels: LabelsOfIdentity(labels.into()) })
+        Some(Self {
+            id,
+            cluster: None,
+            cluster_id: None,
+            scope,
+            reserved: name,
+            labels: LabelsOfIdentity(labels.into()),
+            change: LastChange::default(),
+        })
     }
 }
 
 impl IpcacheEntry {
-    pub(super) fn new(key: &EntryKey, entry: &model::IpEntry) -> Self {
+    pub(super) fn new(key: &EntryKey, entry: &model::IpEntry, change: LastChange) -> Self {
         let node = key.derived_from();
         let port = |one: &model::NamedPort| Port { name: non_empty(&one.name), protocol: one.protocol.clone(), port: one.port };
         Self {
@@ -128,17 +140,18 @@ impl IpcacheEntry {
             source: if node.is_some() { EntrySource::Node } else { EntrySource::Clustermesh }.into(),
             labels: None,
             node_name: node.map(ToOwned::to_owned),
+            change,
         }
     }
 
     /// Converts the ipcache entry of a record. `None` if the record has no valid object.
-    pub(crate) fn from_record(record: &Record) -> Option<Self> {
-        Some(Self::new(&record.key, record.object.as_deref()?.as_ip()?))
+    pub(crate) fn from_record(record: &Record, reading: &Reading) -> Option<Self> {
+        Some(Self::new(&record.key, record.object.as_deref()?.as_ip()?, LastChange::of_record(reading, record)))
     }
 
     /// Converts the match of a lookup, with the labels of its identity and the name of its node.
-    pub(crate) fn from_match(found: &LookupMatch) -> Option<Self> {
-        let entry = Self::from_record(&found.record)?;
+    pub(crate) fn from_match(found: &LookupMatch, reading: &Reading) -> Option<Self> {
+        let entry = Self::from_record(&found.record, reading)?;
         let reserved = || reserved::labels(entry.identity, Some(&found.record.key.cluster)).map(Into::into);
         let labels = found.labels.clone().or_else(reserved).map(LabelsOfIdentity);
         Some(Self { labels, node_name: found.node_name.clone(), ..entry })

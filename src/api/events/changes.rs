@@ -29,8 +29,7 @@ use crate::dto::events::{Changes, WatchEvent};
 use crate::dto::problem::ProblemDocument;
 use crate::dto::values::closed::OnExpired;
 use crate::handle::{
-    BatchLimits, CatchUpStage, EncodedByteCount, Reading, ResetReason, ResumePoint, StreamEvent, StreamStart, Subscription, SyncMode,
-    WorkSlice,
+    BatchLimits, CatchUpStage, EncodedByteCount, Reading, ResetReason, ResumePoint, StreamEvent, Subscription, SyncMode, WorkSlice,
 };
 use crate::model::{ApiEnum, EntryKey, Sequence};
 
@@ -111,18 +110,18 @@ pub(crate) async fn list_changes(
     let place =
         parts.after.and_then(decode_resume_point).map(|(fingerprint, place)| same_filters(&fingerprint, place, &query)).transpose()?;
     let after = parts.after.filter(|_| place.is_none()).map(position).transpose()?;
-    let start = start(after, parts.snapshot);
+    let start = start(after, &parts);
     let client = client.map_or(Client::Local, |Extension(client)| client);
     let _permit = acquire_stream(&streams, client)?;
     let signal = streams.handle.signal().await?;
     let reading = streams.handle.reading().await?;
     check_stream_age(parts.meta_options, &filter, &reading)?;
     if parts.on_expired == OnExpired::Fail {
-        match (&place, &start) {
-            (Some(place), _) => Subscription::check_resume_point(place, &filter, &reading).map_err(expired)?,
-            (None, StreamStart::After(position)) => Subscription::check_position(*position, &filter, &reading).map_err(expired)?,
-            (None, StreamStart::Now | StreamStart::Snapshot) => {}
+        match &place {
+            Some(place) => Subscription::check_resume_point(place, &filter, &reading),
+            None => Subscription::check_start(&start, &filter, &reading),
         }
+        .map_err(expired)?;
     }
     let subscription = match &place {
         Some(place) => Subscription::resume(filter, place, &reading),
@@ -332,7 +331,7 @@ fn decode_resume_point(text: &str) -> Option<(String, ResumePoint)> {
 mod tests {
     use super::*;
     use crate::api::tests::fixture::{ApiFixture, key, node, put};
-    use crate::handle::Filter;
+    use crate::handle::{Filter, StreamStart};
     use crate::model::{Change, Command, Kind, Scope};
 
     /// A client drops its copy at a reset, so an event from before the reset must not follow it.

@@ -7,6 +7,7 @@ use crate::api::paging::one_line::append_line;
 use crate::api::problem::Problem;
 use crate::dto::events::{BackendChanges, EventMeta, WatchEvent};
 use crate::dto::objects::Backend;
+use crate::dto::objects::last_change::LastChange;
 use crate::dto::status::ClusterAge;
 use crate::dto::streamed::StreamedObject;
 use crate::dto::text::format_with_capacity;
@@ -88,6 +89,7 @@ impl WatchEvent {
             cluster: key.cluster.to_string(),
             revision: revision.map(|revision| revision.0).filter(|revision| *revision > 0),
             position: position.map(|position| format_with_capacity(&position, POSITION_LENGTH_MAX)),
+            change: LastChange::default(),
         };
         Self {
             kind: Some(StreamedKind(key.kind).into()),
@@ -100,20 +102,28 @@ impl WatchEvent {
     pub(super) fn of(item: &StreamEvent, reading: &Reading) -> Self {
         match item {
             StreamEvent::Reset(reason) => Self { reason: Some(EventReason::from(*reason).into()), ..Self::new(EventType::Reset) },
-            StreamEvent::Upsert { key, object, revision, position } => {
+            StreamEvent::Upsert { key, object, revision, sequence, position } => {
                 let event_type = if key.kind == Kind::Cluster { EventType::Cluster } else { EventType::Upsert };
-                Self { object: Some(StreamedObject::new(key, object, reading)), ..Self::about(event_type, key, *revision, *position) }
+                let object = StreamedObject::new(key, object, *sequence, reading);
+                Self { object: Some(object), ..Self::about(event_type, key, *revision, *position) }
             }
-            StreamEvent::Patch { key, patch, revision, position } => {
-                Self { backends: Some(patch.into()), ..Self::about(EventType::Patch, key, *revision, *position) }
+            StreamEvent::Patch { key, patch, revision, sequence, position } => {
+                let patch = Self { backends: Some(patch.into()), ..Self::about(EventType::Patch, key, *revision, *position) };
+                patch.with_change(LastChange::of(reading, key, *sequence))
             }
-            StreamEvent::Delete { key, reason, position } => {
-                Self { reason: Some(EventReason::from(*reason).into()), ..Self::about(EventType::Delete, key, None, *position) }
+            StreamEvent::Delete { key, reason, sequence, position } => {
+                let delete =
+                    Self { reason: Some(EventReason::from(*reason).into()), ..Self::about(EventType::Delete, key, None, *position) };
+                delete.with_change(LastChange::of(reading, key, *sequence))
             }
             StreamEvent::Synced { mode, count, position } => {
                 Self { mode: Some((*mode).into()), count: Some(*count), ..Self::mark(EventType::Synced, *position, reading) }
             }
         }
+    }
+
+    fn with_change(self, change: LastChange) -> Self {
+        Self { meta: self.meta.map(|meta| EventMeta { change, ..meta }), ..self }
     }
 
     fn mark(event_type: EventType, position: Position, reading: &Reading) -> Self {

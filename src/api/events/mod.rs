@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::dto::meta::MetaOptions;
 use super::problem::{Problem, ProblemCode};
-use super::query::{EventsQuery, Parameters, StreamQuery};
+use super::query::{EventsQuery, Parameters, StreamParameters, StreamQuery};
 use crate::admission::{Client, ScanExecutor, StreamLimiter, StreamPermit};
 use crate::api::render::answer_properties::MediaType;
 use crate::dto::problem::ProblemDocument;
@@ -76,7 +76,7 @@ pub(crate) struct StreamContext {
 #[utoipa::path(get, path = "/v1/events", operation_id = "watchEvents", tag = "events",
     params(
         EventsQuery,
-        ("Last-Event-ID" = Option<String>, Header, description = "Starts after this position. Takes precedence over `after` and `snapshot`.")
+        ("Last-Event-ID" = Option<String>, Header, description = "Starts after this position. Takes precedence over `after`, `since` and `snapshot`.")
     ),
     responses(
         (status = 200, description = "The stream; each `data:` is a `WatchEvent` in JSON.", content(
@@ -101,13 +101,13 @@ pub(crate) async fn watch_events(
         // an EventSource stops for good after an error, so a header that cannot be parsed leads to
         // a `reset`
         Some(id) => StreamStart::After(id.parse().ok()),
-        None => start(after, parts.snapshot),
+        None => start(after, &parts),
     };
     let permit = acquire_stream(&streams, client)?;
     let reading = streams.handle.reading().await?;
     check_stream_age(parts.meta_options, &filter, &reading)?;
-    if let (StreamStart::After(position), OnExpired::Fail) = (&start, parts.on_expired) {
-        Subscription::check_position(*position, &filter, &reading).map_err(expired)?;
+    if parts.on_expired == OnExpired::Fail {
+        Subscription::check_start(&start, &filter, &reading).map_err(expired)?;
     }
     let mut subscription = Subscription::new(filter.clone(), &start, &reading);
     if query.values.patch == Some(true) {
@@ -134,11 +134,12 @@ fn position(text: &str) -> Result<ReaderPosition, Problem> {
         .map_err(|error| Problem::bad_parameter("after", format!("{text:?} is {error}: use the position of an event or of meta.position")))
 }
 
-fn start(after: Option<ReaderPosition>, snapshot: bool) -> StreamStart {
-    match after {
-        Some(position) => StreamStart::After(Some(position)),
-        None if snapshot => StreamStart::Snapshot,
-        None => StreamStart::Now,
+fn start(after: Option<ReaderPosition>, parameters: &StreamParameters<'_>) -> StreamStart {
+    match (after, parameters.since) {
+        (Some(position), _) => StreamStart::After(Some(position)),
+        (None, Some(time)) => StreamStart::Since(time),
+        (None, None) if parameters.snapshot => StreamStart::Snapshot,
+        (None, None) => StreamStart::Now,
     }
 }
 

@@ -99,12 +99,12 @@ pub(crate) fn json_response(body: Body) -> Response {
 pub(crate) fn record_rows<T: Serialize>(
     listing: &ListRequest,
     kind: Kind,
-    item: impl Fn(&Record) -> Option<T> + Send + 'static,
+    item: impl Fn(&Record, &Reading) -> Option<T> + Send + 'static,
 ) -> Result<RowSource, Problem> {
     let (reading, mut start) = (listing.reading.clone(), listing.start_key()?);
     let plan = reading.plan_list(kind, &listing.filter);
     Ok(Box::new(move |page, slice| {
-        let scanned = reading.scan(&plan, start.as_ref(), slice, |record| item(record).is_none_or(|item| page.push(&item)));
+        let scanned = reading.scan(&plan, start.as_ref(), slice, |record| item(record, &reading).is_none_or(|item| page.push(&item)));
         into_outcome(scanned, &mut start)
     }))
 }

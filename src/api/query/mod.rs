@@ -9,6 +9,7 @@ mod errors;
 pub(crate) mod fields;
 mod filters;
 mod stream;
+pub(crate) mod time_parameter;
 pub(crate) mod words;
 
 use axum::extract::{FromRequestParts, MatchedPath};
@@ -28,12 +29,12 @@ use fields::Fields;
 use filters::Filters;
 
 pub(crate) use filters::{parse_clusters, parse_network};
-pub(crate) use stream::{ChangesQuery, EventsQuery, StreamQuery};
+pub(crate) use stream::{ChangesQuery, EventsQuery, StreamParameters, StreamQuery};
 
 /// Parameters that do not change the content of a list or stream, but only its pages, its format or
 /// its start.
-const NOT_IN_FINGERPRINT: [&str; 10] =
-    ["limit", "fields", "maxAge", "neverRead", "meta", "pageToken", "after", "snapshot", "onExpired", "waitSeconds"];
+const NOT_IN_FINGERPRINT: [&str; 11] =
+    ["limit", "fields", "maxAge", "neverRead", "meta", "pageToken", "after", "since", "snapshot", "onExpired", "waitSeconds"];
 
 /// Parameters of a request, and a fingerprint of them.
 #[derive(Debug)]

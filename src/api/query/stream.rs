@@ -1,9 +1,12 @@
 //! Parameters of the change stream, as a stream and as single answers. Both have the same filters.
 
+use std::time::SystemTime;
+
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::filters::Filters;
+use super::time_parameter::parse_time_parameter;
 use crate::api::dto::meta::MetaOptions;
 use crate::api::problem::Problem;
 use crate::dto::values::{IdentityScope, NeverRead, OnExpired, StreamedKind, closed};
@@ -14,6 +17,7 @@ use crate::handle::Filter;
 pub(crate) struct StreamParameters<'a> {
     pub(crate) snapshot: bool,
     pub(crate) after: Option<&'a str>,
+    pub(crate) since: Option<SystemTime>,
     pub(crate) on_expired: closed::OnExpired,
     pub(crate) meta_options: MetaOptions,
 }
@@ -67,6 +71,11 @@ macro_rules! stream_query {
             pub(crate) node: Option<String>,
             /// Only ipcache entries of pods with this name.
             pub(crate) pod: Option<String>,
+            /// Begin with the newest state of everything that changed after this time: RFC 3339, or
+            /// a duration before now (`10m`, `2h`). `after` takes precedence over `since`, and
+            /// `since` over `snapshot`. If the deletes since then are not known any more, the
+            /// answer begins with a `reset`.
+            pub(crate) since: Option<String>,
             /// Begin with a snapshot of everything that matches.
             pub(crate) snapshot: Option<bool>,
             $($(#[$field_meta])* pub(crate) $field: $type,)*
@@ -85,6 +94,7 @@ macro_rules! stream_query {
                 Ok(StreamParameters {
                     snapshot: self.snapshot == Some(true),
                     after: self.after.as_deref(),
+                    since: self.since.as_deref().map(|text| parse_time_parameter("since", text, SystemTime::now())).transpose()?,
                     on_expired: self.on_expired.clone().map_or(Ok(closed::OnExpired::Reset), |value| value.into_known().map_err(unknown))?,
                     meta_options: MetaOptions::parse(self.max_age, self.never_read.clone(), None)?,
                 })

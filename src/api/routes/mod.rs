@@ -39,9 +39,9 @@ fn find_object<T>(
     reading: &Reading,
     key: &EntryKey,
     meta_options: MetaOptions,
-    convert: impl Fn(&Record) -> Option<T>,
+    convert: impl Fn(&Record, &Reading) -> Option<T>,
 ) -> Option<Result<(T, ItemMeta), Problem>> {
     let record = reading.record(key)?;
-    let object = convert(&record)?;
+    let object = convert(&record, reading)?;
     Some(ItemMeta::from_record(reading, &record, meta_options).map(|meta| (object, meta)))
 }

@@ -1,6 +1,7 @@
 //! Table of kinds for the command line: names, API path and table columns. A new kind is one more
 //! row.
 
+use crate::cli::terminal::change_age::change_age;
 use crate::cli::terminal::output::{Colour, TableColumn, TableShape, Tabular, age, age_of, coloured, joined, labels, number, text};
 use crate::dto::objects::exports::{EndpointSlice, ServiceExport};
 use crate::dto::objects::global_services::{GlobalService, TooLarge};
@@ -113,6 +114,7 @@ const NODES: TableShape<Node> = TableShape {
         TableColumn::new("NAME", |node| node.name.clone()),
         TableColumn::new("ADDRESSES", |node| joined(node.addresses.iter().map(|address| &address.ip))),
         TableColumn::new("POD CIDR", |node| joined(node.ipv4_pod_cidr.iter().chain(&node.ipv6_pod_cidr).chain(&node.secondary_pod_cidrs))),
+        TableColumn::new("AGE", |node| change_age(&node.change)),
         TableColumn::wide("HEALTH", |node| joined(&node.health_ips)),
         TableColumn::wide("INGRESS", |node| joined(&node.ingress_ips)),
         TableColumn::wide("KEY", |node| number(node.encryption_key)),
@@ -129,6 +131,7 @@ const SERVICES: TableShape<Service> = TableShape {
         TableColumn::new("FRONTENDS", |service| joined(service.frontends.iter().map(|frontend| &frontend.ip))),
         TableColumn::new("BACKENDS", |service| service.backends.len().to_string()),
         TableColumn::new("SHARED", |service| service.shared.to_string()),
+        TableColumn::new("AGE", |service| change_age(&service.change)),
         TableColumn::wide("BACKEND IPS", |service| joined(service.backends.iter().map(|backend| &backend.ip))),
         TableColumn::wide("SELECTOR", |service| labels(&service.selector)),
         TableColumn::wide("LABELS", |service| labels(&service.labels)),
@@ -162,6 +165,7 @@ const IDENTITIES: TableShape<Identity> = TableShape {
         TableColumn::new("LABELS", |identity| {
             identity.reserved.as_ref().map_or_else(|| labels(identity.labels.0.iter()), |name| format!("reserved:{name}"))
         }),
+        TableColumn::new("AGE", |identity| change_age(&identity.change)),
     ],
     name: |identity| format!("identity/{}", identity.id),
 };
@@ -173,6 +177,7 @@ const IPCACHE: TableShape<IpcacheEntry> = TableShape {
         TableColumn::new("IDENTITY", |entry| entry.identity.to_string()),
         TableColumn::new("HOST", |entry| text(entry.host_ip.as_ref())),
         TableColumn::new("OWNER", owner),
+        TableColumn::new("AGE", |entry| change_age(&entry.change)),
         TableColumn::wide("KEY", |entry| number(entry.encryption_key)),
         TableColumn::wide("SOURCE", |entry| entry.source.to_string()),
         TableColumn::wide("SERVICE ACCOUNT", |entry| text(entry.service_account.as_ref())),
@@ -202,6 +207,7 @@ const SERVICE_EXPORTS: TableShape<ServiceExport> = TableShape {
         TableColumn::new("NAME", |export| export.name.clone()),
         TableColumn::new("TYPE", |export| export.service_type.clone()),
         TableColumn::new("EXPORTED", |export| export.export_creation_timestamp.clone()),
+        TableColumn::new("AGE", |export| change_age(&export.change)),
         TableColumn::wide("LABELS", |export| labels(&export.labels)),
     ],
     name: |export| format!("service-export/{}/{}/{}", export.cluster, export.namespace, export.name),
@@ -214,6 +220,7 @@ const ENDPOINT_SLICES: TableShape<EndpointSlice> = TableShape {
         TableColumn::new("NAME", |slice| slice.name.clone()),
         TableColumn::new("TYPE", |slice| slice.address_type.clone()),
         TableColumn::new("ENDPOINTS", |slice| slice.endpoints.len().to_string()),
+        TableColumn::new("AGE", |slice| change_age(&slice.change)),
         TableColumn::wide("LABELS", |slice| labels(&slice.labels)),
     ],
     name: |slice| format!("endpoint-slice/{}/{}/{}", slice.cluster, slice.namespace, slice.name),

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::api_client::{ApiClient, ServerOptions, items};
 use super::kinds::{identity_labels, owner};
 use crate::cli::failure::{ExitStatus, Failure};
+use crate::cli::terminal::change_age::change_age;
 use crate::cli::terminal::list_output::ListOptions;
 use crate::cli::terminal::output::{TableColumn, TableShape, age_of, number, parse_answer, text};
 use crate::dto::findings::Explanation;
@@ -38,6 +39,7 @@ pub(in crate::cli) trait LookupResult: DeserializeOwned + 'static {
             TableColumn::new("IDENTITY", |result| entry_cell(result, |entry| entry.identity.to_string())),
             TableColumn::new("OWNER", |result| entry_cell(result, owner)),
             TableColumn::new("NODE", |result| entry_cell(result, |entry| text(entry.node_name.as_ref()))),
+            TableColumn::new("AGE", |result| entry_cell(result, |entry| change_age(&entry.change))),
             TableColumn::new("SOURCE-AGE", |result| age_of(result.age_seconds())),
             TableColumn::wide("HOST", |result| entry_cell(result, |entry| text(entry.host_ip.as_ref()))),
             TableColumn::wide("KEY", |result| entry_cell(result, |entry| number(entry.encryption_key))),

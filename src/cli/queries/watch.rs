@@ -12,6 +12,7 @@ use super::api_client::{ANSWER_BYTES_MAX, ApiClient, ServerOptions};
 use super::filters::FilterOptions;
 use super::kinds::owner;
 use crate::cli::failure::{ExitStatus, Failure};
+use crate::cli::terminal::change_age::newest_time;
 use crate::cli::terminal::output::{Colour, OutputFormat, OutputOptions, coloured, labels, print_coloured, text, yaml};
 use crate::cli::terminal::route_commands::name_commands;
 use crate::dto::events::WatchEvent;
@@ -42,6 +43,10 @@ pub(in crate::cli) struct WatchOptions {
     /// Continue from this position
     #[arg(long, value_name = "POSITION", conflicts_with = "snapshot", value_parser = str::parse::<ReaderPosition>)]
     after: Option<ReaderPosition>,
+    /// Start with everything that changed after this time: RFC 3339, or a duration before now, such
+    /// as 10m
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["snapshot", "after"])]
+    since: Option<String>,
     #[command(flatten)]
     output: OutputOptions,
 }
@@ -54,12 +59,16 @@ pub(in crate::cli) enum WatchStart {
     Snapshot,
     /// Changes after this position.
     After(String),
+    /// The newest state of everything that changed after this time.
+    Since(String),
 }
 
 /// Progress of a stream.
 struct StreamProgress {
     /// Position to resume at; `None` before the first position, and inside a snapshot.
     position: Option<String>,
+    /// Time of `--since` as the user wrote it.
+    since: Option<String>,
     /// True if a snapshot was requested and is not complete. If the connection breaks meanwhile,
     /// the next request asks for a snapshot again.
     snapshot: bool,
@@ -75,10 +84,11 @@ pub(in crate::cli) async fn run(options: &WatchOptions, server: &ServerOptions) 
     if matches!(options.output.output, OutputFormat::CustomColumns(_)) {
         return Err(Failure::usage("a watch has no columns: use -o jsonpath=, such as -o jsonpath='{.type} {.key}'"));
     }
-    let start = match &options.after {
-        Some(position) => WatchStart::After(position.to_string()),
-        None if options.snapshot => WatchStart::Snapshot,
-        None => WatchStart::Now,
+    let start = match (&options.after, &options.since) {
+        (Some(position), _) => WatchStart::After(position.to_string()),
+        (None, Some(time)) => WatchStart::Since(time.clone()),
+        (None, None) if options.snapshot => WatchStart::Snapshot,
+        (None, None) => WatchStart::Now,
     };
     follow(&ApiClient::new(server)?, query, start, options.output.output).await
 }
@@ -90,20 +100,22 @@ pub(in crate::cli) async fn follow(
     start: WatchStart,
     format: OutputFormat,
 ) -> Result<ExitStatus, Failure> {
-    let (position, snapshot) = match start {
-        WatchStart::Now => (None, false),
-        WatchStart::Snapshot => (None, true),
-        WatchStart::After(position) => (Some(position), false),
+    let (position, since, snapshot) = match start {
+        WatchStart::Now => (None, None, false),
+        WatchStart::Snapshot => (None, None, true),
+        WatchStart::After(position) => (Some(position), None, false),
+        WatchStart::Since(time) => (None, Some(time), false),
     };
     let has_other_filters = filters.iter().any(|(name, _)| !matches!(name.as_str(), "kind" | "cluster"));
-    let mut progress = StreamProgress { position, snapshot, has_other_filters };
+    let mut progress = StreamProgress { position, since, snapshot, has_other_filters };
     let (mut backoff, mut connected_before) = (Backoff::new(RETRY_MIN, RETRY_MAX), false);
     loop {
         let mut query: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        match &progress.position {
-            Some(position) => query.push(("after", position)),
-            None if progress.snapshot => query.push(("snapshot", "true")),
-            None => {}
+        match (&progress.position, &progress.since) {
+            (Some(position), _) => query.push(("after", position)),
+            (None, Some(time)) => query.push(("since", time)),
+            (None, None) if progress.snapshot => query.push(("snapshot", "true")),
+            (None, None) => {}
         }
         let broken = match client.stream("/v1/events", &query).await {
             Ok(response) => {
@@ -214,7 +226,7 @@ fn apply_event(event: &WatchEvent, line: &[u8], progress: &mut StreamProgress, f
         (Some(EventType::Delete), _) => Some(event_line('-', Colour::Red, event)),
         (Some(EventType::Reset), _) => {
             // a snapshot follows, which starts again if the stream breaks
-            (progress.position, progress.snapshot) = (None, true);
+            (progress.position, progress.since, progress.snapshot) = (None, None, true);
             // the reason is `initial` if the command itself requested the snapshot
             if event.reason != Some(EventReason::Initial.into()) {
                 let reason = event.reason.as_ref().map_or("", Open::name);
@@ -238,7 +250,20 @@ fn event_line(sign: char, colour: Colour, event: &WatchEvent) -> String {
     let (kind, reason) = (event.kind.as_ref().map(Open::name), event.reason.as_ref().map(Open::name));
     let parts = [cluster, Some(sign.as_str()), kind, Some(what.as_str()), reason];
     let parts: Vec<&str> = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();
-    format!("{} {}\n", Zoned::now().strftime("%H:%M:%S"), parts.join(" "))
+    format!("{} {}\n", time_of(event), parts.join(" "))
+}
+
+/// Returns the local time of an event: that of its change, with the date if that is not today, or
+/// now for an event without one.
+fn time_of(event: &WatchEvent) -> String {
+    let now = Zoned::now();
+    let change = match &event.object {
+        Some(object) => object.last_change(),
+        None => event.meta.as_ref().map(|meta| &meta.change),
+    };
+    let Some(time) = change.and_then(newest_time) else { return now.strftime("%H:%M:%S").to_string() };
+    let time = time.to_zoned(now.time_zone().clone());
+    time.strftime(if time.date() == now.date() { "%H:%M:%S" } else { "%Y-%m-%d %H:%M:%S" }).to_string()
 }
 
 /// Returns a short description of an object. Deleted objects and objects of other kinds have only
@@ -322,8 +347,9 @@ mod tests {
     #[test]
     fn json_and_yaml_print_events_that_this_version_cannot_parse() {
         let line = br#"{"type":"upsert","kind":"node","key":7}"#;
-        let event_text =
-            |format| event_text(line, &mut StreamProgress { position: None, snapshot: false, has_other_filters: false }, format);
+        let event_text = |format| {
+            event_text(line, &mut StreamProgress { position: None, since: None, snapshot: false, has_other_filters: false }, format)
+        };
         assert_eq!(event_text(OutputFormat::Json).as_deref(), Some("{\"type\":\"upsert\",\"kind\":\"node\",\"key\":7}\n"));
         assert_eq!(event_text(OutputFormat::Yaml).as_deref(), Some("---\nkey: 7\nkind: node\ntype: upsert\n"));
         assert_eq!(event_text(OutputFormat::Table), None);
@@ -331,7 +357,7 @@ mod tests {
 
     #[test]
     fn a_snapshot_has_no_position_to_resume_at() {
-        let mut progress = StreamProgress { position: None, snapshot: false, has_other_filters: true };
+        let mut progress = StreamProgress { position: None, since: None, snapshot: false, has_other_filters: true };
         let mut tell = |event: Value| {
             apply_event(&read(&event), b"", &mut progress, OutputFormat::Table);
             progress.position.clone()

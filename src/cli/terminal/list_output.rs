@@ -1,10 +1,11 @@
 //! Options of lists with kubectl's names: `--no-headers` and `--sort-by`.
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 
 use clap::Args;
 use serde_json::Value;
 
+use super::change_age::newest_change;
 use super::json_path::{JsonPath, value_text};
 use super::layout::TableStyle;
 use super::output::{OutputFormat, OutputOptions, Tabular, print_items, print_one, table_style};
@@ -18,9 +19,25 @@ pub(in crate::cli) struct ListOptions {
     /// Print a table without its headings
     #[arg(long)]
     no_headers: bool,
-    /// Sort a list by the value at this JSONPath, such as .name or '{.meta.ageSeconds}'
-    #[arg(long, value_name = "PATH", value_parser = JsonPath::parse_relaxed)]
-    sort_by: Option<JsonPath>,
+    /// Sort a list by the value at this JSONPath, such as .name or '{.meta.ageSeconds}', or by
+    /// `age`: the last change first
+    #[arg(long, value_name = "PATH", value_parser = ListOrder::parse)]
+    sort_by: Option<ListOrder>,
+}
+
+/// Order of a list.
+#[derive(Debug, Clone)]
+enum ListOrder {
+    /// By the time of the last change, newest first.
+    Age,
+    /// By the value at a path.
+    Path(JsonPath),
+}
+
+impl ListOrder {
+    fn parse(text: &str) -> Result<Self, String> {
+        if text == "age" { Ok(Self::Age) } else { JsonPath::parse_relaxed(text).map(Self::Path) }
+    }
 }
 
 impl ListOptions {
@@ -61,7 +78,15 @@ impl ListOptions {
 
     /// Sorts a list by `--sort-by`. Items without the value are first.
     pub(in crate::cli) fn sorted(&self, items: Vec<Value>) -> Result<Vec<Value>, Failure> {
-        let Some(path) = &self.sort_by else { return Ok(items) };
+        let path = match &self.sort_by {
+            None => return Ok(items),
+            Some(ListOrder::Age) => {
+                let mut items = items;
+                items.sort_by_cached_key(|item| Reverse(newest_change(item)));
+                return Ok(items);
+            }
+            Some(ListOrder::Path(path)) => path,
+        };
         let key_of = |item: &Value| path.values(item).first().map(|value| (*value).clone());
         let mut keyed: Vec<(Option<Value>, Value)> = items.into_iter().map(|item| (key_of(&item), item)).collect();
         if !keyed.is_empty() && keyed.iter().all(|(key, _)| key.is_none()) {
@@ -118,7 +143,7 @@ mod tests {
 
     fn sorted(path: &str, items: Vec<Value>) -> Result<Vec<Value>, String> {
         let output = OutputOptions { output: OutputFormat::Table };
-        let options = ListOptions { output, no_headers: false, sort_by: Some(JsonPath::parse_relaxed(path).unwrap()) };
+        let options = ListOptions { output, no_headers: false, sort_by: Some(ListOrder::parse(path).unwrap()) };
         options.sorted(items).map_err(|failure| failure.to_string())
     }
 
@@ -132,6 +157,8 @@ mod tests {
         assert_eq!(sorted("{.n}", counts).unwrap(), expected);
         let mixed = vec![json!({"n": "-1.5"}), json!({"n": -1}), json!({"n": -2})];
         assert_eq!(sorted(".n", mixed).unwrap(), [json!({"n": -2}), json!({"n": -1}), json!({"n": "-1.5"})]);
+        let changes = |order: [u32; 3]| order.map(|hour| json!({"changedAt": format!("2026-01-01T{hour:02}:00:00Z")})).to_vec();
+        assert_eq!(sorted("age", changes([10, 12, 11])).unwrap(), changes([12, 11, 10]));
         let error = sorted(".nope", names(["a", "b", "c", "d"])).unwrap_err();
         assert_eq!(error, "--sort-by: no item has a value at this path; -o json shows the members of the items");
         assert_eq!(sorted(".nope", Vec::new()).unwrap(), Vec::<Value>::new());

@@ -1,5 +1,6 @@
 //! Output on the terminal: tables, documents and progress lines.
 
+pub(super) mod change_age;
 mod colour;
 pub(super) mod json_path;
 pub(super) mod layout;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::dto::meta::ItemMeta;
+use crate::dto::objects::last_change::LastChange;
 use crate::dto::values::TrafficPolicy;
 
 /// A service that one cluster exports to the cluster set (MCS).
@@ -47,6 +48,9 @@ pub(crate) struct ServiceExport {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
     pub(crate) annotations: BTreeMap<String, String>,
+    /// Time of the last change.
+    #[serde(flatten)]
+    pub(crate) change: LastChange,
     /// Present only if a single export was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) meta: Option<ItemMeta>,
@@ -92,6 +96,9 @@ pub(crate) struct EndpointSlice {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
     pub(crate) annotations: BTreeMap<String, String>,
+    /// Time of the last change.
+    #[serde(flatten)]
+    pub(crate) change: LastChange,
     /// Present only if a single slice was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) meta: Option<ItemMeta>,

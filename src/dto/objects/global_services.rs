@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use super::exports::ExportPort;
 use crate::dto::meta::{ItemMeta, SourceAge};
 use crate::dto::objects::Frontend;
+use crate::dto::objects::last_change::LastChange;
 use crate::dto::values::{Affinity, BackendSource, BackendState, ConflictReason, Origin, SelectionRule, TrafficPolicy};
 
 /// A service, merged from all clusters that share it.
@@ -88,6 +89,9 @@ pub(crate) struct ServiceCluster {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
     pub(crate) labels: BTreeMap<String, String>,
+    /// Time of the last change of the cluster's service, or of its endpoint slices.
+    #[serde(flatten)]
+    pub(crate) change: LastChange,
     /// Origin and age of the cluster's part.
     #[serde(flatten)]
     pub(crate) age: SourceAge,

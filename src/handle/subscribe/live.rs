@@ -24,10 +24,10 @@ impl StreamEvent {
     /// subscriber with this filter has the old object.
     pub(crate) fn into_patch(self, filter: &Filter, announcement: &Announcement) -> Self {
         match (self, announcement.old_object()) {
-            (Self::Upsert { key, object, revision, position }, Some(old)) if filter.matches(&key, &old) => {
+            (Self::Upsert { key, object, revision, sequence, position }, Some(old)) if filter.matches(&key, &old) => {
                 match BackendsPatch::between(&old, &object) {
-                    Some(patch) => Self::Patch { key, patch, revision, position },
-                    None => Self::Upsert { key, object, revision, position },
+                    Some(patch) => Self::Patch { key, patch, revision, sequence, position },
+                    None => Self::Upsert { key, object, revision, sequence, position },
                 }
             }
             (event, _) => event,

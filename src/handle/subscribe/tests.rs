@@ -270,15 +270,19 @@ fn an_unservable_position_causes_a_reset_with_its_reason() {
     for (text, reason) in cases {
         let items = Subscription::new(Filter::default(), &StreamStart::After(text.parse().ok()), &mirror.reading()).next(&mirror.reading());
         assert_eq!(items.first(), Some(&StreamEvent::Reset(reason)), "{text}");
-        assert_eq!(Subscription::check_position(text.parse().ok(), &Filter::default(), &mirror.reading()), Err(reason), "{text}");
+        assert_eq!(
+            Subscription::check_start(&StreamStart::After(text.parse().ok()), &Filter::default(), &mirror.reading()),
+            Err(reason),
+            "{text}"
+        );
     }
     // a start computes its findings again, and cannot report those that were resolved before
     let span = EpochSpan { epoch: Epoch(6), start: Sequence(0), accepted_up_to: Some(head.sequence) };
     mirror.published.earlier_runs = [span].into();
-    let earlier = Some(Position { epoch: Epoch(6), ..head }.into());
+    let earlier = StreamStart::After(Some(Position { epoch: Epoch(6), ..head }.into()));
     let problems = Filter { kinds: vec![Kind::Node, Kind::Problem], ..Filter::default() };
-    assert_eq!(Subscription::check_position(earlier, &problems, &mirror.reading()), Err(ResetReason::ForeignEpoch));
-    assert_eq!(Subscription::check_position(earlier, &Filter::default(), &mirror.reading()), Ok(()));
+    assert_eq!(Subscription::check_start(&earlier, &problems, &mirror.reading()), Err(ResetReason::ForeignEpoch));
+    assert_eq!(Subscription::check_start(&earlier, &Filter::default(), &mirror.reading()), Ok(()));
     let items = Subscription::new(Filter::default(), &StreamStart::After(Some(head.into())), &mirror.reading()).next(&mirror.reading());
     assert_eq!(items, [StreamEvent::Synced { mode: SyncMode::Replay, count: 0, position: head }]);
 }
@@ -319,13 +323,16 @@ fn events_inside_a_snapshot_have_no_position() {
     mirror.delete(0, 1);
     items.extend(subscription.next(&mirror.reading()));
     let head = mirror.reading().position();
-    let upsert = |id: u32, revision: i64| StreamEvent::Upsert {
+    let sequence = |number: u64| Sequence(1_000 + number);
+    let upsert = |id: u32, change: i64| StreamEvent::Upsert {
         key: key(0, id),
         object: identity(id, "a"),
-        revision: Some(Revision(revision)),
+        revision: Some(Revision(change)),
+        sequence: sequence(change.unsigned_abs() - 1),
         position: None,
     };
-    let delete = StreamEvent::Delete { key: key(0, 1), reason: DeleteCause::Deleted(DeleteReason::Deleted), position: None };
+    let (reason, sequence) = (DeleteCause::Deleted(DeleteReason::Deleted), sequence(3));
+    let delete = StreamEvent::Delete { key: key(0, 1), reason, sequence, position: None };
     let synced = StreamEvent::Synced { mode: SyncMode::Snapshot, count: 3, position: head };
     assert_eq!(items, [StreamEvent::Reset(ResetReason::Initial), upsert(1, 2), upsert(2, 3), delete, synced]);
     assert_eq!(subscription.bookmark(&mirror.reading()), Some(head));

@@ -145,7 +145,7 @@ impl LookupBatch {
             let item = match &found {
                 Some(found) => {
                     let age = if self.meta_options.wants_sources() { self.ages.age_of(found, &self.reading) } else { None };
-                    LookupItem::new(text, found, age)
+                    LookupItem::new(text, found, age, &self.reading)
                 }
                 None => LookupItem::failed(text),
             };

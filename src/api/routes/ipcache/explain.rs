@@ -110,10 +110,10 @@ fn explain_network(
     hints.extend(miss.iter().flat_map(|miss| miss_hints(miss, is_rejected)));
     Ok(Explanation {
         ip: host.map_or_else(|| net.to_string(), |ip| ip.to_string()),
-        found: winner.and_then(IpcacheEntry::from_match),
+        found: winner.and_then(|winner| IpcacheEntry::from_match(winner, reading)),
         entries: found.iter().filter_map(|(found, verdict)| explain_entry(reading, found, verdict)).collect(),
         hints,
-        node: node.as_deref().and_then(Node::from_record),
+        node: node.as_deref().and_then(|node| Node::from_record(node, reading)),
         services: index.zip(host).map(|(index, ip)| services_with_backend(index, ip)).unwrap_or_default(),
         problems: index.map(|index| describe_existing(&findings, index, reading).into_iter().map(Into::into).collect()).unwrap_or_default(),
         complete: current.is_complete && index.is_some_and(FindingIndex::has_all_backends),
@@ -122,7 +122,7 @@ fn explain_network(
 }
 
 fn explain_entry(reading: &Reading, found: &LookupMatch, verdict: &EntryRole) -> Option<ExplainedEntry> {
-    let entry = IpcacheEntry::from_match(found)?;
+    let entry = IpcacheEntry::from_match(found, reading)?;
     let (verdict, reason) = match verdict {
         EntryRole::Used(merit) => (Verdict::Wins, describe_use_reason(merit)),
         EntryRole::Shadowed => (Verdict::Shadowed, "a host entry for the address takes precedence over a CIDR of full length".to_owned()),

@@ -62,7 +62,7 @@ pub(crate) async fn get_ipcache_entry(
     let found = reading.ips_at(net).filter(|record| wanted.is_empty() || wanted.contains(&record.key.cluster));
     let mut entries: Vec<_> = found
         .filter_map(|record| {
-            let entry = IpcacheEntry::from_record(&record)?;
+            let entry = IpcacheEntry::from_record(&record, &reading)?;
             Some((record, entry))
         })
         .collect();
@@ -104,5 +104,5 @@ pub(crate) async fn lookup_ip(State(state): State<ApiState>, query: Parameters<L
         }
         None => ItemMeta::of_all_clusters(&reading, &IPCACHE_KINDS, meta_options)?,
     };
-    Ok(Json(LookupAnswer::new(ip, &found, meta)))
+    Ok(Json(LookupAnswer::new(ip, &found, meta, &reading)))
 }

@@ -71,7 +71,12 @@ async fn every_field_of_every_list_can_be_selected() {
 async fn an_unknown_field_is_refused_with_the_nearest_name() {
     let fixture = ApiFixture::new();
     let reported = detail(&fixture, "/v1/identities?fields=id,lables").await;
-    assert!(reported.starts_with("fields: these items have no field \"lables\", did you mean labels? They have cluster, "), "{reported}");
+    assert!(
+        reported.starts_with(
+            "fields: these items have no field \"lables\", did you mean labels? They have changedAt, changedBetween, cluster, "
+        ),
+        "{reported}"
+    );
     let reported = detail(&fixture, "/v1/services?fields=backends.colour").await;
     assert!(reported.starts_with("fields: these items have no field \"colour\": they have hintZones, "), "{reported}");
     let reported = detail(&fixture, "/v1/nodes?fields=name.first").await;

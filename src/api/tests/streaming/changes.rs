@@ -195,7 +195,8 @@ async fn a_patch_of_one_backend_has_less_than_a_kibibyte() {
     fixture.change(put(large.clone(), large_service(81), 51)).await;
     let event = client.block("\n\n").await.unwrap();
     assert!(event.len() < 1_024, "{} bytes", event.len());
-    let data: Value = serde_json::from_str(event.split_once("data: ").unwrap().1).unwrap();
+    let mut data: Value = serde_json::from_str(event.split_once("data: ").unwrap().1).unwrap();
+    assert!(data["meta"].as_object_mut().unwrap().remove("changedAt").is_some(), "{data}");
     let backend = json!({ "ip": "10.8.9.196", "ports": [{ "name": "http", "protocol": "TCP", "port": 81 }] });
     let expected = json!({
         "type": "patch",

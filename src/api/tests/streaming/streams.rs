@@ -126,12 +126,17 @@ async fn live_changes_follow_a_snapshot() {
     // the change of the address also changed four entries derived from the node: those of its
     // addresses, and those that have the address as their host
     fixture.change(put(worker.clone(), node("paris-worker-1", "172.18.1.9", "b"), 32)).await;
-    assert_eq!(client.event().await, left("leftFilter", HEAD + 6));
+    let without_time = |event: Option<ReceivedEvent>| {
+        let (name, id, mut data) = event?;
+        data["meta"].as_object_mut()?.remove("changedAt")?;
+        Some((name, id, data))
+    };
+    assert_eq!(without_time(client.event().await), left("leftFilter", HEAD + 6));
     fixture.change(put(key(Kind::Identity, "paris", "70000"), identity(70_000, "other"), 33)).await;
     fixture.change(put(worker.clone(), node("paris-worker-1", "172.18.1.9", "a"), 34)).await;
     assert_eq!(client.event().await.map(|event| (event.0, event.1)), Some(("upsert".to_owned(), Some(position(HEAD + 8)))));
     fixture.change(Change::Delete { key: worker.clone() }).await;
-    assert_eq!(client.event().await, left("deleted", HEAD + 9));
+    assert_eq!(without_time(client.event().await), left("deleted", HEAD + 9));
 
     fixture.stop.cancel();
     let rest = client.rest().await;

@@ -69,6 +69,7 @@ async fn changes(client: &Client) -> BTreeMap<String, String> {
                 None,
                 None,
                 None,
+                None,
                 Some(true),
                 None,
             )
@@ -101,6 +102,7 @@ async fn synced(client: &Client, position: Option<&str>) -> WatchEvent {
             None,
             None,
             Some(&kinds),
+            None,
             None,
             None,
             None,

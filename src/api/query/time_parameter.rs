@@ -1,0 +1,53 @@
+//! Times in parameters: RFC 3339, or a duration before now.
+
+use std::time::{Duration, SystemTime};
+
+use crate::api::problem::Problem;
+
+/// Parses the time in a parameter.
+///
+/// # Errors
+/// A problem that names the parameter and the valid forms.
+pub(crate) fn parse_time_parameter(name: &str, text: &str, now: SystemTime) -> Result<SystemTime, Problem> {
+    let before_now = || duration(text).and_then(|duration| now.checked_sub(duration));
+    let time = text.parse::<jiff::Timestamp>().ok().map(SystemTime::from).or_else(before_now);
+    let form = "write it as in RFC 3339, for example 2026-11-26T14:03:00Z, or as a duration before now, for example 10m or 2h";
+    let time = time.ok_or_else(|| Problem::bad_parameter(name, format!("{text:?} is not a time: {form}")))?;
+    if time > now {
+        return Err(Problem::bad_parameter(name, format!("{text:?} is in the future: {form}")));
+    }
+    Ok(time)
+}
+
+/// Parses a duration such as `90s`, `10m`, `1h30m` or `7d`.
+fn duration(text: &str) -> Option<Duration> {
+    if let Some(days) = text.strip_suffix('d') {
+        return days.parse::<u32>().ok().map(|days| Duration::from_hours(24) * days);
+    }
+    text.parse::<jiff::SignedDuration>().ok().and_then(|signed| Duration::try_from(signed).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_absolute_or_a_duration_before_now() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let parsed = |text: &str| parse_time_parameter("since", text, now).ok().map(|time| now.duration_since(time).unwrap().as_secs());
+        for (text, expected) in [
+            ("10m", Some(600)),
+            ("2h", Some(7_200)),
+            ("1h30m", Some(5_400)),
+            ("2d", Some(172_800)),
+            ("1970-01-12T13:46:30Z", Some(10)),
+            ("1970-01-12T14:46:30+01:00", Some(10)),
+            ("1970-01-12T13:46:50Z", None),
+            ("-10m", None),
+            ("10", None),
+            ("yesterday", None),
+        ] {
+            assert_eq!(parsed(text), expected, "{text}");
+        }
+    }
+}
