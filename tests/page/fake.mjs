@@ -154,6 +154,7 @@ export function start({ clusters: count = 255, perSecond = 0, port = 0, upstream
   const answers = {
     "/v1/status": () => ({ version: "0.1.0", now: ago(0), uptimeSeconds: 99, loaded: true, position: position(), counts: { entries: count * 12_682, nodes: count * 50, services: count * 118, serviceExports: 4, endpointSlices: 12, identities: count * 300, ipcache: count * 12_204, rejected: 3 }, clusters: {}, directory: { path: "/var/lib/cilium/clustermesh", readable: true }, ...(mesh === "dump" ? { dump: { path: "dump.json", form: "etcdctl get --prefix -w json", time: ago(DUMP_AGE_S), timeFrom: "file" } } : {}), store: { state: "healthy", restoredEntries: 0, damagedRecords: 0 } }),
     "/v1/config": () => ({ items: [{ name: "cluster-name", values: ["paris"], source: "flag", description: "" }] }),
+    "/v1/changes": () => ({ events: [], nextPosition: position(), more: false }),
     "/v1/clusters": () => ({ items: all(), meta: { position: position() } }),
     "/v1/problems": () => ({ items: calm && mesh !== "warned" ? [] : problems(all()), complete: true, meta: { position: position() } }),
     "/v1/global-services": () => ({ items: services(count === 0 ? 0 : 140), meta: { position: position() } }),

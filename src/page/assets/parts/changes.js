@@ -1,8 +1,8 @@
-// Changes: the stream, one line per change, newest first. During a pause, new changes are counted
-// and shown later. The filters are those of the API and are in the URL.
+// Changes: the changes of the last ten minutes and then the stream, one line per change, newest
+// first. During a pause, new changes are counted and shown later. The filters are those of the API and are in the URL.
 
 import { Component, html } from "../html.js";
-import { follow, query } from "../api.js";
+import { ask, follow, query } from "../api.js";
 import { go, hash } from "../route.js";
 import { clock, linkOfKey, number, ofKey, phase, plural } from "../words.js";
 
@@ -13,6 +13,12 @@ const DRAWN_MAX = 100;
 
 /** Minimum interval between draws of many changes, in ms: all lines move each time. */
 const FLOOD_EVERY_MS = 250;
+
+/** Time whose changes are shown when the part opens. */
+const RECENT = "10m";
+/** Number of changes per request for the recent changes, and maximum number of requests. */
+const RECENT_LIMIT = 500;
+const RECENT_REQUESTS_MAX = 10;
 
 const KINDS = ["node", "service", "identity", "ipcache", "serviceExport", "endpointSlice", "cluster"];
 const SHORT = { node: "node", service: "service", identity: "identity", ipcache: "ip", serviceExport: "export", endpointSlice: "slice", cluster: "cluster", problem: "problem" };
@@ -43,9 +49,19 @@ function patched(backends) {
   return [...some(backends.upserted.map((one) => one.ip), "+"), ...some(backends.removed, "−")];
 }
 
+/**
+ * Returns the time of an event's change in ms: the latest possible one if it is not exactly known,
+ * and now if it has none.
+ */
+function changedAt(event) {
+  const change = event.type === "upsert" ? event.object : event.meta;
+  const text = change?.changedAt ?? change?.changedBetween?.[1] ?? change?.firstSeenAt;
+  return text ? Math.min(Date.parse(text), Date.now()) : Date.now();
+}
+
 function line(event, number) {
   const parsed = ofKey(event.key);
-  const base = { id: number, at: Date.now(), kind: event.kind, cluster: event.meta?.cluster ?? parsed?.cluster ?? "", link: linkOfKey(event.key) };
+  const base = { id: number, at: changedAt(event), kind: event.kind, cluster: event.meta?.cluster ?? parsed?.cluster ?? "", link: linkOfKey(event.key) };
   if (event.type === "cluster") {
     const { object } = event;
     return { ...base, sign: "·", cluster: object.name, name: phase(object.phase), rest: object.phase === "live" ? "" : (object.lastError ?? ""), link: hash("mesh", [object.name]) };
@@ -97,6 +113,33 @@ class ChangeList {
     const filter = { kind: params.getAll("kind"), patch: true };
     for (const [name] of TEXT_FILTERS) filter[name] = params.getAll(name);
     this.isNarrow = TEXT_FILTERS.some(([name]) => name !== "cluster" && filter[name].some(Boolean));
+    this.stream = { close: () => (this.isClosed = true) };
+    this.start(filter);
+  }
+
+  /** Shows the recent changes, and follows the stream from there. */
+  async start(filter) {
+    const { patch: _, ...filters } = filter;
+    let after;
+    try {
+      for (let count = 0, more = true; more && count < RECENT_REQUESTS_MAX && !this.isClosed; count += 1) {
+        const from = after === undefined ? { since: RECENT } : { after };
+        const answer = await ask(`/v1/changes${query({ ...filters, ...from, limit: RECENT_LIMIT })}`);
+        // the mirror is younger than that
+        if (answer.reset) break;
+        for (const event of answer.events) this.handle(event);
+        after = answer.nextPosition;
+        more = answer.more;
+        if (more && count + 1 === RECENT_REQUESTS_MAX) after = undefined;
+      }
+    } catch {
+      // the stream reports what is wrong
+    }
+    if (!this.isClosed) this.follow(after === undefined ? filter : { ...filter, after });
+  }
+
+  follow(filter) {
+    const { draw } = this;
     this.stream = follow(filter, {
       link: (link) => {
         this.link = link;
@@ -191,10 +234,10 @@ export const changes = {
           <${Filters} params=${route.params} change=${change} />
           <div class="run">
             <button type="button" class="main" onClick=${() => following.toggle()} aria-pressed=${pausedAt !== null}>${pausedAt === null ? "pause" : "continue"}</button>
-            <span class="quiet">${pausedAt !== null ? html`paused: <b>${number(pausedCount)}</b> since ${clock(pausedAt)}` : link.state === "lost" ? "lost, reconnecting" : link.state === "connecting" ? "connecting" : link.state === "surplus" ? "waiting: other windows of this page use the connections" : `${plural(count, "change")} since the page was opened`}</span>
+            <span class="quiet">${pausedAt !== null ? html`paused: <b>${number(pausedCount)}</b> since ${clock(pausedAt)}` : link.state === "lost" ? "lost, reconnecting" : link.state === "connecting" ? "connecting" : link.state === "surplus" ? "waiting: other windows of this page use the connections" : `${plural(count, "change")} in the last ten minutes and since then`}</span>
           </div>
           ${trouble && html`<p class="sentence red">${trouble}</p>`}
-          ${lines.length === 0 && !trouble && html`<p class="sentence quiet">No changes since the page was opened. New changes appear here immediately.</p>`}
+          ${lines.length === 0 && !trouble && html`<p class="sentence quiet">No changes in the last ten minutes. New changes appear here immediately.</p>`}
           <ol class="changes" aria-label="changes, newest first">${lines.slice(0, pausedAt === null ? DRAWN_MAX : LINES_MAX).map((one) => html`<${Line} key=${one.id} one=${one} />`)}</ol>
           ${pausedAt === null && lines.length > DRAWN_MAX && html`<p class="quiet">${number(lines.length - DRAWN_MAX)} older changes are kept: pause to read them.</p>`}`;
       },
