@@ -337,7 +337,8 @@ async fn start(
         report.damaged_count = restored.damaged_count;
         report.restored_count = restored.restored_count;
     });
-    tracing::info!(entries = restored.restored_count, took_ms = handle.uptime().as_millis(), "store loaded");
+    let took_ms = u64::try_from(handle.uptime().as_millis()).unwrap_or(u64::MAX);
+    tracing::info!(entries = restored.restored_count, took_ms, "the store is loaded: {} entries", restored.restored_count);
     let (publisher, mirror) = snapshot_channel(restored.published.clone());
     let log = Arc::clone(store.log());
     let (persist, worker) = persister(store, persistence);

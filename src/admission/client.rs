@@ -1,5 +1,6 @@
 //! The client that a request belongs to, for limits per client.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// The unit that limits are counted for.
@@ -12,6 +13,15 @@ pub enum Client {
     Address(IpAddr),
     /// All clients of a unix socket together.
     Local,
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(ip) => ip.fmt(f),
+            Self::Local => f.write_str("unix socket"),
+        }
+    }
 }
 
 impl Client {

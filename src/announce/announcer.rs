@@ -368,7 +368,7 @@ impl Announcer {
             match publisher.pass(&plan).await {
                 Ok(()) => {
                     if failures > 0 || !announced {
-                        tracing::info!(cluster = %plan.cluster, id = %plan.id, "cluster {} is announced", plan.cluster);
+                        tracing::info!(cluster = %plan.cluster, id = plan.id.0, "cluster {} is announced", plan.cluster);
                     }
                     self.session.end_bootstrap();
                     (failures, announced, last_error) = (0, true, String::new());

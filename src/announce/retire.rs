@@ -21,7 +21,7 @@ const REFERENCES_PREFIX: &str = "cilium/state/identities/v1/value/";
 /// identity.
 pub(super) async fn delete_cluster_keys(session: &Session, plan: &ClusterPlan, grace: Duration) -> Result<(), KvstoreError> {
     session.delete(cluster_config_key(&plan.cluster).as_bytes()).await?;
-    tracing::info!(cluster = %plan.cluster, ?grace, "the config of cluster {} is deleted: waiting for clients to notice", plan.cluster);
+    tracing::info!(cluster = %plan.cluster, grace_s = grace.as_secs_f64(), "the config of cluster {} is deleted: waiting for clients to notice", plan.cluster);
     sleep(grace).await;
     session.delete_prefix(synced_prefix(&plan.cluster).as_bytes()).await?;
     let label = format!("{CLUSTER_LABEL}={};", plan.cluster);

@@ -136,6 +136,11 @@ impl Problem {
         Self { code, detail: detail.into(), age_seconds: None }
     }
 
+    /// Returns the description of this case.
+    pub(super) fn detail(&self) -> &str {
+        &self.detail
+    }
+
     pub(super) const fn code(&self) -> ProblemCode {
         self.code
     }

@@ -154,7 +154,7 @@ impl Reporter {
     /// at debug level, because a remote that is down for a day would fill the log.
     pub(super) fn record_failure(&self, error: &str, wait: Duration) {
         let error = &*readable_error(error);
-        let retry_in_ms = wait.as_millis();
+        let retry_in_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         let is_new_error = self.status.borrow().last_error.as_deref() != Some(error);
         // the error is set before the phase, because both are announced together
         self.change_status(|status| {

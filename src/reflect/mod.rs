@@ -77,8 +77,11 @@ pub async fn run(handle: Handle, options: ReflectOptions, stop: CancellationToke
             () = term.run() => {}
         }
         target.end_term();
-        let unlocked = timeout(UNLOCK_TIMEOUT, lock.unlock()).await;
-        tracing::debug!(?unlocked, "the lock was released");
+        match timeout(UNLOCK_TIMEOUT, lock.unlock()).await {
+            Ok(Ok(())) => tracing::debug!("reflecting: released the lock of the target"),
+            Ok(Err(error)) => tracing::debug!(%error, "reflecting: cannot release the lock of the target, it expires with its lease"),
+            Err(_) => tracing::debug!("reflecting: the lock of the target was not released in time, it expires with its lease"),
+        }
     }
     session.close().await;
 }

@@ -327,7 +327,7 @@ impl Term {
             };
             let compared = compare(&self.target, reading, (name, kind), progress.group, allowed).await?;
             if is_due || compared.queued + compared.pruned > 0 {
-                tracing::info!(cluster = %name, %kind, ?allowed, equal = compared.equal, written = compared.queued, pruned = compared.pruned, "reflecting: compared {kind} of cluster {name} with the target");
+                tracing::info!(cluster = %name, %kind, may_write = allowed != AllowedChanges::Keep, may_delete = allowed == AllowedChanges::All, equal = compared.equal, written = compared.queued, pruned = compared.pruned, "reflecting: compared {kind} of cluster {name} with the target");
             }
             if let Some(progress) = self.clusters.get_mut(name).and_then(|cluster| cluster.kinds.get_mut(&kind)) {
                 (progress.compared, progress.compared_at) = (Some(stage), Some(Instant::now()));
@@ -398,7 +398,7 @@ impl Term {
         for (name, cluster) in self.clusters.iter_mut().filter(|(name, _)| !configured.contains(name)) {
             let config_key = cluster_config_key(name);
             let withdrawal = cluster.withdrawal.get_or_insert_with(|| {
-                tracing::info!(cluster = %name, grace = ?self.drain_grace, "reflecting: cluster {name} has no client file any more, withdrawing it");
+                tracing::info!(cluster = %name, grace_s = self.drain_grace.as_secs_f64(), "reflecting: cluster {name} has no client file any more, withdrawing it");
                 self.target.set_reflected(name, false);
                 Withdrawal::new(name, config_key, self.drain_grace)
             });

@@ -77,7 +77,7 @@ impl RunningSidecar {
         };
         let (Err(error), Some(operation)) = (&outcome, stage.get().disk_operation()) else { return outcome };
         let (data_dir, unsynced) = (data_dir.display(), unsynced.counts());
-        let oldest_ms = unsynced.since.map(|since| since.elapsed().as_millis());
+        let oldest_ms = unsynced.since.map(|since| u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX));
         tracing::error!(
             %data_dir,
             unsynced_changes = unsynced.changes,
@@ -101,7 +101,8 @@ impl RunningSidecar {
         stage.set(ShutdownStage::Mirror);
         self.stop_mirror.cancel();
         while let Some(ended) = self.tasks.join_next().await {
-            tracing::debug!(task = ended.unwrap_or("task that panicked"), "ended");
+            let task = ended.unwrap_or("task that panicked");
+            tracing::debug!(task, "the {task} ended");
         }
         stage.set(ShutdownStage::Committer);
         if !self.committer.is_finished()
@@ -122,7 +123,7 @@ impl RunningSidecar {
         };
         stage.set(ShutdownStage::Close);
         match spawn_blocking(move || store.close()).await {
-            Ok(Ok(())) => tracing::info!("store closed"),
+            Ok(Ok(())) => tracing::info!("the store is closed"),
             Ok(Err(error)) => tracing::error!(%error, "cannot close the store cleanly"),
             Err(error) => tracing::error!(%error, "closing the store panicked"),
         }

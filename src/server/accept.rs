@@ -148,7 +148,7 @@ impl Server {
             let Some(permit) = self.stop.run_until_cancelled(self.limiter.acquire(client)).await else { return };
             match permit {
                 Some(permit) => self.spawn_connection(socket, Arc::new(permit), client),
-                None => tracing::debug!(?client, "refused a connection: the client has reached its limit"),
+                None => tracing::debug!(%client, "refused a connection: the client has reached its limit"),
             }
         }
     }
@@ -180,7 +180,7 @@ impl Server {
             };
             tokio::select! {
                 () = run => {}
-                () = permit.evicted() => tracing::debug!(?client, "closed a connection for a new one"),
+                () = permit.evicted() => tracing::debug!(%client, "closed a connection for a new one"),
                 () = abort.cancelled() => {}
             }
         });

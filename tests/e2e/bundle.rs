@@ -55,7 +55,7 @@ async fn a_bundle_has_every_file_and_only_its_owner_may_read_it() {
     assert!(files["meshkeep-bundle/synced.txt"].contains("ok"));
     // the log in the bundle is a prefix of the log that was written
     let log = &files["meshkeep-bundle/log.txt"];
-    assert!(log.contains("store loaded") && running.log().starts_with(log.as_str()), "{log}");
+    assert!(log.contains("store is loaded") && running.log().starts_with(log.as_str()), "{log}");
     assert_eq!(running.get("/v1/log").await["omitted"], json!(0));
 
     let out = bundle(running.url(), directory.path(), &["--output", "-"]);

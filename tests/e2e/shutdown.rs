@@ -166,7 +166,7 @@ async fn sigterm_while_the_store_loads_ends_with_0_and_removes_the_socket() {
     let mut home = home.with_flags(&[&format!("--data-dir={}", scene.home.data_directory().display())]);
     let loading = home.start_until_signals().await;
     eventually("the socket", || async { socket.exists().then_some(()) }).await;
-    assert_eq!(loading.log_lines_with(&["store loaded"]), 0, "{}", loading.log());
+    assert_eq!(loading.log_lines_with(&["store is loaded"]), 0, "{}", loading.log());
     let ended = loading.stop().await;
     assert_eq!((ended.status.code(), socket.exists()), (Some(0), false), "{}", ended.log);
     assert!(ended.elapsed < SHUTDOWN, "{:?}", ended.elapsed);

@@ -215,6 +215,51 @@ fn no_file_contains_a_banned_text() {
     expect_none(complaints);
 }
 
+/// Returns the arguments of each log line in code whose string literals are removed.
+fn log_arguments(code: &str) -> impl Iterator<Item = &str> {
+    let macros = ["error", "warn", "info", "debug", "trace"].map(|level| format!("tracing::{level}!("));
+    macros.into_iter().flat_map(move |name| {
+        let starts: Vec<usize> = code.match_indices(&name).map(|(start, _)| start + name.len()).collect();
+        starts.into_iter().map(move |start| {
+            let mut depth = 1;
+            let end = code[start..].find(|c| {
+                depth += i32::from(c == '(') - i32::from(c == ')');
+                depth == 0
+            });
+            &code[start..start + end.unwrap_or_default()]
+        })
+    })
+}
+
+/// Returns what is wrong with the types of a log line's fields: the JSON form has numbers as
+/// numbers, and no texts that only Rust programmers can read.
+fn log_type_error(arguments: &str) -> Option<&'static str> {
+    let has_debug_form = arguments.split(',').any(|field| field.trim().starts_with('?') || field.contains("= ?"));
+    let is_wide = |unit: &str| arguments.contains(unit) && !arguments.contains("u64::try_from(");
+    if has_debug_form {
+        Some("`?` logs the Debug form as a text: log a number, such as `wait_s = wait.as_secs_f64()`, or a text with `%`")
+    } else if [".as_millis()", ".as_micros()", ".as_nanos()"].into_iter().any(is_wide) {
+        Some("a u128 is logged as a text: convert it to u64")
+    } else {
+        None
+    }
+}
+
+#[test]
+fn log_fields_have_the_types_of_their_values() {
+    let mut complaints = Vec::new();
+    for file in SOURCES.into_iter().flat_map(read_sources).filter(|file| !file.is_test()) {
+        let errors = log_arguments(&file.code).filter_map(|arguments| Some((arguments, log_type_error(arguments)?)));
+        complaints.extend(errors.map(|(arguments, error)| format!("{}: {error}: {}", file.path, arguments.trim())));
+    }
+    expect_none(complaints);
+    let code = strip(
+        "fn f() { tracing::info!(took = ?wait(1), \"(\"); tracing::warn!(ms = wait.as_millis(), \"x\"); tracing::info!(%id, ms = 1); }",
+    );
+    let errors: Vec<bool> = log_arguments(&code).map(|arguments| log_type_error(arguments).is_some()).collect();
+    assert_eq!(errors, [true, true, false], "warnings first");
+}
+
 /// Beginnings of docs that can only be understood with the item above or the value below.
 const DEPENDENT_BEGINNINGS: [&str; 6] = ["The same ", "So many ", "So much ", "So long ", "So few ", "So often "];
 

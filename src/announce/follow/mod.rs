@@ -86,7 +86,10 @@ impl FileFollower {
             let wait = first_wait(&seen, &rules, now);
             if !wait.is_zero() && !immediately {
                 if !is_logged {
-                    tracing::info!(stable = ?rules.stable_time, "a file changed recently: waiting until all files are stable");
+                    tracing::info!(
+                        stable_s = rules.stable_time.as_secs_f64(),
+                        "a file changed recently: waiting until all files are stable"
+                    );
                     is_logged = true;
                 }
                 tokio::select! {
@@ -229,7 +232,7 @@ impl FileFollower {
         let before = Arc::clone(&self.plans.borrow());
         if plan.cluster != before.cluster || plan.id != before.id || plan.max_connected_clusters != before.max_connected_clusters {
             tracing::error!(
-                announced = %before.cluster, id = %before.id, found = %plan.cluster, found_id = %plan.id,
+                announced = %before.cluster, id = before.id.0, found = %plan.cluster, found_id = plan.id.0,
                 "the files have another cluster ({}, id {}): cluster {} (id {}) stays announced; retire it first",
                 plan.cluster, plan.id, before.cluster, before.id
             );

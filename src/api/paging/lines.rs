@@ -86,6 +86,6 @@ impl NdjsonList {
 /// Converts a problem into an I/O error, which aborts the connection or the HTTP/2 stream. The
 /// client then notices that its list is incomplete.
 fn abort_error(problem: Problem) -> io::Error {
-    tracing::debug!(?problem, "a list was aborted");
+    tracing::debug!(error = problem.detail(), "a list was aborted");
     io::Error::other("the list was aborted")
 }

@@ -116,10 +116,10 @@ impl<B: Backend> AllocatorShared<B> {
         let earlier_ids = timeout(limit, self.earlier_ids(id, key)).await.map_err(|_| AllocateError::Unconfirmed { id, limit })?;
         for earlier_id in earlier_ids {
             if self.write_reference(earlier_id, key, lock, false).await? {
-                tracing::debug!(%key, %id, first = %earlier_id, "the key has an earlier number: using it instead of the new one");
+                tracing::debug!(%key, id = id.number(), first = earlier_id.number(), "the key has an earlier number: using it instead of the new one");
                 // if this fails, a collector deletes the entry later, because nothing refers to it
                 if let Err(error) = self.backend.delete_id_if_locked(id, key, lock).await {
-                    tracing::debug!(%id, %error, "cannot delete an unused identity: it stays until it is collected");
+                    tracing::debug!(id = id.number(), %error, "cannot delete an unused identity: it stays until it is collected");
                 }
                 return Ok(Allocation { id: earlier_id, is_new: false, first_use: true });
             }
@@ -171,7 +171,7 @@ impl<B: Backend> AllocatorShared<B> {
         if release.last_use
             && let Err(error) = self.backend.release(release.id, key).await
         {
-            tracing::debug!(%key, id = %release.id, %error, "cannot remove a reference to an identity yet");
+            tracing::debug!(%key, id = release.id.number(), %error, "cannot remove a reference to an identity yet");
             self.state().uncertain_references.insert(key.clone(), release.id);
         }
         Ok(Release { id: release.id, last_use: release.last_use })

@@ -74,7 +74,7 @@ async fn publish<B>(shared: &AllocatorShared<B>, event: Option<AllocatorEvent>) 
 async fn restore<B: Backend>(shared: Arc<AllocatorShared<B>>, id: Id, key: AllocatorKey) {
     let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
     while let Err(reason) = check_number(&shared, id, &key).await {
-        tracing::warn!(%id, %key, reason, "an identity in use was deleted from the store and cannot be written again yet");
+        tracing::warn!(id = id.number(), %key, reason, "an identity in use was deleted from the store and cannot be written again yet");
         if shared.stop.run_until_cancelled(sleep(backoff.next_wait())).await.is_none() {
             break;
         }
@@ -154,11 +154,11 @@ async fn check_number<B: Backend>(shared: &Arc<AllocatorShared<B>>, id: Id, key:
     let outcome = timeout(limit, shared.backend.update_key(id, key)).await;
     match outcome.map_err(|_| format!("no answer within {limit:?}"))?.map_err(|error| error.to_string())? {
         UpdateOutcome::Unchanged => {}
-        UpdateOutcome::Rewritten => tracing::info!(%id, %key, "wrote an identity in use again that was missing in the store"),
+        UpdateOutcome::Rewritten => tracing::info!(id = id.number(), %key, "wrote an identity in use again that was missing in the store"),
         UpdateOutcome::Lost => {
             let event = shared.state().forget_lost(id, key);
             drop(key_mutex);
-            tracing::error!(%id, %key, "an identity in use was lost: its references expired, and the number was reused");
+            tracing::error!(id = id.number(), %key, "an identity in use was lost: its references expired, and the number was reused");
             publish(shared, event).await;
         }
     }

@@ -121,7 +121,7 @@ impl AllocatorState {
 pub(super) fn accepts(validator: Option<&Validator>, id: Id, key: Option<&AllocatorKey>) -> bool {
     let refused = validator.and_then(|validator| validator.check(id, key).err());
     if let Some(reason) = &refused {
-        tracing::warn!(%id, reason, "ignoring an identity of the store");
+        tracing::warn!(id = id.number(), reason, "ignoring an identity of the store");
     }
     refused.is_none()
 }

@@ -137,7 +137,7 @@ impl Leases {
         }
         let requested_at = Instant::now();
         let id = connection.grant(self.ttl).await?;
-        tracing::debug!(lease = format!("{:x}", id.0), life = ?self.ttl, "granted a lease");
+        tracing::debug!(lease = format!("{:x}", id.0), ttl_s = self.ttl.as_secs_f64(), "granted a lease");
         self.table().add(id, requested_at, self.ttl);
         self.changed.notify_one();
         Ok(self.choose(key).unwrap_or(id))

@@ -172,7 +172,8 @@ impl Session {
         if tracing::enabled!(tracing::Level::TRACE) {
             let error = result.as_ref().err().map(ToString::to_string);
             let scope = keys::scope_of(&String::from_utf8_lossy(key));
-            tracing::trace!(operation, key = printable(key), scope, took = ?started.elapsed(), error, "kvstore");
+            let took_s = started.elapsed().as_secs_f64();
+            tracing::trace!(operation, key = printable(key), scope, took_s, error, "the operation {operation} of the kvstore ended");
         }
         result
     }

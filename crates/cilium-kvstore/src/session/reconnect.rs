@@ -57,7 +57,7 @@ async fn reconnect_forever(shared: &Arc<SessionState>) {
             backoff.reset();
         }
         let wait = backoff.next_wait();
-        tracing::info!(endpoint = %endpoint, %error, ?wait, "lost the connection to etcd; reconnecting");
+        tracing::info!(endpoint = %endpoint, %error, wait_s = wait.as_secs_f64(), "lost the connection to etcd; reconnecting");
         tokio::time::sleep(wait).await;
     }
 }
@@ -104,7 +104,7 @@ impl EtcdHistory {
     fn compare(&mut self, shared: &SessionState, connection: &Connection) {
         let (id, revision) = (connection.etcd_cluster_id(), connection.newest_revision());
         if self.id.is_some_and(|last_id| last_id != id) || revision < self.revision {
-            tracing::warn!(%id, %revision, before = %self.revision, "this etcd has another history: all leases are lost");
+            tracing::warn!(%id, revision = revision.0, before = self.revision.0, "this etcd has another history: all leases are lost");
             shared.key_leases.mark_all_lost();
             shared.lock_leases.mark_all_lost();
         }

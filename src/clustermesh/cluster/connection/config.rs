@@ -162,7 +162,7 @@ impl ClusterConnection<'_> {
             })?;
             let old_id = state.record.config.as_ref().map(|config| config.id);
             if let Some(old_id) = old_id.filter(|old_id| *old_id != config.id) {
-                tracing::warn!(cluster = %self.task.name, %old_id, new_id = %config.id, "the id of cluster {} changed: removing its entries", self.task.name);
+                tracing::warn!(cluster = %self.task.name, old_id = old_id.0, new_id = config.id.0, "the id of cluster {} changed: removing its entries", self.task.name);
                 reporter.enter_phase(Phase::Draining);
                 self.remove_stored(state).await?;
                 self.task.ids.release(&self.task.name);

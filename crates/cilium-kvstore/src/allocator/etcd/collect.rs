@@ -68,7 +68,7 @@ impl EtcdBackend {
                         }
                         Ok(false) => {}
                         Err(error) => {
-                            tracing::warn!(%id, %error, "cannot delete an unused identity: the next round tries again");
+                            tracing::warn!(id = id.number(), %error, "cannot delete an unused identity: the next round tries again");
                             round.stale.insert(id, entry.mod_revision);
                         }
                     }
