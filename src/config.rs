@@ -7,6 +7,7 @@
 
 mod effective;
 mod layers;
+mod schema;
 mod timing;
 mod values;
 
@@ -19,10 +20,11 @@ use clap::{Args, Command, FromArgMatches, ValueEnum};
 
 #[cfg(test)]
 pub(crate) use self::layers::options;
+pub use self::schema::config_schema;
 pub use self::timing::{ClusterTiming, TimingSettings};
-use self::values::parse_bytes;
 pub(crate) use self::values::parse_duration;
 pub use self::values::{KvstoreOption, KvstoreOptions};
+use self::values::parse_bytes;
 pub use crate::model::Setting;
 use crate::model::{ApiEnum as _, ClusterId, ClusterName, ListenAddress, MaxConnectedClusters, MetricsDetail, SecretUrl, WebhookFormat};
 

@@ -15,7 +15,7 @@ use serde_yaml_ng::Value;
 
 use super::UsageError;
 use crate::files::read_bounded;
-use crate::model::SettingSource;
+use crate::model::{SettingSource, suggest_word};
 use crate::yaml::{self, Limits};
 
 /// Prefix of meshkeep's environment variables.
@@ -154,7 +154,7 @@ fn read_file(command: &Command, path: &Path) -> Result<Layer, UsageError> {
     let mut layer = Layer::new();
     for (key, value) in keys.unwrap_or_default() {
         let option = options(command).find(|option| option.get_long() == Some(&key) && key != CONFIG_OPTION);
-        let option = option.ok_or_else(|| refuse(format!("there is no key {key:?}; keys are the flags without their dashes")))?;
+        let option = option.ok_or_else(|| refuse(unknown_key(command, &key)))?;
         let values = to_strings(&value).ok_or_else(|| refuse(format!("{key} must be a value or a list of values")))?;
         if values.len() > 1 && !matches!(option.get_action(), ArgAction::Append) {
             return Err(refuse(format!("{key} accepts one value")));
@@ -164,6 +164,13 @@ fn read_file(command: &Command, path: &Path) -> Result<Layer, UsageError> {
         }
     }
     Ok(layer)
+}
+
+/// Describes a key that no option has. Names the most similar one.
+fn unknown_key(command: &Command, key: &str) -> String {
+    let known = options(command).filter_map(Arg::get_long).filter(|long| *long != CONFIG_OPTION);
+    let suggestion = suggest_word(key, known).map_or_else(|| "; keys".to_owned(), |known| format!(", did you mean {known}? Keys"));
+    format!("there is no key {key:?}{suggestion} are the flags without their dashes")
 }
 
 /// Describes a file that is not a YAML mapping. It does not use the parser's message, which may

@@ -122,7 +122,7 @@ fn errors_name_the_flag_and_the_origin_of_a_bad_value() {
             &["environment variable MESHKEEP_CLUSTER_ID has an invalid value for --cluster-id <ID>: must be a number from 0 to 511"],
         ),
         (&["--config={file}"], &[], "cluster-name: Paris", &["key cluster-name of /", "--cluster-name <NAME>: must be 1 to 32 characters"]),
-        (&["--config={file}"], &[], "cluster_name: paris", &["config file /", "\"cluster_name\""]),
+        (&["--config={file}"], &[], "cluster_name: paris", &["config file /", "\"cluster_name\", did you mean cluster-name?"]),
         (&["--config={file}"], &[], "config: other", &["\"config\""]),
         (&["--config={file}"], &[], "- a list", &["config file /"]),
         (&["--config={file}"], &[], "data-dir: {a: {b: c}}", &["data-dir must be a value"]),
@@ -158,6 +158,37 @@ fn values_of_environment_and_file_are_never_shown() {
         }
     }
     assert!(refused >= 2 * 15, "{refused}");
+}
+
+/// Returns a value of the type that a schema has, as YAML.
+fn value_of_type(schema: &serde_json::Value) -> String {
+    let schema = schema.get("anyOf").map_or(schema, |types| &types[0]);
+    match (&schema["enum"][0], &schema["type"]) {
+        (serde_json::Value::String(first), _) => first.clone(),
+        (_, kind) if kind == "boolean" => "true".to_owned(),
+        (_, kind) if kind == "string" => "text".to_owned(),
+        _ => "1".to_owned(),
+    }
+}
+
+#[test]
+fn the_schema_has_the_keys_and_types_of_the_config_file() {
+    let serve = Settings::augment_args(Command::new("serve"));
+    let schema = config_schema(&serve, &Command::new("reflect"));
+    let properties = schema["properties"].as_object().unwrap();
+    let shown = options(&serve).filter(|option| !option.is_hide_set()).filter_map(|option| option.get_long());
+    assert_eq!(properties.len(), shown.count() - 1, "all but --config");
+    for (key, property) in properties {
+        assert!(!property["description"].as_str().unwrap().is_empty(), "{key}");
+        let message = resolve(&["--config={file}"], &[], &format!("{key}: {}", value_of_type(property))).err().unwrap_or_default();
+        assert!(!message.contains("there is no key") && !message.contains("must be a value"), "{key}: {message}");
+    }
+    assert_eq!(properties["cluster-id"]["default"], 0);
+    assert_eq!(properties["cache-ttl"]["type"], serde_json::json!(["string", "integer"]));
+    assert_eq!(properties["log-format"]["enum"], serde_json::json!(["text", "json"]));
+    assert_eq!(properties["kvstore-opt"]["anyOf"].as_array().unwrap().len(), 3, "a value, a list or a map");
+    let reflect = Command::new("reflect").arg(clap::Arg::new("to").long("to").help("Target"));
+    assert_eq!(config_schema(&serve, &reflect)["properties"]["to"]["description"], "Only for meshkeep reflect. Target");
 }
 
 #[test]

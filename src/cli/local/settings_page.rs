@@ -1,8 +1,10 @@
-//! Test that docs/operate/settings.md lists exactly the options of `serve` and `reflect`.
+//! Tests that docs/operate/settings.md lists exactly the options of `serve` and `reflect`, and that
+//! docs/operate/config.schema.json is their schema.
 
 use clap::{ArgAction, Args as _, Command};
 
 use crate::cli::etcd::reflect::ReflectTargetOptions;
+use crate::cli::queries::config::schema_document;
 use crate::config::{Settings, options};
 
 const BEGIN: &str = "| flag | variable |";
@@ -54,5 +56,18 @@ fn the_settings_page_lists_the_options() {
     assert!(
         std::fs::read_to_string(&path).unwrap() == expected,
         "docs/operate/settings.md does not match the options: run this test with SETTINGS_WRITE=1"
+    );
+}
+
+/// With `SETTINGS_WRITE=1` the test writes the file instead.
+#[test]
+fn the_schema_file_describes_the_options() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operate/config.schema.json");
+    if std::env::var_os("SETTINGS_WRITE").is_some() {
+        std::fs::write(&path, schema_document()).unwrap();
+    }
+    assert!(
+        std::fs::read_to_string(&path).unwrap() == schema_document(),
+        "docs/operate/config.schema.json does not match the options: run this test with SETTINGS_WRITE=1"
     );
 }
