@@ -104,7 +104,7 @@ fn lookup_routes() -> RouteTable {
         .documented(Answer::new(&[MediaType::Bytes], AllClusters(&Kind::ALL)), routes!(entries::get_entry))
         .documented(Answer::list(Mesh), routes!(entries::list_rejected))
         .documented(Answer::json(TagBasis::None), routes!(events::changes::list_changes))
-        .documented(Answer::new(&[MediaType::Text], TagBasis::None), routes!(metrics::get_metrics))
+        .documented(Answer::new(&[MediaType::Text, MediaType::OpenMetrics], TagBasis::None), routes!(metrics::get_metrics))
         .documented(Answer::FIXED, routes!(probes::livez))
         .documented(Answer::FIXED, routes!(probes::readyz))
         .documented(Answer::FIXED, routes!(probes::healthz))

@@ -87,6 +87,11 @@ pub(crate) fn prefers_page(headers: &HeaderMap) -> bool {
     select_media_type(headers, &[MediaType::Json, MediaType::Html]) == Some(MediaType::Html)
 }
 
+/// Returns whether OpenMetrics is preferred to Prometheus' text format, as by Prometheus.
+pub(crate) fn prefers_openmetrics(headers: &HeaderMap) -> bool {
+    select_media_type(headers, &[MediaType::Text, MediaType::OpenMetrics]) == Some(MediaType::OpenMetrics)
+}
+
 fn not_acceptable(offered: &[MediaType]) -> Problem {
     let names: Vec<&str> = offered.iter().map(|media_type| media_type.as_str()).collect();
     let advice = if names.len() > 1 { "accept one of them" } else { "accept it, or send no Accept header" };

@@ -21,6 +21,8 @@ pub(crate) enum MediaType {
     Events,
     /// Plain text.
     Text,
+    /// Metrics in the text format of OpenMetrics.
+    OpenMetrics,
     /// An HTML page.
     Html,
     /// Style sheet of a page.
@@ -50,6 +52,7 @@ impl MediaType {
             Self::Lines => "application/x-ndjson",
             Self::Events => "text/event-stream",
             Self::Text => "text/plain",
+            Self::OpenMetrics => "application/openmetrics-text",
             Self::Html => "text/html",
             Self::Style => "text/css",
             Self::Script => "text/javascript",

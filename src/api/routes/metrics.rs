@@ -1,8 +1,8 @@
 //! `/metrics`: metrics for Prometheus, read from the newest snapshot at each scrape.
 //!
 //! All names have one namespace and base units; counters end with `_total`. Writing the text format
-//! (version 0.0.4) needs 30 lines, so there is neither a library nor a registry, and nothing is
-//! stored between scrapes. A remote cluster is `target_cluster`, as in `cilium_kvstoremesh_*`.
+//! (version 0.0.4, or OpenMetrics 1.0.0 if the client prefers it) needs 40 lines, so there is neither
+//! a library nor a registry, and nothing is stored between scrapes. A remote cluster is `target_cluster`, as in `cilium_kvstoremesh_*`.
 
 mod clusters;
 mod metrics_text;
@@ -12,13 +12,15 @@ mod reflection;
 use std::time::{Duration, SystemTime};
 
 use axum::extract::State;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::HeaderMap;
+use axum::http::header::{CONTENT_TYPE, VARY};
 use axum::response::IntoResponse;
 
 use self::clusters::timestamp;
 use self::metrics_text::MetricsText;
 use crate::admission::Scanner;
 use crate::api::dto::status::{readings, store_state};
+use crate::api::render::accept::prefers_openmetrics;
 use crate::api::state::ApiState;
 use crate::dto::values::closed::StoreState;
 use crate::findings::counts;
@@ -28,19 +30,28 @@ use crate::model::Kind;
 /// Media type of Prometheus' text format.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Metrics in Prometheus text format. Available while the store is loading.
+/// Media type of OpenMetrics.
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Metrics in the text format of Prometheus or OpenMetrics. Available while the store is loading.
 ///
 /// Names begin with `meshkeep_`, or `process_` for metrics of the process.
 #[utoipa::path(get, path = "/metrics", operation_id = "getMetrics", tag = "probes",
-    responses((status = 200, description = "The metrics.", body = String, content_type = "text/plain")))]
-pub(crate) async fn get_metrics(State(state): State<ApiState>, scanner: Scanner) -> impl IntoResponse {
+    responses((status = 200, description = "The metrics.", content(
+        (String = "text/plain"),
+        (String = "application/openmetrics-text"),
+    ))))]
+pub(crate) async fn get_metrics(State(state): State<ApiState>, headers: HeaderMap, scanner: Scanner) -> impl IntoResponse {
+    let is_openmetrics = prefers_openmetrics(&headers);
+    let media_type = if is_openmetrics { OPENMETRICS } else { TEXT };
     // in a slice, because 255 clusters have thousands of lines
-    ([(CONTENT_TYPE, TEXT)], scanner.run_once(move || text(&state)).await)
+    let text = scanner.run_once(move || text(&state, is_openmetrics)).await;
+    ([(CONTENT_TYPE, media_type), (VARY, "Accept, Accept-Encoding")], text)
 }
 
-fn text(state: &ApiState) -> String {
+fn text(state: &ApiState, is_openmetrics: bool) -> String {
     let reading = state.handle.try_reading();
-    let mut text = MetricsText::default();
+    let mut text = MetricsText::new(is_openmetrics);
     process(&mut text, state, reading.is_some());
     process::add(&mut text);
     requests(&mut text, state);
@@ -57,7 +68,7 @@ fn text(state: &ApiState) -> String {
         mirror(&mut text, reading);
         problems(&mut text, state, reading);
     }
-    text.text
+    text.finish()
 }
 
 fn process(text: &mut MetricsText, state: &ApiState, loaded: bool) {

@@ -1,4 +1,4 @@
-//! Writer for Prometheus' text format.
+//! Writer for Prometheus' text format, and for that of OpenMetrics 1.0, which is almost the same.
 
 use std::fmt::{Display, Write};
 
@@ -8,21 +8,45 @@ use crate::instruments::{HISTOGRAM_BOUNDS, HistogramSnapshot};
 pub(super) struct MetricFamily<'a> {
     text: &'a mut String,
     name: &'static str,
+    is_openmetrics: bool,
     /// True if the sample that is being written has a label.
     has_labels: bool,
 }
 
+/// Units that the names of metrics end with.
+const UNITS: [&str; 2] = ["seconds", "bytes"];
+
 /// A page of metrics.
-#[derive(Default)]
 pub(super) struct MetricsText {
-    pub(super) text: String,
+    text: String,
+    is_openmetrics: bool,
 }
 
 impl MetricsText {
+    pub(super) fn new(is_openmetrics: bool) -> Self {
+        Self { text: String::new(), is_openmetrics }
+    }
+
+    /// Returns the text. OpenMetrics marks its end, so that a cut text is noticed.
+    pub(super) fn finish(mut self) -> String {
+        if self.is_openmetrics {
+            self.text.push_str("# EOF\n");
+        }
+        self.text
+    }
+
     fn family(&mut self, name: &'static str, kind: &str, help: &str) -> MetricFamily<'_> {
+        // in OpenMetrics, only the samples of a counter have the suffix
+        let suffix = if self.is_openmetrics && kind == "counter" { "_total" } else { "" };
+        let family = name.strip_suffix(suffix).unwrap_or(name);
         // writing to a String cannot fail
-        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        MetricFamily { text: &mut self.text, name, has_labels: false }
+        let _ = writeln!(self.text, "# HELP {family} {help}\n# TYPE {family} {kind}");
+        if self.is_openmetrics
+            && let Some((_, unit)) = family.rsplit_once('_').filter(|(_, unit)| UNITS.contains(unit))
+        {
+            let _ = writeln!(self.text, "# UNIT {family} {unit}");
+        }
+        MetricFamily { text: &mut self.text, name, is_openmetrics: self.is_openmetrics, has_labels: false }
     }
 
     pub(super) fn gauge(&mut self, name: &'static str, help: &str) -> MetricFamily<'_> {
@@ -49,7 +73,12 @@ impl MetricFamily<'_> {
     pub(super) fn times(&mut self, labels: &[(&str, &str)], times: &HistogramSnapshot) {
         for (bound, count) in HISTOGRAM_BOUNDS.iter().zip(times.up_to) {
             self.begin_sample("_bucket", labels);
-            self.add_label("le", bound);
+            // OpenMetrics requires a decimal point
+            if self.is_openmetrics {
+                self.add_label("le", format_args!("{bound:?}"))
+            } else {
+                self.add_label("le", bound)
+            }
             self.end_sample(count);
         }
         self.begin_sample("_bucket", labels);

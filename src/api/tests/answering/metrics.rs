@@ -3,8 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
+use axum::body::Body;
+use axum::http::Request;
+
 use super::mesh_sizes::mesh_of;
-use crate::api::tests::fixture::{ApiFixture, cluster, identity, key, mesh, paris_status, pod, put};
+use crate::api::tests::fixture::{ApiFixture, TestResponse, cluster, identity, key, mesh, paris_status, pod, put};
 use crate::api::tests::lists::global_services;
 use crate::api::tests::streaming::streams::StreamClient;
 use crate::model::{Change, ClusterStatus, Command, Kind, Phase};
@@ -152,6 +155,56 @@ async fn a_cluster_that_was_never_read_has_a_phase_and_infinite_age() {
     let started: f64 = samples["process_start_time_seconds"].parse().unwrap();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
     assert!(resident > 1e6 && (0.0..3_600.0).contains(&(now - started)), "{resident} {}", now - started);
+}
+
+/// `Accept` of Prometheus 2.53.
+const PROMETHEUS_ACCEPT: &str = "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+
+/// Returns the samples without their values. The bounds of buckets have the form of the plain text.
+fn sample_names(text: &str) -> BTreeSet<String> {
+    let samples = text.lines().filter(|line| !line.starts_with('#'));
+    samples.map(|line| line.rsplit_once(' ').unwrap().0.replace(".0\"}", "\"}")).collect()
+}
+
+async fn get_accepting(fixture: &ApiFixture, accept: &str) -> TestResponse {
+    fixture.send(Request::get("/metrics").header("accept", accept).body(Body::empty()).unwrap()).await
+}
+
+#[tokio::test]
+async fn openmetrics_has_the_same_samples_with_units_and_an_end() {
+    let fixture = ApiFixture::new().with_all_metrics();
+    // its duration is a sample of the next answers
+    fixture.get("/metrics").await;
+    let plain = String::from_utf8(fixture.get("/metrics").await.bytes).unwrap();
+    let answer = get_accepting(&fixture, PROMETHEUS_ACCEPT).await;
+    assert_eq!(answer.header("content-type"), "application/openmetrics-text; version=1.0.0; charset=utf-8");
+    let open = String::from_utf8(answer.bytes).unwrap();
+    assert!(open.ends_with("\n# EOF\n") && open.matches("# EOF").count() == 1 && !plain.contains("# EOF"));
+    assert_eq!(sample_names(&open), sample_names(&plain));
+    assert!(open.contains("_bucket{le=\"1.0\"}") && plain.contains("_bucket{le=\"1\"}"), "{open}");
+    let (mut family, mut kind) = ("", "");
+    for line in open.lines() {
+        match line.splitn(4, ' ').collect::<Vec<_>>()[..] {
+            ["#", "TYPE", name, of] => (family, kind) = (name, of),
+            ["#", "UNIT", name, unit] => assert!(name == family && name.ends_with(&format!("_{unit}")), "{line}"),
+            ["#", ..] => {}
+            _ => {
+                let suffixes: &[&str] = match kind {
+                    "counter" => &["_total"],
+                    "histogram" => &["_bucket", "_sum", "_count"],
+                    _ => &[""],
+                };
+                let name = line.split(['{', ' ']).next().unwrap();
+                assert!(suffixes.iter().any(|suffix| name.strip_suffix(suffix) == Some(family)), "{kind} {family}: {line}");
+            }
+        }
+    }
+    for (name, unit) in [("process_resident_memory_bytes", "bytes"), ("meshkeep_scan_seconds", "seconds")] {
+        assert!(open.contains(&format!("# UNIT {name} {unit}\n")), "{name}");
+    }
+    let preferring = async |accept: &str| get_accepting(&fixture, accept).await.header("content-type").to_owned();
+    assert!(preferring("text/plain, application/openmetrics-text;q=0.9").await.starts_with("text/plain"));
+    assert!(preferring("*/*").await.starts_with("text/plain"));
 }
 
 #[tokio::test]
