@@ -24,7 +24,7 @@ pub use self::schema::config_schema;
 pub use self::timing::{ClusterTiming, TimingSettings};
 pub(crate) use self::values::parse_duration;
 pub use self::values::{KvstoreOption, KvstoreOptions};
-use self::values::parse_bytes;
+use self::values::{parse_bytes, parse_origin};
 pub use crate::model::Setting;
 use crate::model::{ApiEnum as _, ClusterId, ClusterName, ListenAddress, MaxConnectedClusters, MetricsDetail, SecretUrl, WebhookFormat};
 
@@ -202,6 +202,16 @@ pub struct SecuritySettings {
     /// Accept clients with the bearer token in this file
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+
+    /// Let web pages of this origin read the API in a browser, such as https://portal.example; they
+    /// need the token too; repeatable
+    #[arg(long = "cors-origin", value_name = "ORIGIN", value_parser = parse_origin)]
+    pub cors_origins: Vec<String>,
+
+    /// Let web pages of this origin show the page at / in a frame, such as the panel of a
+    /// dashboard; repeatable
+    #[arg(long = "frame-ancestor", value_name = "ORIGIN", value_parser = parse_origin)]
+    pub frame_ancestors: Vec<String>,
 
     /// Serve other machines without TLS or without authentication
     #[arg(long)]

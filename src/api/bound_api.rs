@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::HeaderValue;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -21,6 +22,7 @@ use crate::admission::ScanExecutor;
 use crate::findings::{self, WebhookSender};
 use crate::handle::Handle;
 use crate::model::ListenAddress;
+use crate::page;
 use crate::server::{
     self, ConnectionLimiter, ConnectionLimits, Endpoint, HEALTH_CONNECTION_COUNT_MAX, Listener, Reloadable, ReloadableFile,
     ReloadableFiles, TlsConfig,
@@ -46,6 +48,10 @@ pub struct BoundApi {
     /// Posts findings to `--on-problem`.
     webhook: Option<WebhookSender>,
     all_metrics: bool,
+    /// Origins whose web pages may read answers.
+    cors_origins: Vec<HeaderValue>,
+    /// Content security policy of the page at `/`.
+    page_policy: HeaderValue,
 }
 
 impl fmt::Debug for BoundApi {
@@ -90,6 +96,10 @@ impl BoundApi {
         let guard = Guard::new(AllowedHosts::new(&bound, &options.allowed_hosts), token);
         let (files, reload) = (ReloadableFiles::new(reloadable.into_iter().flatten()), Arc::clone(&options.reread));
         let (limits, all_metrics) = (options.limits, options.all_metrics);
+        // the settings accept only characters that a header can have
+        let cors_origins = options.cors_origins.iter().filter_map(|origin| HeaderValue::try_from(origin).ok()).collect();
+        let page_policy = HeaderValue::try_from(page::policy_for_frames(&options.frame_ancestors));
+        let page_policy = page_policy.unwrap_or_else(|_| HeaderValue::from_static(page::POLICY));
         let (etcd_service, scans) = (None, ScanExecutor::default());
         Ok(Self {
             guard,
@@ -106,6 +116,8 @@ impl BoundApi {
             limits,
             webhook,
             all_metrics,
+            cors_origins,
+            page_policy,
         })
     }
 
@@ -152,6 +164,7 @@ impl BoundApi {
         let state = ApiState::new(handle, stop_accepting.clone())
             .with(|shared| (shared.connection_limiter, shared.scans) = (limiter.clone(), self.scans))
             .with(|shared| shared.all_metrics = self.all_metrics)
+            .with(|shared| (shared.cors_origins, shared.page_policy) = (self.cors_origins, self.page_policy))
             .with(|shared| (shared.findings.files, shared.findings.certificate) = (self.files.clone(), self.tls.clone()));
         // the tasks end with this future
         let mut watching = JoinSet::new();

@@ -21,6 +21,10 @@ pub struct ApiOptions {
     /// File with the bearer token. All requests need it, except probes and those for the files of
     /// the page. Reloaded when it changes.
     pub token_file: Option<PathBuf>,
+    /// Origins whose web pages may read answers, as browsers send them (RFC 6454 §6.2).
+    pub cors_origins: Vec<String>,
+    /// Origins whose web pages may show the page at `/` in a frame.
+    pub frame_ancestors: Vec<String>,
     /// TLS of every TCP address. Its files are reloaded when they change.
     pub tls: Option<TlsFiles>,
     /// Notifies the API to reload the token and certificates unconditionally.

@@ -1,15 +1,18 @@
 //! The routes of the HTTP API, and the middleware for every request.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::http::{HeaderValue, Method, Uri};
+use axum::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, IF_NONE_MATCH};
+use axum::http::{HeaderName, HeaderValue, Method, Uri};
 use axum::middleware::{from_fn, from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
+use tower_http::cors::{AllowOrigin, CorsLayer};
 use utoipa::OpenApi;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
@@ -28,6 +31,13 @@ use crate::model::Kind;
 
 /// Header with the time of the dump that answers come from.
 const DUMP_HEADER: &str = "meshkeep-dump";
+
+/// Headers that web pages of other origins may read, besides those that every page may read.
+const EXPOSED_HEADERS: [&str; 6] = ["etag", "retry-after", DUMP_HEADER, "meshkeep-age-seconds", "meshkeep-origin", "meshkeep-position"];
+
+/// Time for which a browser may reuse the answer to a preflight request: the longest that Chromium
+/// accepts.
+const PREFLIGHT_AGE: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// Recently logged panics of handlers. A request that causes a panic can be repeated many times.
 static PANICS: LogLimiter = LogLimiter::new();
@@ -137,6 +147,7 @@ fn routes_with_pages() -> RouteTable {
 
 /// Creates the router of the whole HTTP API.
 pub(crate) fn router(state: ApiState, guard: Guard) -> Router {
+    let origins = state.cors_origins.clone();
     let (lookups, streams) = (routes_with_pages(), stream_routes());
     let properties = Arc::new(lookups.properties.into_iter().chain(streams.properties).collect::<RouteProperties>());
     let (lookups, _) = lookups.router.split_for_parts();
@@ -148,7 +159,20 @@ pub(crate) fn router(state: ApiState, guard: Guard) -> Router {
         .fallback(unknown_route)
         .layer(CompressionLayer::new())
         .merge(streams.route_layer(from_fn(negotiate)).route_layer(from_fn_with_state(properties, add_properties)));
-    guarded(routes, state, guard)
+    let routes = guarded(routes, state, guard);
+    if origins.is_empty() { routes } else { routes.layer(cross_origin_layer(origins)) }
+}
+
+/// Returns the layer for web pages of other origins. A browser passes them an answer only if it
+/// names their origin. The layer answers preflight requests itself, before the access checks,
+/// because browsers send them without the token.
+fn cross_origin_layer(origins: Vec<HeaderValue>) -> CorsLayer {
+    CorsLayer::new()
+        .allow_origin(AllowOrigin::list(origins))
+        .allow_methods([Method::GET, Method::HEAD, Method::POST])
+        .allow_headers([ACCEPT, AUTHORIZATION, CONTENT_TYPE, IF_NONE_MATCH, HeaderName::from_static("last-event-id")])
+        .expose_headers(EXPOSED_HEADERS.map(HeaderName::from_static))
+        .max_age(PREFLIGHT_AGE)
 }
 
 /// Creates the router of the address that serves only probes and metrics.

@@ -4,6 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use axum::extract::FromRef;
+use axum::http::HeaderValue;
 use tokio_util::sync::CancellationToken;
 
 use super::events::{ChangeRouter, ConflationPolicy, StreamContext, StreamMetrics};
@@ -11,6 +12,7 @@ use super::request_times::RequestTimes;
 use crate::admission::{ScanExecutor, ScanLimits, StreamLimiter};
 use crate::findings::FindingSources;
 use crate::handle::Handle;
+use crate::page;
 use crate::server::{ConnectionLimiter, ConnectionLimits};
 
 /// Shared state of all requests. It is one pointer, because every layer and handler has a copy.
@@ -39,6 +41,10 @@ pub(crate) struct SharedState {
     pub(crate) times: RequestTimes,
     /// True if `/metrics` has every metric.
     pub(crate) all_metrics: bool,
+    /// Origins whose web pages may read answers.
+    pub(crate) cors_origins: Vec<HeaderValue>,
+    /// Content security policy of the page at `/`.
+    pub(crate) page_policy: HeaderValue,
 }
 
 impl Deref for ApiState {
@@ -66,6 +72,8 @@ impl ApiState {
             connection_limiter,
             times: RequestTimes::default(),
             all_metrics: false,
+            cors_origins: Vec::new(),
+            page_policy: HeaderValue::from_static(page::POLICY),
         }))
     }
 

@@ -192,6 +192,32 @@ fn the_schema_has_the_keys_and_types_of_the_config_file() {
 }
 
 #[test]
+fn origins_are_accepted_as_browsers_send_them() {
+    let accepts = |origin: &str| resolve(&[&format!("--cors-origin={origin}"), &format!("--frame-ancestor={origin}")], &[], "").is_ok();
+    for origin in ["https://portal.example", "http://localhost:3000", "https://[fd00::1]:8443", "http://192.0.2.1"] {
+        assert!(accepts(origin), "{origin}");
+    }
+    let refused = [
+        "*",
+        "null",
+        "portal.example",
+        "https://*.example",
+        "https://Portal.example",
+        "https://portal.example/",
+        "https://portal.example/path",
+        "https://portal.example:443",
+        "http://portal.example:80",
+        "https://user@portal.example",
+        "https://portal.example; script-src *",
+        "ftp://portal.example",
+        "https://",
+    ];
+    for origin in refused {
+        assert!(!accepts(origin), "{origin}");
+    }
+}
+
+#[test]
 fn contradicting_options_are_refused() {
     let cases: [(&[&str], &str); 14] = [
         (&["--cluster-id=300"], "--cluster-id 300"),

@@ -37,6 +37,24 @@ pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| "must be a number of bytes above zero, such as 200MiB, 1GiB or 1073741824".to_owned())
 }
 
+/// Parses an origin exactly as browsers send it in `Origin` (RFC 6454 §6.2), so that it can be
+/// compared as text.
+///
+/// # Errors
+/// Returns a message with the valid form.
+pub(super) fn parse_origin(text: &str) -> Result<String, String> {
+    let (authority, usual_port) = match text.split_once("://") {
+        Some(("https", authority)) => (authority, ":443"),
+        Some(("http", authority)) => (authority, ":80"),
+        _ => ("", ""),
+    };
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-._:[]".contains(c);
+    if authority.is_empty() || !authority.chars().all(fits) || authority.ends_with(usual_port) {
+        return Err("must be http:// or https:// with a host in lower case and any unusual port, such as https://portal.example".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
 /// One `--kvstore-opt`, with Cilium's name for it (`pkg/kvstore/etcd.go`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvstoreOption {

@@ -22,6 +22,16 @@ pub const DOCUMENT_POLICY: &str =
 pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; \
      form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
+/// Returns the policy of the page if web pages of these origins may show it in a frame.
+#[must_use]
+pub fn policy_for_frames(origins: &[String]) -> String {
+    if origins.is_empty() {
+        POLICY.to_owned()
+    } else {
+        POLICY.replace("frame-ancestors 'none'", &format!("frame-ancestors {}", origins.join(" ")))
+    }
+}
+
 /// Number of the hash's characters in the address: 64 bits distinguish any two versions.
 const VERSION_LENGTH: usize = 16;
 

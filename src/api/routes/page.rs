@@ -1,12 +1,13 @@
 //! Route of the page at `/` for browsers. Requests whose `Accept` does not name HTML get a short
 //! list of links for terminals.
 
-use axum::extract::Path;
-use axum::http::HeaderMap;
+use axum::extract::{Path, State};
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{Html, IntoResponse, Response};
 
 use crate::api::problem::{Problem, ProblemCode};
+use crate::api::state::ApiState;
 use crate::page;
 
 /// The list of links.
@@ -16,15 +17,15 @@ const LINKS: &str = include_str!("index.html");
 const CACHE_FOREVER: &str = "public, max-age=31536000, immutable";
 
 /// Serves the page, or the list of links.
-pub(crate) async fn index(headers: HeaderMap) -> Response {
+pub(crate) async fn index(State(state): State<ApiState>, headers: HeaderMap) -> Response {
     if !names_html(&headers) {
         return Html(LINKS).into_response();
     }
     let headers = [
-        (CONTENT_SECURITY_POLICY, page::POLICY),
-        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (CONTENT_SECURITY_POLICY, state.page_policy.clone()),
+        (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
         // the page's address contains what the user searched for
-        (REFERRER_POLICY, "no-referrer"),
+        (REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
     ];
     (headers, Html(page::index())).into_response()
 }

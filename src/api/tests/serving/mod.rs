@@ -2,6 +2,7 @@
 
 mod access;
 mod connections;
+mod cross_origin;
 mod crowd;
 mod disconnect;
 mod health_listen;
