@@ -203,6 +203,11 @@ pub struct SecuritySettings {
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
+    /// Also accept the bearer token in this file, only for reading; the page at / accepts it in a
+    /// link, for displays on a wall; needs --token-file
+    #[arg(long, value_name = "FILE")]
+    pub view_token_file: Option<PathBuf>,
+
     /// Let web pages of this origin read the API in a browser, such as https://portal.example; they
     /// need the token too; repeatable
     #[arg(long = "cors-origin", value_name = "ORIGIN", value_parser = parse_origin)]
@@ -430,6 +435,9 @@ impl SecuritySettings {
     }
 
     fn check(&self) -> Result<(), UsageError> {
+        if self.view_token_file.is_some() && self.token_file.is_none() {
+            return conflict("--view-token-file needs --token-file: without it, reading needs no token".into());
+        }
         match (&self.tls_cert, &self.tls_key, &self.client_ca) {
             (Some(_), None, _) => conflict("--tls-cert needs --tls-key".into()),
             (None, Some(_), _) => conflict("--tls-key needs --tls-cert".into()),

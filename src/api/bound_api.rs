@@ -67,8 +67,10 @@ impl BoundApi {
     /// Returns a [`BindError`] that names the address or file. No address stays bound.
     pub async fn bind(listen: &[ListenAddress], options: &ApiOptions) -> Result<Self, BindError> {
         let tls = options.tls.as_ref().map(server::open_tls).transpose()?.map(Arc::new);
-        let token = options.token_file.as_deref().map(load_token).transpose()?.map(Arc::new);
-        let reloadable = [tls.clone().map(|tls| tls as Arc<dyn Reloadable>), token.clone().map(|token| token as Arc<dyn Reloadable>)];
+        let token = load_token("token file", options.token_file.as_deref())?;
+        let view_token = load_token("view token file", options.view_token_file.as_deref())?;
+        let tokens = [&token, &view_token].into_iter().flatten().map(|token| Arc::clone(token) as Arc<dyn Reloadable>);
+        let reloadable: Vec<_> = tls.iter().map(|tls| Arc::clone(tls) as Arc<dyn Reloadable>).chain(tokens).collect();
         let webhook = options.on_problem.as_ref().map(|(url, format)| WebhookSender::new(url, *format)).transpose()?;
         let mut listeners = Vec::with_capacity(listen.len());
         for address in listen {
@@ -93,8 +95,8 @@ impl BoundApi {
         let is_protected = token.is_some() || options.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
         let health_guard = if is_protected { health_guard.for_anonymous_clients() } else { health_guard };
         let bound: Vec<IpAddr> = listeners.iter().filter_map(Listener::ip).collect();
-        let guard = Guard::new(AllowedHosts::new(&bound, &options.allowed_hosts), token);
-        let (files, reload) = (ReloadableFiles::new(reloadable.into_iter().flatten()), Arc::clone(&options.reread));
+        let guard = Guard::new(AllowedHosts::new(&bound, &options.allowed_hosts), token).with_view_token(view_token);
+        let (files, reload) = (ReloadableFiles::new(reloadable), Arc::clone(&options.reread));
         let (limits, all_metrics) = (options.limits, options.all_metrics);
         // the settings accept only characters that a header can have
         let cors_origins = options.cors_origins.iter().filter_map(|origin| HeaderValue::try_from(origin).ok()).collect();
@@ -196,6 +198,8 @@ impl BoundApi {
     }
 }
 
-fn load_token(path: &Path) -> Result<ReloadableFile<Token>, BindError> {
-    Token::load(path).map_err(|reason| BindError::Token { path: path.to_owned(), reason })
+fn load_token(name: &'static str, path: Option<&Path>) -> Result<Option<Arc<ReloadableFile<Token>>>, BindError> {
+    let Some(path) = path else { return Ok(None) };
+    let token = Token::load(name, path).map_err(|reason| BindError::Token { path: path.to_owned(), reason })?;
+    Ok(Some(Arc::new(token)))
 }

@@ -10,13 +10,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::Version;
 use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST};
+use axum::http::{Method, Version};
 use axum::middleware::Next;
 use axum::response::Response;
 use sha2::{Digest, Sha256};
 
 use super::problem::{Problem, ProblemCode};
+use super::render::accept::BATCH_PATH;
 use crate::files::{SMALL_FILE_BYTES_MAX, read_bounded};
 use crate::server::{HttpExchange, ReloadableFile, Transport};
 
@@ -50,6 +51,8 @@ pub(crate) struct Guard {
     /// Accepted `Host` values; `None` for any.
     hosts: Option<Arc<AllowedHosts>>,
     token: Option<Arc<ReloadableFile<Token>>>,
+    /// Token that is only accepted for reading.
+    view_token: Option<Arc<ReloadableFile<Token>>>,
     /// Access of clients when no token is required.
     without_token: Access,
 }
@@ -94,13 +97,14 @@ impl AllowedHosts {
 pub(crate) struct Token([u8; 32]);
 
 impl Token {
-    /// Loads the token file and reloads it when it changes.
+    /// Loads a token file, which is reloaded when it changes. `name` is that of the file in logs and
+    /// metrics.
     ///
     /// # Errors
     /// Returns why the file cannot be used.
-    pub(crate) fn load(path: &Path) -> Result<ReloadableFile<Self>, String> {
+    pub(crate) fn load(name: &'static str, path: &Path) -> Result<ReloadableFile<Self>, String> {
         let file = path.to_owned();
-        ReloadableFile::open("token file", vec![path.to_owned()], move || Self::read_file(&file))
+        ReloadableFile::open(name, vec![path.to_owned()], move || Self::read_file(&file))
     }
 
     fn read_file(path: &Path) -> Result<Self, String> {
@@ -120,13 +124,18 @@ impl Token {
 
 impl Guard {
     pub(crate) fn new(hosts: AllowedHosts, token: Option<Arc<ReloadableFile<Token>>>) -> Self {
-        Self { hosts: Some(Arc::new(hosts)), token, without_token: Access::Full }
+        Self { hosts: Some(Arc::new(hosts)), token, view_token: None, without_token: Access::Full }
+    }
+
+    /// Also accepts a second token, only for reading.
+    pub(crate) fn with_view_token(self, view_token: Option<Arc<ReloadableFile<Token>>>) -> Self {
+        Self { view_token, ..self }
     }
 
     /// Creates the guard of an address that other machines may use without a token. It accepts any
     /// `Host`: without cookies and loopback, DNS rebinding gains nothing.
     pub(crate) fn open_to_all() -> Self {
-        Self { hosts: None, token: None, without_token: Access::Anonymous }
+        Self { hosts: None, token: None, view_token: None, without_token: Access::Anonymous }
     }
 
     /// Makes all clients of this address anonymous, because they cannot identify themselves here
@@ -142,7 +151,7 @@ impl Guard {
             // details
             _ if self.check_host(request).is_err() => Access::Anonymous,
             None => self.without_token,
-            Some(expected) if bearer_token(request).is_some_and(|token| expected.current().matches(token)) => Access::Full,
+            Some(_) if self.has_token(request) => Access::Full,
             Some(_) => Access::Anonymous,
         }
     }
@@ -163,8 +172,10 @@ impl Guard {
             }
             Ok(())
         };
-        let Some(expected) = &self.token else { return admit(false) };
-        if bearer_token(request).is_some_and(|token| expected.current().matches(token)) {
+        if self.token.is_none() {
+            return admit(false);
+        }
+        if self.has_token(request) {
             return admit(true);
         }
         if is_page_file(request.uri().path()) {
@@ -172,6 +183,14 @@ impl Guard {
             return Ok(());
         }
         Err(Problem::new(ProblemCode::Unauthorized, "send the token in the file of --token-file as `Authorization: Bearer …`"))
+    }
+
+    /// Returns whether a request has a token that is accepted for its method.
+    fn has_token(&self, request: &Request) -> bool {
+        let Some(given) = bearer_token(request) else { return false };
+        let is_read = matches!(*request.method(), Method::GET | Method::HEAD) || request.uri().path() == BATCH_PATH;
+        let is_valid = |token: &Arc<ReloadableFile<Token>>| token.current().matches(given);
+        self.token.as_ref().is_some_and(is_valid) || is_read && self.view_token.as_ref().is_some_and(is_valid)
     }
 
     fn check_host(&self, request: &Request) -> Result<(), Problem> {
@@ -268,11 +287,11 @@ mod tests {
     fn a_rotated_token_is_used() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("token");
-        assert_eq!(Token::load(&path).unwrap_err(), "No such file or directory (os error 2)");
+        assert_eq!(Token::load("token file", &path).unwrap_err(), "No such file or directory (os error 2)");
         std::fs::write(&path, " \n").unwrap();
-        assert_eq!(Token::load(&path).unwrap_err(), "it contains no token");
+        assert_eq!(Token::load("token file", &path).unwrap_err(), "it contains no token");
         std::fs::write(&path, "first\n").unwrap();
-        let token = Token::load(&path).unwrap();
+        let token = Token::load("token file", &path).unwrap();
         assert!(token.current().matches("first") && !token.current().matches("second") && !token.current().matches(""));
         std::fs::write(&path, "").unwrap();
         token.reload_if_changed(false);

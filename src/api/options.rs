@@ -21,6 +21,9 @@ pub struct ApiOptions {
     /// File with the bearer token. All requests need it, except probes and those for the files of
     /// the page. Reloaded when it changes.
     pub token_file: Option<PathBuf>,
+    /// File with a second token, which is accepted only for reading. The page accepts it in its
+    /// address, for displays that nobody signs in to.
+    pub view_token_file: Option<PathBuf>,
     /// Origins whose web pages may read answers, as browsers send them (RFC 6454 §6.2).
     pub cors_origins: Vec<String>,
     /// Origins whose web pages may show the page at `/` in a frame.

@@ -219,7 +219,8 @@ fn origins_are_accepted_as_browsers_send_them() {
 
 #[test]
 fn contradicting_options_are_refused() {
-    let cases: [(&[&str], &str); 14] = [
+    let cases: [(&[&str], &str); 15] = [
+        (&["--view-token-file=v"], "--view-token-file needs --token-file"),
         (&["--cluster-id=300"], "--cluster-id 300"),
         (&["--backoff-min=1m"], "--backoff-min"),
         (&["--on-problem-format=xml"], "must be json, alertmanager or cloudevents"),

@@ -51,7 +51,7 @@ macro_rules! assets {
 }
 
 /// All files except the page itself.
-pub static ASSETS: [Asset; 30] = assets![
+pub static ASSETS: [Asset; 31] = assets![
     "api.js",
     "copy.js",
     "frame.js",
@@ -80,6 +80,7 @@ pub static ASSETS: [Asset; 30] = assets![
     "vendor/htm.LICENSE",
     "vendor/preact.LICENSE",
     "vendor/preact.js",
+    "view_token.js",
     "windows.js",
     "words.js",
 ];

@@ -35,6 +35,7 @@ pub(super) fn api_options(settings: &Settings, reload: &ReloadTriggers, descript
         etcd_listen: settings.etcd_listen.clone(),
         allowed_hosts: settings.allowed_hosts.clone(),
         token_file: security.token_file.clone(),
+        view_token_file: security.view_token_file.clone(),
         cors_origins: security.cors_origins.clone(),
         frame_ancestors: security.frame_ancestors.clone(),
         tls: tls.map(|(certificate, key)| TlsFiles { certificate, key, client_ca: security.client_ca.clone() }),

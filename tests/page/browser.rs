@@ -31,7 +31,12 @@ pub(super) struct Page {
 impl Page {
     /// Opens the page of the meshkeep at this URL.
     pub(super) async fn open(url: &str) -> Self {
-        let page = Self { chromium: Chromium::open(&format!("{url}/")).await, url: url.to_owned() };
+        Self::open_at(url, "").await
+    }
+
+    /// Opens the page with a fragment in its address.
+    pub(super) async fn open_at(url: &str, hash: &str) -> Self {
+        let page = Self { chromium: Chromium::open(&format!("{url}/{hash}")).await, url: url.to_owned() };
         page.set_appearance("light", WIDTHS[0]).await;
         page
     }

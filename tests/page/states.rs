@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::browser::{ALL_WIDTHS, Page, THEMES};
 use super::{SimulatedMesh, start_with_token};
-use crate::harness::meshkeep::Home;
+use crate::harness::meshkeep::{Home, http};
 
 /// Script that returns each colour of a state on the page: `[[place, state, [red, green, blue]]]`.
 const COLOURS: &str = "
@@ -184,4 +184,38 @@ async fn docs_and_problem_pages_can_be_read_in_a_browser_with_a_token() {
     page.chromium.run("document.getElementById('token').value = 'sesame'").await;
     page.chromium.run(send).await;
     page.wait_for("the answer", &format!("{answer}.startsWith('200')")).await;
+}
+
+/// The link of a display on a wall: a token for reading, in the fragment of the address.
+#[tokio::test]
+async fn a_link_with_the_view_token_survives_a_reload_and_leaves_no_trace() {
+    let home = Home::new();
+    let file = |name: &str, token: &str| {
+        let path = home.config_directory().with_file_name(name);
+        std::fs::write(&path, token).unwrap();
+        path
+    };
+    let (token, view_token) = (file("token", "sesame"), file("view-token", "wall/1+2"));
+    let flags = [format!("--token-file={}", token.display()), format!("--view-token-file={}", view_token.display())];
+    let mut home = home.with_flags(&[&flags[0], &flags[1]]);
+    let meshkeep = home.start().await;
+    let page = Page::open_at(meshkeep.url(), "#/problems?view-token=wall%2F1%2B2&severity=critical").await;
+    page.wait_for_text(&["following"]).await;
+    let traces = "return [location.href.includes('wall'), location.hash, document.referrer]";
+    assert_eq!(page.chromium.run(traces).await, json!([false, "#/problems?severity=critical", ""]));
+    page.reload().await;
+    page.wait_for_text(&["following"]).await;
+    assert!(!meshkeep.log().contains("wall"), "{}", meshkeep.log());
+    // a link in a tab that has the page already
+    page.go_to("#/mesh?view-token=wrong").await;
+    page.wait_for_text(&["meshkeep requires a token", "meshkeep does not accept that token"]).await;
+    assert_eq!(page.chromium.run("return [location.hash, sessionStorage.length]").await, json!(["#/mesh", 0]));
+    page.go_to("#/mesh?view-token=wall/1%2B2").await;
+    page.wait_for_text(&["following"]).await;
+    assert_eq!(page.chromium.run("return location.hash").await, json!("#/mesh"));
+    assert_eq!(page.console_errors(&["401"]).await, Vec::<String>::new());
+    let status = async |request: reqwest::RequestBuilder| request.bearer_auth("wall/1+2").send().await.unwrap().status().as_u16();
+    let url = meshkeep.url();
+    assert_eq!(status(http().get(format!("{url}/v1/nodes"))).await, 200);
+    assert_eq!(status(http().post(format!("{url}/v1/nodes"))).await, 401, "only for reading");
 }

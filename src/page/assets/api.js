@@ -1,9 +1,9 @@
 // Client of meshkeep's API: single requests, and streams of lines that are followed until they are
 // closed.
 //
-// The token is only in this module's memory. Streams use `fetch`, because an EventSource cannot
-// send a header. The browser's cache is not used: a cached answer would have the age of its first
-// request.
+// The token is only in this module's memory, except that of a link (`view_token.js`). Streams use
+// `fetch`, because an EventSource cannot send a header. The browser's cache is not used: a cached
+// answer would have the age of its first request.
 
 import { surplus } from "./windows.js";
 

@@ -8,6 +8,7 @@ import { mirror, restart, start } from "./mirror.js";
 import { current, go, hash } from "./route.js";
 import { hasToken, signIn, whenRefused } from "./api.js";
 import { showPageState } from "./state.js";
+import { forgetViewToken, moveViewToken, storedViewToken } from "./view_token.js";
 import { changes } from "./parts/changes.js";
 import { explain } from "./parts/explain.js";
 import { find } from "./parts/find.js";
@@ -25,6 +26,8 @@ const CHORD_MS = 1_500;
 const parts = { mesh, explain, services, problems, changes, find };
 const CHORD_PARTS = { m: "mesh", e: "explain", s: "services", p: "problems", c: "changes" };
 const root = document.getElementById("page");
+
+signIn(moveViewToken() ?? storedViewToken());
 
 let currentPart = null;
 let route = current();
@@ -55,6 +58,8 @@ function drawNow() {
 
 /** Opens the part in the URL. If the part stays the same, it gets the new route instead. */
 function follow() {
+  const viewToken = moveViewToken();
+  if (viewToken !== null) signInWith(viewToken);
   const before = route;
   route = current();
   if (currentPart && before.part === route.part && currentPart.moved?.(route)) {
@@ -71,6 +76,13 @@ function follow() {
     scrollTo(0, 0);
     isNewPart = true;
   }
+}
+
+/** Signs in with the token of a link that was opened in this tab. */
+function signInWith(viewToken) {
+  frameState.isRefused = false;
+  signIn(viewToken);
+  restart();
 }
 
 function isTyping(target) {
@@ -118,6 +130,7 @@ addEventListener("hashchange", follow);
 
 whenRefused(() => {
   frameState.isWrong = hasToken() || frameState.isWrong;
+  forgetViewToken();
   signIn(null);
   frameState.isRefused = true;
   draw();
