@@ -150,6 +150,9 @@ struct QueryArgs<O: clap::Args> {
 /// Runs the command that the arguments name. The first argument is the program's own name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
+    if let Some(options) = local::kubectl::parse_plugin(&arguments) {
+        return options.map_or_else(|error| report_usage_error(&error.into()), |options| finish(local::kubectl::run(&options)));
+    }
     if let Some(outcome) = local::completion::answer_script(&arguments, describe_commands) {
         return finish(outcome);
     }

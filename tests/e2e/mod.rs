@@ -24,6 +24,7 @@ mod harness_itself;
 mod hostile;
 mod interrupted;
 mod kubectl_habits;
+mod kubectl_plugin;
 mod kvstore_command;
 mod load;
 mod local_etcd;

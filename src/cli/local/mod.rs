@@ -3,6 +3,7 @@
 pub(super) mod completion;
 pub(super) mod demo;
 pub(super) mod doctor;
+pub(super) mod kubectl;
 pub(super) mod load;
 pub(super) mod manual;
 pub(super) mod openapi;
