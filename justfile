@@ -24,9 +24,13 @@ demo *options:
 quickstart *options:
     scripts/quickstart {{ options }}
 
-# build a release: the stripped binary and its symbols
-release:
-    scripts/release
+# make all artifacts of a release from the newest commit: just release 0.2.0 [--source-url URL]
+release version *options:
+    scripts/release {{ version }} {{ options }}
+
+# make a release twice with quickly built binaries, and try each artifact
+release-trial *options:
+    scripts/release-trial {{ options }}
 
 # format the code
 fmt:

@@ -88,3 +88,27 @@ go_for() {
   fi
   echo "$TOOLS/go/bin/go"
 }
+
+# Installs a cargo subcommand from crates.io in target/tools/bin, once for each checkout, which takes
+# a minute or more: install_cargo_tool NAME VERSION [OPTION...]. A tool that only runs for seconds has
+# the option --debug.
+install_cargo_tool() {
+  [ "$(cat "$TOOLS/bin/.$1" 2>/dev/null)" = "$2" ] && return
+  say "building $1"
+  cargo install --quiet --locked --target-dir "$TOOLS/$1-build" --root "$TOOLS" "${@:3}" "$1@$2"
+  rm -rf "$TOOLS/$1-build"
+  echo "$2" >"$TOOLS/bin/.$1"
+}
+
+# Installs Helm and its unit tests in target/tools/helm, built from the Go module proxy (scripts/helm),
+# which takes about four minutes, once for each checkout.
+install_helm() {
+  local go bin=$TOOLS/helm
+  [ "$bin/helm" -nt scripts/helm/go.sum ] && return
+  say "building helm and helm-unittest"
+  go=$(go_for scripts/helm)
+  mkdir -p "$bin"
+  (cd scripts/helm && GOTOOLCHAIN=local CGO_ENABLED=0 "$go" build -trimpath -ldflags "-s -w" -o "$bin/" \
+    helm.sh/helm/v3/cmd/helm github.com/helm-unittest/helm-unittest/cmd/helm-unittest)
+  touch "$bin/helm"
+}

@@ -23,21 +23,29 @@ const PAGE_ADDRESS: &str = "127.0.0.1:9870";
 /// Line of output that matches any number of lines.
 const ANYTHING: &str = "…";
 
-/// Allowed first words of commands in `sh` blocks: programs that need a cluster, a host's services
-/// or minutes to build, or that never end.
-const PROGRAMS_NOT_RUN: [&str; 12] = [
+/// Allowed first words of commands in `sh` blocks: programs that need a cluster, a registry, a
+/// host's services, files of a release or minutes to build, or that never end.
+const PROGRAMS_NOT_RUN: [&str; 20] = [
     "cargo ",
     "etcdctl ",
+    "gh ",
+    "git ",
     "helm ",
     "just ",
     "kubectl ",
     "meshkeep load",
     "meshkeep serve",
+    "minisign ",
+    "npm ",
+    "pip ",
     "podman ",
     "promtool ",
     "scripts/",
+    "skopeo ",
     "sudo ",
     "systemd-analyze ",
+    "tar ",
+    "twine ",
 ];
 
 /// The only page whose commands change the mesh. It is tested last.

@@ -1,0 +1,5 @@
+import createClient from "openapi-fetch";
+
+export function createMeshkeepClient(options) {
+  return createClient(options);
+}
