@@ -111,6 +111,10 @@ pub struct Settings {
     #[arg(long, value_name = "COUNT", default_value = "1000000")]
     pub tombstone_max_count: u64,
 
+    /// History of the mirror: the earlier versions of all entries.
+    #[command(flatten)]
+    pub history: HistorySettings,
+
     /// Remove the services, service exports and endpoint slices of a cluster that cannot be read
     /// for this time; 0 keeps them
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration)]
@@ -160,6 +164,31 @@ pub struct Settings {
     /// Waits and intervals, which tests shorten.
     #[command(flatten)]
     pub timing: TimingSettings,
+}
+
+/// Limits of the history.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct HistorySettings {
+    /// Whether to keep earlier versions of entries: on or off
+    #[arg(long = "history", value_name = "MODE", default_value = "on")]
+    pub mode: HistoryMode,
+
+    /// Maximum age of the history
+    #[arg(long = "history-max-age", value_name = "TIME", default_value = "7d", value_parser = parse_duration)]
+    pub age_max: Duration,
+
+    /// Maximum size of the history on disk: the oldest part is removed first
+    #[arg(long = "history-max-bytes", value_name = "BYTES", default_value = "1GiB", value_parser = parse_bytes)]
+    pub bytes_max: u64,
+}
+
+/// Whether meshkeep keeps the history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum HistoryMode {
+    /// It keeps earlier versions.
+    On,
+    /// It keeps only the current versions.
+    Off,
 }
 
 /// Minimum of `--decoded-max-bytes`: the decoded size of the largest endpoint slice, which has 16

@@ -23,6 +23,7 @@ mod file_watch;
 mod files;
 mod findings;
 mod handle;
+mod history;
 mod instruments;
 mod model;
 mod pack;

@@ -8,6 +8,7 @@
 
 mod descriptors;
 mod early;
+mod history;
 mod load;
 mod plan;
 mod restore;
@@ -38,6 +39,7 @@ pub use crate::store::{Inspection, StoreError, inspect as inspect_store};
 use crate::store::{OpenReport, Store};
 use crate::telemetry::Log;
 
+use self::history::RunningHistory;
 pub use self::load::serve_dump;
 use self::plan::{EpochSeed, StartPlan};
 pub use self::shutdown::SHUTDOWN_MAX;
@@ -88,6 +90,7 @@ struct RunningSidecar {
     committer: JoinHandle<()>,
     persister: JoinHandle<Store>,
     folder: JoinHandle<()>,
+    history: Option<RunningHistory>,
     unsynced: UnsyncedCounter,
     stop_api: CancellationToken,
     stop_mirror: CancellationToken,
@@ -328,11 +331,15 @@ async fn start(
     store_report.send_replace(wiring::store_report(&opened));
     let max_connected_clusters = settings.max_connected_clusters;
     let retention = wiring::retention(&settings);
+    let (history_settings, data_dir) = (settings.history.clone(), settings.data_dir.clone());
     let loading = spawn_blocking(move || {
         let fresh_seed = EpochSeed::draw(SystemTime::now());
-        restore::restore(&store, max_connected_clusters, retention, early_plan, fresh_seed).map(|restored| (store, restored))
+        let history = history::open(&history_settings, &data_dir, &store);
+        let reader = history.as_ref().map(|(_, reader)| reader);
+        restore::restore(&store, max_connected_clusters, retention, early_plan, fresh_seed, reader)
+            .map(|restored| (store, restored, history))
     });
-    let (store, restored) = loading.await.map_err(|_| RunError::TaskEnded("loading of the store"))??;
+    let (store, restored, history) = loading.await.map_err(|_| RunError::TaskEnded("loading of the store"))??;
     store_report.send_modify(|report| {
         report.damaged_count = restored.damaged_count;
         report.restored_count = restored.restored_count;
@@ -348,6 +355,11 @@ async fn start(
     let committer = Committer::new(restored.published, publisher, persist, restored.reserved).with_log(log);
     let (fold, fold_worker) = folder();
     let committer = committer.with_folder(fold, tokio::runtime::Handle::current());
+    let committer = if history.is_some() { committer.with_replaced_records() } else { committer };
+    let history = history.map(|(writer, reader)| {
+        handle.set_history(reader.clone());
+        RunningHistory::start(writer, reader)
+    });
     let folder = spawn_blocking(move || fold_worker.run());
     let committer = spawn_blocking(move || committer.run(queue));
     let log_records = restored.log_records;
@@ -370,7 +382,7 @@ async fn start(
     if let Some(options) = reflect {
         spawn_reflector(&mut tasks, handle, options, stop_mirror.clone());
     }
-    Ok(RunningSidecar { tasks, committer, persister, folder, unsynced, stop_api, stop_mirror })
+    Ok(RunningSidecar { tasks, committer, persister, folder, history, unsynced, stop_api, stop_mirror })
 }
 
 /// Starts the tasks that watch the config directory and the own cluster's file until mirroring

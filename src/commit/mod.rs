@@ -25,7 +25,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::feed::Feed;
-use crate::model::{Command, DeleteReason, EntryKey, Epoch, EpochSpan, Kind, Position, Sequence, Tombstone};
+use crate::model::{Command, DeleteReason, EntryKey, Epoch, EpochSpan, Kind, Position, ReplacedRecords, Sequence, Tombstone};
 use crate::store::{Group, WriteAheadLog};
 use crate::view::{ChangeSet, LiveKey, View};
 
@@ -194,6 +194,8 @@ pub struct Committer {
     /// comes.
     folder: Option<(Folder, Handle)>,
     reserved: Sequence,
+    /// Whether groups contain the replaced records.
+    collects_replaced: bool,
 }
 
 impl Committer {
@@ -202,13 +204,21 @@ impl Committer {
     #[must_use]
     pub fn new(state: MirrorSnapshot, publisher: SnapshotPublisher, persister: Persister, reserved: Sequence) -> Self {
         publisher.marks.set_stored_times(persister.times());
-        Self { state, publisher, persister, log: None, folder: None, reserved }
+        Self { state, publisher, persister, log: None, folder: None, reserved, collects_replaced: false }
     }
 
     /// Makes the committer append each group to a log before it publishes the changes.
     #[must_use]
     pub fn with_log(self, log: Arc<WriteAheadLog>) -> Self {
         Self { log: Some(log), ..self }
+    }
+
+    /// Makes groups contain the records that their changes replace, for the history.
+    #[must_use]
+    pub fn with_replaced_records(mut self) -> Self {
+        self.state.view.collect_replaced();
+        self.collects_replaced = true;
+        self
     }
 
     /// Makes the committer fold changed records into chunks, so that the mirror stays small.
@@ -275,7 +285,8 @@ impl Committer {
     /// to `persist`, in this order.
     fn commit(&mut self, batch: Vec<Command>) {
         let now = SystemTime::now();
-        let ChangeSet { announcements, records, chunks, cursors, clusters, gaps } = self.state.view.apply_all(batch, now);
+        let ChangeSet { announcements, records, chunks, cursors, clusters, gaps, replaced } = self.state.view.apply_all(batch, now);
+        let after = self.state.feed.head();
         let mut group = Group { records: records.into_iter().collect(), chunks, cursors, clusters, gaps, ..Group::default() };
         // notices are not changes of the mirror
         self.publisher.marks.count(&announcements);
@@ -290,6 +301,9 @@ impl Committer {
         }
         self.publisher.marks.ring_bytes.record(self.state.feed.ring_bytes());
         let head = self.state.feed.head();
+        if self.collects_replaced && head > after {
+            group.replaced = Some(ReplacedRecords { after, last: head, times: vec![(after.next(), now)], records: replaced });
+        }
         if head.0 + RESERVED_BLOCK / 2 > self.reserved.0 {
             // one batch may use more than a block
             self.reserved = Sequence(self.reserved.max(head).0 + RESERVED_BLOCK);

@@ -5,18 +5,25 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::mem::{size_of, take};
 use std::sync::Arc;
+use std::time::SystemTime;
 
-use crate::model::{EntryKey, Record};
+use crate::model::{EntryKey, Record, ReplacedRecords, Sequence};
 use crate::store::Group;
 
 /// Approximate memory of a cursor, a tombstone or another small part of a group.
 const SMALL_BYTES: usize = 200;
+
+/// Maximum bytes of replaced records that wait for the store. Above it they are dropped, and the
+/// history has them only in memory until it is sealed. A group of a healthy store has less.
+const REPLACED_BYTES_MAX: usize = 16 << 20;
 
 #[derive(Debug, Default)]
 pub(super) struct PendingChanges {
     group: Group,
     /// Bytes of the records in the group.
     record_bytes: usize,
+    /// Bytes of the replaced records in the group.
+    replaced_bytes: usize,
 }
 
 impl PendingChanges {
@@ -38,8 +45,13 @@ impl PendingChanges {
                 }
             }
         }
+        self.replaced_bytes += newer.replaced.as_ref().map_or(0, replaced_byte_count);
         newer.merge_older(take(&mut self.group));
         newer.records = all;
+        // they are not merged by key, so while the store fails they would fill the memory
+        if self.replaced_bytes > REPLACED_BYTES_MAX {
+            (newer.replaced, self.replaced_bytes) = (None, 0);
+        }
         self.group = newer;
     }
 
@@ -64,8 +76,14 @@ impl PendingChanges {
 
     /// Returns the approximate memory of the changes.
     pub(super) fn bytes(&self) -> usize {
-        self.record_bytes + (self.group.len() - self.group.records.len()) * SMALL_BYTES
+        self.record_bytes + self.replaced_bytes + (self.group.len() - self.group.records.len()) * SMALL_BYTES
     }
+}
+
+/// Returns the approximate memory of replaced records.
+fn replaced_byte_count(replaced: &ReplacedRecords) -> usize {
+    let records = replaced.records.values().map(|replaced| byte_count(&replaced.record.key, Some(&replaced.record)));
+    records.sum::<usize>() + replaced.times.len() * size_of::<(Sequence, SystemTime)>()
 }
 
 /// Returns the approximate memory of a changed key, with the object that its record keeps.
@@ -80,7 +98,7 @@ fn byte_count(key: &EntryKey, record: Option<&Arc<Record>>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ClusterName, Kind, Sequence, SourceStamp};
+    use crate::model::{ClusterName, Kind, SourceStamp};
 
     fn group(changes: &[(&str, Option<usize>)], sequence: u64) -> Group {
         let change = |(name, length): &(&str, Option<usize>)| {

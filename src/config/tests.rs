@@ -47,6 +47,7 @@ fn the_documented_defaults_apply_without_options() {
         kvstore_options: vec![],
         tombstone_max_age: Duration::from_secs(24 * 3600),
         tombstone_max_count: 1_000_000,
+        history: HistorySettings { mode: HistoryMode::On, age_max: Duration::from_secs(7 * 86_400), bytes_max: 1 << 30 },
         cache_ttl: Duration::ZERO,
         on_problem: None,
         on_problem_format: WebhookFormat::Json,

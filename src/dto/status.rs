@@ -37,6 +37,9 @@ pub(crate) struct Status {
     pub(crate) directory: DirectoryStatus,
     /// State of the store.
     pub(crate) store: StoreStatus,
+    /// State of the history. Left out with `--history off`, and while the store is loading.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) history: Option<HistoryStatus>,
     /// Reason why the changed `token file` or `TLS certificate` cannot be used. The previous
     /// content stays in use.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -146,6 +149,35 @@ pub(crate) struct StoreStatus {
     /// Reason why that store was unusable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) set_aside_reason: Option<String>,
+}
+
+/// State of the history: the earlier versions of entries.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct HistoryStatus {
+    /// Time of the oldest change in the history. Left out while there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) since: Option<String>,
+    /// Size of the history on disk, in bytes.
+    pub(crate) bytes: u64,
+    /// Number of segments, the files of the history.
+    pub(crate) segments: u64,
+    /// Number of earlier versions in the segments.
+    pub(crate) versions: u64,
+    /// How far back `--history-max-bytes` reaches at the current rate of change, in seconds. Left
+    /// out while the history has less than an hour.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reach_seconds: Option<f64>,
+    /// Number of periods within the history whose changes are not known.
+    pub(crate) gaps: u64,
+    /// Segments that cannot be read, with the reason, as text. Answers about their periods are
+    /// incomplete.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub(crate) damaged_segments: Vec<String>,
+    /// Reason why the newest part of the history could not be written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
 }
 
 /// One cluster.

@@ -17,7 +17,9 @@ use super::objects::{Backend, Frontend, Identity, IdentityAnswer, IpcacheAnswer,
 use super::problem::ProblemDocument;
 use super::raw::{Entry, Rejected};
 use super::reflection::ReflectionStatus;
-use super::status::{Cluster, ClusterAge, ClusterConfigStatus, DirectoryStatus, DumpStatus, Resource, Status, StatusCounts, StoreStatus};
+use super::status::{
+    Cluster, ClusterAge, ClusterConfigStatus, DirectoryStatus, DumpStatus, HistoryStatus, Resource, Status, StatusCounts, StoreStatus,
+};
 use super::*;
 use crate::dto::objects::exports::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, SlicePort};
 use crate::dto::objects::global_services::{
@@ -91,6 +93,7 @@ fn every_shape_reads_its_own_json_and_that_of_a_newer_server() {
         GlobalService,
         GlobalServiceList,
         Hint,
+        HistoryStatus,
         Identity,
         IdentityAnswer,
         IdentityList,

@@ -26,14 +26,16 @@ mod summary;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
 pub use crate::commit::PersistState;
 use crate::commit::{DecodedBudget, MirrorSnapshot, PipelineMetrics, SnapshotReceiver};
+use crate::history::HistoryReader;
+pub use crate::history::HistoryStatus;
 use crate::instruments::{EtcdCounts, HistogramSnapshot, LogTail};
 use crate::model::{ClusterName, ClusterStatus, DirectoryState, DumpSource, MaxConnectedClusters, Scope, Setting};
 
@@ -178,6 +180,8 @@ struct HandleState {
     missing_clusters_timer: missing_clusters::MissingClustersTimer,
     summary: summary::SummaryCache,
     status_version: status_version::StatusVersion,
+    /// The history, once it is open.
+    history: OnceLock<HistoryReader>,
 }
 
 /// Error: the store is still loading after the maximum wait.
@@ -204,6 +208,7 @@ impl Handle {
             missing_clusters_timer: missing_clusters::MissingClustersTimer::default(),
             summary: summary::SummaryCache::default(),
             status_version: status_version::StatusVersion::default(),
+            history: OnceLock::new(),
         }))
     }
 
@@ -240,6 +245,17 @@ impl Handle {
     #[must_use]
     pub fn dump(&self) -> Option<&DumpSource> {
         self.0.dump.as_ref()
+    }
+
+    /// Sets the history, which is open once the store is loaded. Only the first call has an effect.
+    pub fn set_history(&self, history: HistoryReader) {
+        drop(self.0.history.set(history));
+    }
+
+    /// Returns the state of the history. `None` without a history, and while the store loads.
+    #[must_use]
+    pub fn history_status(&self) -> Option<HistoryStatus> {
+        self.0.history.get().map(HistoryReader::status)
     }
 
     /// Returns the call counters of the etcd API.

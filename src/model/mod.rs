@@ -26,6 +26,7 @@ pub use changes::finding_kind::{FindingKind, Severity};
 pub use changes::observation::{ChangeTime, GapEnd, ObservationGap, SequenceRun};
 pub use changes::position::{Epoch, EpochSpan, Position, ReaderPosition, Sequence};
 pub use changes::record::{RawRecord, Record, Rejection, SourceStamp};
+pub use changes::replaced::{ReplacedRecord, ReplacedRecordSink, ReplacedRecords};
 pub use clusters::cluster::{
     ClusterConfig, ClusterId, ClusterName, ClusterRecord, ClusterStatus, DirectoryState, MaxConnectedClusters, Origin, Phase, RefusedKey,
     ResourceStatus, RevisionRollback, UnknownPrefix,

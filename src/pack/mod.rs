@@ -146,6 +146,14 @@ pub fn build_with_fields<'a>(records: impl IntoIterator<Item = (&'a Record, Inde
     chunks
 }
 
+/// Packs versions of records in the order of the caller, which may contain a key more than once. Only
+/// the methods that accept a row are useful for such a chunk. At most [`RECORDS_TARGET`] versions.
+#[must_use]
+pub fn build_versions(versions: &[(&Record, IndexedFields)]) -> Chunk {
+    debug_assert!((1..=RECORDS_TARGET).contains(&versions.len()), "a chunk of versions has a bounded length");
+    Chunk::from_stored(encode::encode(versions)).expect("an encoded chunk must be readable")
+}
+
 /// Returns the number of records for the next chunk.
 fn next_chunk_length(records: &[(&Record, IndexedFields)]) -> usize {
     let length = |(record, _): &(&Record, IndexedFields)| {

@@ -12,7 +12,8 @@ use std::time::SystemTime;
 use super::plan::{EpochSeed, StartPlan};
 use crate::commit::{MirrorSnapshot, first_reservation};
 use crate::feed::{Feed, Retention, SequenceTimes};
-use crate::model::{ClusterId, ClusterName, EntryKey, MaxConnectedClusters, Record, Rejection, Sequence};
+use crate::history::HistoryReader;
+use crate::model::{ClusterId, ClusterName, EntryKey, MaxConnectedClusters, Record, Rejection, ReplacedRecords, Sequence};
 use crate::pack::Chunk;
 use crate::store::{Group, Store, StoreContents, StoreError};
 use crate::view::{DERIVATION_VERSION, View};
@@ -44,8 +45,10 @@ pub(super) fn restore(
     retention: Retention,
     early_plan: Option<StartPlan>,
     fresh_seed: EpochSeed,
+    history: Option<&HistoryReader>,
 ) -> Result<RestoredMirror, StoreError> {
     let mut loaded = store.load()?;
+    let history_end = history.and_then(|history| restore_history(store, history, &mut loaded));
     let (restored_count, damaged_count) = (loaded.record_count(), loaded.damaged_count);
     let decoder = RecordDecoder::new(&loaded, max_connected_clusters);
     decoder.decode_all(&mut loaded.changed);
@@ -61,13 +64,36 @@ pub(super) fn restore(
     store.log().begin_epoch(plan.seed.epoch);
     let reserved = first_reservation(plan.head);
     let epochs = plan.stored_epochs();
-    let group = Group { epochs: Some(epochs), covered_sequence: Some(plan.head), sequence_reserved: Some(reserved), ..Group::default() };
+    let replaced = history.map(|_| ReplacedRecords {
+        // without the end of the history there is a gap; no entry changes with the sequence of the head
+        after: history_end.unwrap_or(Sequence(plan.head.0 - 1)),
+        last: plan.head,
+        times: vec![(plan.head, plan.seed.time)],
+        records: BTreeMap::new(),
+    });
+    let group =
+        Group { epochs: Some(epochs), covered_sequence: Some(plan.head), sequence_reserved: Some(reserved), replaced, ..Group::default() };
     let mut unstored = None;
     persist_group(store, group, &mut unstored);
     let derived = loaded.derivation_version == Some(DERIVATION_VERSION);
     let mut published = build_snapshot(loaded, &plan, retention);
-    let reserved = if derived { reserved } else { rederive(store, &mut published, &mut unstored) };
+    if history.is_some() {
+        published.view.collect_replaced();
+    }
+    let reserved = if derived { reserved } else { rederive(store, &mut published, history.is_some(), &mut unstored) };
     Ok(RestoredMirror { published, reserved, log_records, restored_count, damaged_count, unstored })
+}
+
+/// Adds the replaced records that only the log has to the history. Returns the last sequence of the
+/// history if the store continues it.
+fn restore_history(store: &Store, history: &HistoryReader, loaded: &mut StoreContents) -> Option<Sequence> {
+    let recovered = std::mem::take(&mut loaded.replaced).decode_after(history.last());
+    store.log().set_history(Arc::new(history.clone()), &recovered);
+    let end = history.last();
+    // a restored backup may have a history that is newer than its store
+    loaded.sequence_reserved = loaded.sequence_reserved.max(end);
+    // after damage there are no epochs: entries may be missing
+    (loaded.covered_sequence == end && !loaded.epochs.is_empty()).then_some(end)
 }
 
 /// Stores a group. After a failure, the group and all later ones are merged into `unstored`,
@@ -89,7 +115,7 @@ fn persist_group(store: &Store, mut group: Group, unstored: &mut Option<(Group, 
 /// Updates the entries derived from nodes if the store has none (written by an earlier version),
 /// has entries that were derived by other rules, or has lost some. The updates are ordinary
 /// changes. Returns the last reserved sequence.
-fn rederive(store: &Store, published: &mut MirrorSnapshot, unstored: &mut Option<(Group, StoreError)>) -> Sequence {
+fn rederive(store: &Store, published: &mut MirrorSnapshot, has_history: bool, unstored: &mut Option<(Group, StoreError)>) -> Sequence {
     let keys = published.view.keys_to_rederive();
     if !keys.is_empty() {
         tracing::info!(nodes = keys.len(), "deriving ipcache entries from nodes");
@@ -98,6 +124,7 @@ fn rederive(store: &Store, published: &mut MirrorSnapshot, unstored: &mut Option
     let mut pieces = keys.chunks(DERIVED_NODES_MAX).peekable();
     loop {
         let piece = pieces.next().unwrap_or_default();
+        let after = published.feed.head();
         let change_set = published.view.rederive(piece, now);
         let mut group = Group { records: change_set.records.into_iter().collect(), ..Group::default() };
         for announcement in change_set.announcements {
@@ -106,8 +133,12 @@ fn rederive(store: &Store, published: &mut MirrorSnapshot, unstored: &mut Option
             group.floor = effects.floor.or(group.floor);
             group.times.extend(effects.times);
         }
-        let reserved = first_reservation(published.feed.head());
-        group.covered_sequence = Some(published.feed.head());
+        let head = published.feed.head();
+        let reserved = first_reservation(head);
+        if has_history && head > after {
+            group.replaced = Some(ReplacedRecords { after, last: head, times: vec![(after.next(), now)], records: change_set.replaced });
+        }
+        group.covered_sequence = Some(head);
         group.sequence_reserved = Some(reserved);
         let last = pieces.peek().is_none();
         // the mark comes last: without it, the next start derives everything again

@@ -27,6 +27,7 @@ enum ShutdownStage {
     Committer,
     Packing,
     Sync,
+    History,
     Close,
 }
 
@@ -38,6 +39,7 @@ impl ShutdownStage {
             Self::Requests | Self::Mirror | Self::Packing => None,
             Self::Committer => Some("writing the newest batch to the log"),
             Self::Sync => Some("syncing the newest changes"),
+            Self::History => Some("writing the newest part of the history"),
             Self::Close => Some("closing the store"),
         }
     }
@@ -121,6 +123,10 @@ impl RunningSidecar {
             );
             return;
         };
+        stage.set(ShutdownStage::History);
+        if let Some(history) = self.history.take() {
+            history.end().await;
+        }
         stage.set(ShutdownStage::Close);
         match spawn_blocking(move || store.close()).await {
             Ok(Ok(())) => tracing::info!("the store is closed"),

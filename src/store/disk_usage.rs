@@ -9,8 +9,11 @@ use super::ENGINE_DIRECTORY;
 /// Unit of [`MetadataExt::blocks`], in bytes (stat(2)).
 const BLOCK_BYTES: u64 = 512;
 
+/// Name of the history's directory in the data directory.
+const HISTORY_DIRECTORY: &str = "history";
+
 /// Classes of files. The order is that of the metric.
-const CLASSES: [&str; 4] = ["store", "log", "setAside", "other"];
+const CLASSES: [&str; 5] = ["store", "log", "history", "setAside", "other"];
 
 /// Returns the allocated bytes of each class. Files that cannot be read count as 0.
 #[must_use]
@@ -29,6 +32,7 @@ fn class_of(name: &str) -> &'static str {
     match name {
         ENGINE_DIRECTORY => "store",
         super::log::files::LOG_DIRECTORY => "log",
+        HISTORY_DIRECTORY => "history",
         _ if name.starts_with(super::directory::set_aside::SET_ASIDE_PREFIX) => "setAside",
         _ => "other",
     }
@@ -62,11 +66,12 @@ mod tests {
             fs::write(path, vec![7; length]).unwrap();
         };
         write("store/db", 1 << 20);
+        write("history/1-9", 3 << 20);
         write("set-aside-damaged-1/db", 2 << 20);
         write("reserve", 4 << 20);
         let bytes: Vec<(&str, u64)> =
             disk_usage_by_class(directory.path()).into_iter().map(|(class, bytes)| (class, bytes >> 20)).collect();
-        assert_eq!(bytes, [("store", 1), ("log", 0), ("setAside", 2), ("other", 4)]);
+        assert_eq!(bytes, [("store", 1), ("log", 0), ("history", 3), ("setAside", 2), ("other", 4)]);
         assert_eq!(disk_usage_by_class(&directory.path().join("none")).iter().map(|(_, bytes)| bytes).sum::<u64>(), 0);
     }
 }

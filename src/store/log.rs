@@ -17,7 +17,7 @@ pub(super) mod synced_mark;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use self::files::{LogFileInfo, LogFiles};
 use self::frames::FileHead;
@@ -25,7 +25,7 @@ use self::recovered_log::RecoveredLog;
 use self::synced_mark::SyncedMark;
 use super::encoding::group::{Group, KeyChanges};
 use crate::instruments::{LogLimiter, LogPermit};
-use crate::model::Epoch;
+use crate::model::{Epoch, ReplacedRecordSink, ReplacedRecords};
 
 /// Size above which the next group begins a new file, in bytes. Old files can then be removed. A
 /// file is full after a few seconds at the highest planned rate.
@@ -46,6 +46,8 @@ pub struct WriteAheadLog {
     state: Mutex<LogState>,
     /// True if the newest group could not be written when it was appended.
     append_fails: AtomicBool,
+    /// The history, if there is one.
+    history: OnceLock<Arc<dyn ReplacedRecordSink>>,
 }
 
 #[derive(Debug, Default)]
@@ -64,6 +66,8 @@ struct LogState {
     synced_group: u64,
     /// Group of the synced checkpoint: all chunks contain everything up to it.
     checkpoint_group: u64,
+    /// Last group that the history does not need any more; `None` without a history.
+    released_group: Option<u64>,
     /// Files, oldest first.
     log_files: Vec<LogFileInfo>,
     /// True if the next group can be appended to the newest file.
@@ -78,7 +82,35 @@ struct LogState {
 impl WriteAheadLog {
     /// Creates the log of a store that does not exist yet.
     pub(super) fn new_closed(files: Arc<dyn LogFiles>) -> Self {
-        Self { files, state: Mutex::default(), append_fails: AtomicBool::new(false) }
+        Self { files, state: Mutex::default(), append_fails: AtomicBool::new(false), history: OnceLock::new() }
+    }
+
+    /// Makes the log report replaced records to the history, first the recovered ones, and keep the
+    /// groups that the history still needs.
+    pub fn set_history(&self, history: Arc<dyn ReplacedRecordSink>, recovered: &[ReplacedRecords]) {
+        let synced_group = {
+            let mut state = self.state();
+            state.released_group = Some(0);
+            state.synced_group
+        };
+        recovered.iter().for_each(|replaced| history.add_replaced(synced_group, replaced));
+        history.confirm_synced(synced_group);
+        drop(self.history.set(history));
+    }
+
+    pub(super) fn history(&self) -> Option<&dyn ReplacedRecordSink> {
+        self.history.get().map(|history| &**history)
+    }
+
+    /// Records that the history does not need the groups up to this one any more, and removes the
+    /// files that nothing needs.
+    pub fn release_groups(&self, group: u64) {
+        let checkpoint_group = {
+            let mut state = self.state();
+            state.released_group = state.released_group.max(Some(group));
+            state.checkpoint_group
+        };
+        self.remove_folded_files(checkpoint_group);
     }
 
     /// Replaces the files by others with the same content.
@@ -113,6 +145,9 @@ impl WriteAheadLog {
     /// cannot resume from positions in this group or later ones.
     pub fn append(&self, group: &mut Group) {
         group.number = self.append_changes(&group.changes());
+        if let (Some(history), Some(replaced)) = (self.history(), &group.replaced) {
+            history.add_replaced(group.number, replaced);
+        }
     }
 
     pub(super) fn append_changes(&self, changes: &KeyChanges) -> u64 {
@@ -204,12 +239,13 @@ impl WriteAheadLog {
     }
 
     /// Records that the chunks contain all groups up to `checkpoint_group`, and removes the files
-    /// that have no later ones.
+    /// that have no later ones, unless the history needs them.
     pub(super) fn remove_folded_files(&self, checkpoint_group: u64) {
         let mut state = self.state();
         state.checkpoint_group = state.checkpoint_group.max(checkpoint_group);
+        let obsolete_group = state.released_group.map_or(checkpoint_group, |released| released.min(checkpoint_group));
         while let [oldest, next, ..] = state.log_files.as_slice()
-            && oldest.last_group <= checkpoint_group
+            && oldest.last_group <= obsolete_group
             && next.synced_bytes > 0
         {
             if let Err(error) = self.files.remove(oldest.number) {

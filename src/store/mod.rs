@@ -35,6 +35,7 @@ use std::time::{Duration, Instant};
 
 pub use disk_usage::disk_usage_by_class;
 pub use encoding::group::Group;
+pub use encoding::replaced::ReplacedLog;
 pub use error::{EngineError, StoreError};
 pub use inspection::{Inspection, inspect};
 pub use log::WriteAheadLog;
@@ -207,7 +208,16 @@ impl Store {
                 return Err(StoreError::LogFull { directory, cause });
             }
         }
-        self.log.persist(number, &changes).map_err(|error| self.engine_error(EngineError::Log(error)))?;
+        if let Err(error) = self.log.persist(number, &changes) {
+            let error = self.engine_error(EngineError::Log(error));
+            if let Some(history) = self.log.history().filter(|_| error.is_full()) {
+                history.report_full_disk();
+            }
+            return Err(error);
+        }
+        if let Some(history) = self.log.history() {
+            history.confirm_synced(number);
+        }
         let mut inner = self.inner();
         inner.contents = None;
         inner.stored_group = number;
@@ -267,6 +277,9 @@ impl Store {
         let is_done = self.with_chunk_store(|chunk_store| chunk_store.fold_until(Instant::now() + time_max))?;
         if is_done {
             self.rotate_log();
+            if let Some(history) = self.log.history() {
+                history.request_seal();
+            }
         }
         Ok(is_done)
     }

@@ -245,7 +245,9 @@ fn recover_with_early_lookups(
     let mut scan = SlotScan::start(Arc::clone(&engine))?;
     let recovered_log = scan.add_log(log, u64::MAX)?;
     offer(scan.early_index().and_then(|early| PartialStore::new(&engine, early)));
-    let (chunk_store, damage) = scan.finish()?;
+    let (chunk_store, mut damage) = scan.finish()?;
+    let (older, _) = recovered_log.decode_batches(0, chunk_store.checkpoint_group())?;
+    damage.replaced.insert_older(older.into_iter().map(|batch| batch.block));
     Ok((chunk_store, damage, recovered_log))
 }
 

@@ -30,7 +30,7 @@ use self::records::RecordStore;
 use self::records::location::RecordLocation;
 use self::scopes::Scopes;
 use crate::feed::Announcement;
-use crate::model::{Change, ClusterName, ClusterRecord, Cursor, EntryKey, ObservationGap, Record, Scope, Sequence};
+use crate::model::{Change, ClusterName, ClusterRecord, Cursor, EntryKey, ObservationGap, Record, ReplacedRecord, Scope, Sequence};
 use crate::pack::{Chunk, IndexedFields};
 
 pub use crate::pack::{FieldTest, RowField, RowFilter, TextTest};
@@ -60,6 +60,8 @@ pub struct View {
     notices: Notices,
     /// Minimum number of puts that are packed at once, if it is not the usual one.
     packed_puts_min: Option<usize>,
+    /// Whether change sets contain the replaced records.
+    collects_replaced: bool,
     /// Number of mirrored keys, without derived entries.
     entry_count: usize,
     /// Sequence of the newest change.
@@ -83,6 +85,8 @@ pub struct ChangeSet {
     pub clusters: BTreeMap<ClusterName, Option<ClusterRecord>>,
     /// New observation gaps by scope, or `None` for a removed scope.
     pub gaps: BTreeMap<Scope, Option<Arc<[ObservationGap]>>>,
+    /// Records that the changes replaced, by sequence. Empty unless the view collects them.
+    pub replaced: BTreeMap<Sequence, ReplacedRecord>,
 }
 
 impl View {
@@ -90,6 +94,11 @@ impl View {
     #[must_use]
     pub fn starting_at(sequence: Sequence) -> Self {
         Self { sequence, ..Self::default() }
+    }
+
+    /// Makes change sets contain the records that they replace.
+    pub const fn collect_replaced(&mut self) {
+        self.collects_replaced = true;
     }
 
     /// Sets the minimum number of puts that are packed at once. Low in tests, which have few keys.

@@ -4,11 +4,11 @@ use std::time::{Instant, SystemTime};
 
 use crate::dto::reflection::ReflectionStatus;
 use crate::dto::status::{
-    Cluster, ClusterAge, ClusterConfigStatus, DirectoryStatus, DumpStatus, Resource, Status, StatusCounts, StoreStatus,
+    Cluster, ClusterAge, ClusterConfigStatus, DirectoryStatus, DumpStatus, HistoryStatus, Resource, Status, StatusCounts, StoreStatus,
 };
 use crate::dto::text::{rfc3339, seconds};
 use crate::dto::values::closed::StoreState;
-use crate::handle::PersistState;
+use crate::handle::{self, PersistState};
 use crate::handle::{ClusterReading, Handle, Origin, Reading, ResourceReading};
 use crate::model::{ClusterConfig, ClusterName, ClusterPhase, ClusterRecord, ClusterStatus, DumpSource, Kind};
 use crate::server::ReloadableFiles;
@@ -36,6 +36,7 @@ impl Status {
                 no_clusters: handle.missing_clusters().map(|none| none.reason),
             },
             store: StoreStatus::new(handle),
+            history: handle.history_status().map(HistoryStatus::from),
             stale_files: files.states().filter_map(|(name, failure)| Some((name.into(), failure?))).collect(),
             dump: handle.dump().map(DumpStatus::from),
             reflection: handle.reflection().map(ReflectionStatus::from),
@@ -61,6 +62,21 @@ impl StatusCounts {
             identities: reading.object_count(Kind::Identity),
             ipcache: reading.object_count(Kind::Ip),
             rejected: reading.rejected_count(),
+        }
+    }
+}
+
+impl From<handle::HistoryStatus> for HistoryStatus {
+    fn from(status: handle::HistoryStatus) -> Self {
+        Self {
+            since: status.since.map(rfc3339),
+            bytes: status.bytes,
+            segments: status.segment_count as u64,
+            versions: status.version_count,
+            reach_seconds: status.reach.map(seconds),
+            gaps: status.gap_count as u64,
+            damaged_segments: status.damaged,
+            error: status.failure,
         }
     }
 }

@@ -5,6 +5,7 @@
 //! a library nor a registry, and nothing is stored between scrapes. A remote cluster is `target_cluster`, as in `cilium_kvstoremesh_*`.
 
 mod clusters;
+mod history;
 mod metrics_text;
 mod process;
 mod reflection;
@@ -56,6 +57,9 @@ fn text(state: &ApiState, is_openmetrics: bool) -> String {
     process::add(&mut text);
     requests(&mut text, state);
     store(&mut text, &state.handle);
+    if let Some(status) = state.handle.history_status() {
+        history::add(&mut text, &status);
+    }
     streams(&mut text, state, reading.as_ref());
     posts(&mut text, state);
     etcd(&mut text, &state.handle);

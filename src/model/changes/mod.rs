@@ -7,3 +7,4 @@ pub(super) mod finding_kind;
 pub(super) mod observation;
 pub(super) mod position;
 pub(super) mod record;
+pub(super) mod replaced;

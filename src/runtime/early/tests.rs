@@ -283,7 +283,7 @@ async fn early_answers_equal_those_of_the_loaded_store() {
             released.recv().unwrap();
         };
         let (store, _) = Store::open_with_early_lookups(&path, Duration::ZERO, &mut offer).unwrap();
-        let restored = restore(&store, MAX, retention(), early_plan, EpochSeed::draw(SystemTime::now())).unwrap();
+        let restored = restore(&store, MAX, retention(), early_plan, EpochSeed::draw(SystemTime::now()), None).unwrap();
         let (publisher, subscriber) = snapshot_channel(restored.published);
         loaded_sender.send_replace(Some(subscriber));
         (store, publisher, loaded_sender)

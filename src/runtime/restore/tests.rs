@@ -47,7 +47,7 @@ fn start_at(directory: &Path, micros: u64) -> RestoredMirror {
     let (store, _) = Store::open(directory, Duration::ZERO).unwrap();
     let retention = Retention { age_max: Duration::from_secs(3600), count_max: 1000 };
     let seed = EpochSeed { gap: 5, ..EpochSeed::draw(SystemTime::UNIX_EPOCH + Duration::from_micros(micros)) };
-    restore(&store, MaxConnectedClusters::default(), retention, None, seed).unwrap()
+    restore(&store, MaxConnectedClusters::default(), retention, None, seed, None).unwrap()
 }
 
 fn reading(restored: &RestoredMirror) -> Reading {

@@ -28,6 +28,7 @@ use crate::model::Record;
 use crate::pack;
 use crate::store::encoding::codec;
 use crate::store::encoding::group::KeyChanges;
+use crate::store::encoding::replaced::is_log_only;
 use crate::store::encoding::stored_value::{KeyBytes, StoredValue};
 use crate::store::engine::slots::{Slot, SlotKind, SlotStorage};
 use crate::store::error::EngineError;
@@ -176,7 +177,7 @@ impl<S: SlotStorage> ChunkStore<S> {
         debug_assert!(number > self.group_number, "groups must come in order");
         let first = self.group_number + 1;
         let mut raw_bytes = 0;
-        for (key, value) in changes {
+        for (key, value) in changes.iter().filter(|(key, _)| !is_log_only(key)) {
             raw_bytes += (key.len() + value.as_ref().map_or(0, StoredValue::length)) as u64;
             self.add_pending(first, number, key, value.clone());
         }

@@ -10,6 +10,7 @@ use std::ops::Range;
 use zstd::bulk::{Compressor, Decompressor};
 
 use super::checksum::{ByteReader, DecodeError, put_text, put_varint};
+use super::replaced::is_log_only;
 use crate::pack::common_prefix_length;
 
 /// zstd's fastest ordinary level (docs/develop/measurements.md §1.1).
@@ -53,16 +54,18 @@ impl BlockWriter {
 }
 
 /// A decoded block. A start reads 100,000 pairs, so they have no allocations of their own.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(in crate::store) struct KeyValueBlock {
     /// Decompressed bytes, which contain the values.
     raw: Vec<u8>,
     /// Complete keys, one after another.
     keys: Vec<u8>,
     pairs: Vec<PairRanges>,
+    /// Pairs that only the log has: replaced records. They are not among `pairs`.
+    log_only: Vec<PairRanges>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 struct PairRanges {
     /// Position in `keys`.
     key: Range<usize>,
@@ -80,13 +83,13 @@ impl KeyValueBlock {
             return blocks.pop().unwrap_or_default();
         }
         let mut merged = Self::default();
-        for Self { raw, keys, pairs } in blocks {
+        for Self { raw, keys, pairs, log_only } in blocks {
             let (key_start, value_start) = (merged.keys.len(), merged.raw.len());
             let shift = |range: Range<usize>, start: usize| range.start + start..range.end + start;
-            let pairs = pairs
-                .into_iter()
-                .map(|pair| PairRanges { key: shift(pair.key, key_start), value: pair.value.map(|value| shift(value, value_start)) });
-            merged.pairs.extend(pairs);
+            let shift_pair =
+                |pair: PairRanges| PairRanges { key: shift(pair.key, key_start), value: pair.value.map(|value| shift(value, value_start)) };
+            merged.pairs.extend(pairs.into_iter().map(shift_pair));
+            merged.log_only.extend(log_only.into_iter().map(shift_pair));
             merged.keys.extend(keys);
             merged.raw.extend(raw);
         }
@@ -100,6 +103,11 @@ impl KeyValueBlock {
 
     pub(in crate::store) fn iter(&self) -> impl Iterator<Item = KeyValuePair<'_>> {
         self.pairs_in(0..self.pairs.len())
+    }
+
+    /// Iterates over the pairs that only the log has, in order within each merged block.
+    pub(in crate::store) fn log_only(&self) -> impl Iterator<Item = KeyValuePair<'_>> {
+        self.log_only.iter().map(|pair| (&self.keys[pair.key.clone()], pair.value.clone().map(|value| &self.raw[value])))
     }
 
     /// Returns the pairs with keys from `low` on and below `high`.
@@ -117,7 +125,7 @@ impl KeyValueBlock {
 pub(in crate::store) fn decode_block(stored: &[u8]) -> Result<KeyValueBlock, DecodeError> {
     let raw = decompress(stored)?;
     let mut reader = ByteReader::new(&raw);
-    let (mut keys, mut pairs, mut previous) = (Vec::new(), Vec::new(), 0..0);
+    let (mut keys, mut pairs, mut log_only, mut previous) = (Vec::new(), Vec::new(), Vec::new(), 0..0);
     while !reader.is_empty() {
         let common = usize::try_from(reader.varint()?).map_err(|_| DecodeError::Truncated)?;
         if common > previous.len() {
@@ -134,9 +142,10 @@ pub(in crate::store) fn decode_block(stored: &[u8]) -> Result<KeyValueBlock, Dec
         } else {
             None
         };
-        pairs.push(PairRanges { key: previous.clone(), value });
+        let destination = if is_log_only(&keys[previous.clone()]) { &mut log_only } else { &mut pairs };
+        destination.push(PairRanges { key: previous.clone(), value });
     }
-    Ok(KeyValueBlock { raw, keys, pairs })
+    Ok(KeyValueBlock { raw, keys, pairs, log_only })
 }
 
 thread_local! {

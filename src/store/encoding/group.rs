@@ -7,9 +7,10 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use super::stored_value::{KeyBytes, StoredValue};
-use super::{change_times, codec};
+use super::{change_times, codec, replaced};
 use crate::model::{
-    ClusterName, ClusterRecord, Cursor, EntryKey, EpochSpan, ObservationGap, Record, Scope, Sequence, SequenceRun, Tombstone,
+    ClusterName, ClusterRecord, Cursor, EntryKey, EpochSpan, ObservationGap, Record, ReplacedRecords, Scope, Sequence, SequenceRun,
+    Tombstone,
 };
 use crate::pack::Chunk;
 
@@ -49,6 +50,8 @@ pub struct Group {
     pub derivation_version: Option<u64>,
     /// Highest reserved sequence. Sequences up to it may be used.
     pub sequence_reserved: Option<Sequence>,
+    /// Records that the changes of the group replaced, for the history. Only the log contains them.
+    pub replaced: Option<ReplacedRecords>,
 }
 
 impl Group {
@@ -58,7 +61,7 @@ impl Group {
         self.len() == 0
     }
 
-    /// Returns the number of stored keys that the group changes.
+    /// Returns the number of stored keys that the group changes. Replaced records do not count.
     #[must_use]
     pub fn len(&self) -> usize {
         // keys of which a store has one each
@@ -83,6 +86,11 @@ impl Group {
         self.epochs = self.epochs.take().or(older.epochs);
         self.derivation_version = self.derivation_version.or(older.derivation_version);
         self.sequence_reserved = self.sequence_reserved.max(older.sequence_reserved);
+        match (&mut self.replaced, older.replaced) {
+            (Some(newer), Some(older)) => newer.merge_older(older),
+            (newer @ None, older) => *newer = older,
+            (Some(_), None) => {}
+        }
     }
 
     /// Returns the changes of stored keys.
@@ -116,6 +124,7 @@ impl Group {
                 changes.insert(key.into(), Some(item(codec::encode_number(number))));
             }
         }
+        changes.extend(self.replaced.iter().flat_map(replaced::log_values));
         changes
     }
 }

@@ -5,4 +5,5 @@ pub(super) mod change_times;
 pub(super) mod checksum;
 pub(super) mod codec;
 pub(super) mod group;
+pub(super) mod replaced;
 pub(super) mod stored_value;

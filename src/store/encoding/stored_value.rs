@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::codec;
-use crate::model::Record;
+use crate::model::{Record, ReplacedRecord};
 
 /// A stored key: a tag byte and a name (`codec`).
 pub(in crate::store) type KeyBytes = Arc<[u8]>;
@@ -16,6 +16,8 @@ pub(in crate::store) enum StoredValue {
     Record(Arc<Record>),
     /// Any other value, encoded.
     Item(Arc<[u8]>),
+    /// A replaced record. Only the log has these.
+    Replaced(ReplacedRecord),
 }
 
 impl StoredValue {
@@ -26,6 +28,7 @@ impl StoredValue {
         match self {
             Self::Record(record) => FIXED_FIELDS_BYTES + record.value.len() + record.good_value.as_ref().map_or(0, |value| value.len()),
             Self::Item(body) => body.len(),
+            Self::Replaced(replaced) => FIXED_FIELDS_BYTES + replaced.record.key.name.len() + replaced.record.value.len(),
         }
     }
 
@@ -34,6 +37,7 @@ impl StoredValue {
         match self {
             Self::Record(record) => Cow::Owned(codec::encode_record(record)),
             Self::Item(body) => Cow::Borrowed(body),
+            Self::Replaced(replaced) => Cow::Owned(super::replaced::encode(replaced)),
         }
     }
 }

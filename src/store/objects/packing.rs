@@ -139,7 +139,9 @@ impl RangeContent {
                     drop(changed.insert(record.key.clone(), Some(record)))
                 }
                 (Self::Entries { changed, .. }, None) => drop(changed.insert(entry_key(&key)?, None)),
-                (Self::Items(_), Some(StoredValue::Record(_))) | (Self::Entries { .. }, Some(StoredValue::Item(_))) => {
+                (Self::Items(_), Some(StoredValue::Record(_)))
+                | (Self::Entries { .. }, Some(StoredValue::Item(_)))
+                | (_, Some(StoredValue::Replaced(_))) => {
                     return Err(DecodeError::Field("value"));
                 }
             }

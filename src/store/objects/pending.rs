@@ -75,7 +75,7 @@ impl PendingChanges {
         for (key, value) in std::mem::take(&mut self.recent) {
             match value {
                 Some(StoredValue::Record(record)) => records.push(record),
-                Some(StoredValue::Item(_)) | None => drop(self.recent.insert(key, value)),
+                Some(StoredValue::Item(_) | StoredValue::Replaced(_)) | None => drop(self.recent.insert(key, value)),
             }
         }
         self.packed.extend(pack::build(records.iter().map(|record| &**record)));

@@ -20,6 +20,7 @@ use crate::store::encoding::change_times;
 use crate::store::encoding::checksum::DecodeError;
 use crate::store::encoding::codec::{self, StoredKey};
 use crate::store::encoding::group::KeyChanges;
+use crate::store::encoding::replaced::ReplacedLog;
 use crate::store::encoding::stored_value::KeyBytes;
 use crate::store::engine::slots::SlotStorage;
 use crate::store::error::EngineError;
@@ -62,6 +63,8 @@ pub struct StoreContents {
     pub sequence_reserved: Sequence,
     /// Number of slots and values that could not be read and were dropped.
     pub damaged_count: u64,
+    /// Replaced records that the log has, for the history.
+    pub replaced: ReplacedLog,
 }
 
 impl StoreContents {
@@ -121,7 +124,8 @@ pub(in crate::store) fn load_and_repair<S: SlotStorage>(
     mut recovered_log: RecoveredLog,
     files: &dyn LogFiles,
 ) -> Result<(StoreContents, Vec<String>, RecoveredLog), EngineError> {
-    let (loaded, losses, repairs) = load_trusted(chunk_store, &mut damage)?;
+    let (mut loaded, losses, repairs) = load_trusted(chunk_store, &mut damage)?;
+    loaded.replaced = std::mem::take(&mut damage.replaced);
     if repairs.is_empty() && damage.is_whole() {
         recovered_log.truncate_and_sync(files).map_err(EngineError::Log)?;
     } else {

@@ -19,6 +19,7 @@ use crate::pack;
 use crate::store::chunks::chunk_store::{ChunkBody, ChunkStore};
 use crate::store::encoding::block::KeyValueBlock;
 use crate::store::encoding::checksum::DecodeError;
+use crate::store::encoding::replaced::ReplacedLog;
 use crate::store::encoding::stored_value::{KeyBytes, StoredValue};
 use crate::store::engine::slots::{Slot, SlotKind, SlotStorage};
 use crate::store::error::EngineError;
@@ -57,6 +58,8 @@ pub(in crate::store) struct DamageReport {
     /// Content of the intact chunks, by lower bound. It is no damage; the report carries it so that
     /// the caller need not read the chunks again.
     pub(in crate::store) bodies: BTreeMap<KeyBytes, ChunkBody>,
+    /// Replaced records in the log. Like `bodies`, they are no damage.
+    pub(in crate::store) replaced: ReplacedLog,
 }
 
 impl DamageReport {
@@ -347,6 +350,7 @@ impl<S: SlotStorage> SlotScan<S> {
         for (batch, (values, damaged_count)) in batches.into_iter().zip(values) {
             self.damage.damaged_count += damaged_count;
             self.damage.suspect_everywhere |= damaged_count > 0;
+            self.damage.replaced.push(batch.block);
             let mut raw_bytes = 0;
             for (key, value) in values {
                 raw_bytes += (key.len() + value.as_ref().map_or(0, StoredValue::length)) as u64;

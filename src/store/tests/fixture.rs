@@ -77,6 +77,7 @@ fn write_fixture() {
         covered_sequence: Some(fixture_contents.covered_sequence),
         derivation_version: fixture_contents.derivation_version,
         sequence_reserved: Some(fixture_contents.sequence_reserved),
+        replaced: None,
     };
     store.apply(&group).unwrap();
     // not closed, because that would extend the file to whole segments

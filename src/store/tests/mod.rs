@@ -11,6 +11,7 @@ mod log_files;
 mod model;
 mod partial_store;
 mod power_cuts;
+mod replaced;
 mod sync_order;
 mod upgrade;
 

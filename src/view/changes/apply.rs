@@ -5,8 +5,8 @@ use std::time::SystemTime;
 
 use crate::feed::{Announcement, Version};
 use crate::model::{
-    Change, ClusterName, ClusterPhase, ClusterRecord, Command, Cursor, DeleteReason, EntryKey, Kind, Object, Record, Rejection, Scope,
-    SourceStamp,
+    Change, ClusterName, ClusterPhase, ClusterRecord, Command, Cursor, DeleteReason, EntryKey, Kind, Object, Record, Rejection,
+    ReplacedRecord, Scope, SourceStamp,
 };
 use crate::pack::IndexedFields;
 use crate::view::index::IndexUpdate;
@@ -213,6 +213,9 @@ impl View {
         self.scopes.count_change(scope, put.key.kind);
         let generation = self.generation_of(scope);
         let record = Arc::new(self.successor(put, old, now, generation));
+        if let Some(old) = old {
+            self.add_replaced(old, None, change_set);
+        }
         change_set.announcements.push(Announcement {
             sequence: self.sequence,
             key: record.key.clone(),
@@ -224,6 +227,14 @@ impl View {
         });
         change_set.records.push((record.key.clone(), Some(Arc::clone(&record))));
         record
+    }
+
+    /// Adds the record that the newest change replaces or deletes to the change set.
+    fn add_replaced(&self, old: &RecordLocation, deleted: Option<DeleteReason>, change_set: &mut ChangeSet) {
+        if self.collects_replaced {
+            let record = old.record().map_or_else(|packed| Arc::new(self.records.bare_record_at(packed)), Arc::clone);
+            change_set.replaced.insert(self.sequence, ReplacedRecord { record, deleted });
+        }
     }
 
     /// Stores a new revision, lease or held mark of equal bytes without an announcement (invariant
@@ -309,6 +320,7 @@ impl View {
             replaces: Some(old.history().last),
             deleted: Some(reason),
         });
+        self.add_replaced(&old, Some(reason), change_set);
         let scope = self.scopes.number(scope_of(key));
         self.scopes.count_change(scope, key.kind);
         self.count_confirmed(scope, self.records.generation_at(&old));
