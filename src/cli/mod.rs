@@ -80,6 +80,8 @@ enum CliCommand {
     /// Explain an address or a CIDR: every entry that covers it, which one wins and why, what is
     /// behind it, and its problems
     Explain(QueryArgs<queries::explain::ExplainOptions>),
+    /// Show the versions of an address, a pod, an identity, a node or a key, newest first
+    History(QueryArgs<queries::history::HistoryOptions>),
     /// Follow changes, one line per change
     Watch(QueryArgs<queries::watch::WatchOptions>),
     /// List the problems in the mesh, with advice
@@ -208,6 +210,7 @@ fn execute(command: CliCommand, effective_settings: Vec<Setting>, start: Option<
         CliCommand::Find(args) => block_on(queries::find::run(&args.options, &args.server)),
         CliCommand::Lookup(args) => block_on(queries::lookup::run(&args.options, &args.server)),
         CliCommand::Explain(args) => block_on(queries::explain::run(&args.options, &args.server)),
+        CliCommand::History(args) => block_on(queries::history::run(&args.options, &args.server)),
         CliCommand::Watch(args) => block_on(queries::watch::run(&args.options, &args.server)),
         CliCommand::Problems(args) => block_on(queries::problems::run(&args.options, &args.server)),
         CliCommand::Rejected(args) => block_on(queries::entries::run_rejected(&args.options, &args.server)),

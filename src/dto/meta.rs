@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::objects::history::UnknownPeriod;
 use super::values::{Kind, Origin, Phase, UnknownAge};
 
 /// Sources and age of a list.
@@ -131,6 +132,17 @@ pub(crate) struct ItemMeta {
     pub(crate) stale: Option<bool>,
     /// Position of the answer: the newest position before meshkeep read the data.
     pub(crate) position: String,
+    /// Only with `at=`: the time that the answer describes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) at: Option<String>,
+    /// Only with `at=`: `false` if meshkeep did not observe everything at that time, or lost changes
+    /// since then. The answer may then lack entries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) complete: Option<bool>,
+    /// Only with `at=`: what was not observed at that time, at most 20.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub(crate) gaps: Vec<UnknownPeriod>,
     /// Summary of the sources, if the answer joins several.
     #[serde(flatten)]
     pub(crate) sources: Sources,

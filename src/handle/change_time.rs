@@ -28,7 +28,7 @@ impl Reading {
 
     /// Returns the observation gap of a key's scope that contains a sequence. An entry that is
     /// derived from a node is in the gaps of the nodes.
-    fn observation_gap(&self, key: &EntryKey, sequence: Sequence) -> Option<ObservationGap> {
+    pub(super) fn observation_gap(&self, key: &EntryKey, sequence: Sequence) -> Option<ObservationGap> {
         let scope = Scope { cluster: key.cluster.clone(), kind: key.origin_kind() };
         self.published.view.observation_gaps(&scope).iter().rev().find(|gap| gap.contains(sequence)).copied()
     }

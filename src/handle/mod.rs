@@ -34,8 +34,8 @@ use tokio::sync::watch;
 
 pub use crate::commit::PersistState;
 use crate::commit::{DecodedBudget, MirrorSnapshot, PipelineMetrics, SnapshotReceiver};
-use crate::history::HistoryReader;
-pub use crate::history::HistoryStatus;
+use crate::history::{HistoryReader, HistorySnapshot};
+pub use crate::history::{HistoryStatus, VersionSelection};
 use crate::instruments::{EtcdCounts, HistogramSnapshot, LogTail};
 use crate::model::{ClusterName, ClusterStatus, DirectoryState, DumpSource, MaxConnectedClusters, Scope, Setting};
 
@@ -48,6 +48,7 @@ pub use crate::view::{
 };
 pub use answers::explain::{EntryRole, UseReason};
 pub use answers::global_services::{LargeService, SelectedBackends, ServiceEntry};
+pub use answers::history::{EntryVersion, EntryVersions, PastLookup, PastReading};
 pub use answers::miss::MissExplanation;
 pub use early::{EarlyLookup, EarlyLookupReceiver};
 pub use finding_index::{Finding, FindingIndex, FindingIndexBuilder};
@@ -250,6 +251,11 @@ impl Handle {
     /// Sets the history, which is open once the store is loaded. Only the first call has an effect.
     pub fn set_history(&self, history: HistoryReader) {
         drop(self.0.history.set(history));
+    }
+
+    /// Returns the history as it is now. `None` without a history, and while the store loads.
+    fn history_snapshot(&self) -> Option<HistorySnapshot> {
+        self.0.history.get().map(HistoryReader::snapshot)
     }
 
     /// Returns the state of the history. `None` without a history, and while the store loads.

@@ -1,7 +1,7 @@
 //! Scans of lists, in slices of work. Each slice continues from a key until the page is full, no
 //! key is left, or the limit of the slice is reached.
 
-mod list_plan;
+pub(in crate::handle) mod list_plan;
 pub(super) mod work_slice;
 
 use std::sync::Arc;

@@ -13,21 +13,19 @@
 
 mod buffered;
 mod files;
-#[cfg(test)]
 mod query;
 mod sealing;
 mod segment;
-#[cfg(test)]
 mod selection;
 mod snapshot;
 #[cfg(test)]
 mod tests;
 mod writer;
 
-#[cfg(test)]
-pub use query::{PageLimits, PastState};
+pub use query::{HistoryGap, PageLimits, PastCovering, PastState, VersionPage};
 #[cfg(test)]
 pub use segment::block::ReplacedVersion;
-#[cfg(test)]
+pub use segment::writer::with_object;
 pub use selection::VersionSelection;
+pub use snapshot::HistorySnapshot;
 pub use writer::{HistoryOptions, HistoryReader, HistoryStatus, HistoryWriter, history};

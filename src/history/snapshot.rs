@@ -1,6 +1,7 @@
 //! The history at one moment: its segments and the records that are not in a segment yet.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use super::buffered::BufferedRange;
 use super::files::StoredSegment;
@@ -66,6 +67,12 @@ impl HistorySnapshot {
     pub fn last(&self) -> Sequence {
         // an empty buffer may follow a gap
         self.buffer.last
+    }
+
+    /// Returns the time of the oldest known change. `None` without changes.
+    #[must_use]
+    pub fn since(&self) -> Option<SystemTime> {
+        self.sources().find_map(Source::times).map(|range| range.earliest.into())
     }
 
     /// Returns the number of ranges of sequences that no source covers.

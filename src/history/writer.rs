@@ -143,7 +143,6 @@ impl fmt::Debug for HistoryShared {
 impl HistoryReader {
     /// Returns the history as it is now. It contains every change that a mirror snapshot has which
     /// was taken before.
-    #[cfg(test)]
     #[must_use]
     pub fn snapshot(&self) -> HistorySnapshot {
         self.0.state().contents.clone()

@@ -35,7 +35,6 @@ use std::time::{Duration, Instant};
 
 pub use disk_usage::disk_usage_by_class;
 pub use encoding::group::Group;
-pub use encoding::replaced::ReplacedLog;
 pub use error::{EngineError, StoreError};
 pub use inspection::{Inspection, inspect};
 pub use log::WriteAheadLog;

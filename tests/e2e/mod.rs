@@ -21,6 +21,7 @@ mod freshness;
 mod full_disk;
 mod generated_clients;
 mod harness_itself;
+mod history;
 mod hostile;
 mod interrupted;
 mod kubectl_habits;

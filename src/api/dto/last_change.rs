@@ -5,15 +5,21 @@ use crate::dto::text::rfc3339;
 use crate::handle::Reading;
 use crate::model::{ChangeTime, EntryKey, Record, Sequence};
 
-impl LastChange {
-    /// Returns the time of a key's change with this sequence.
-    pub(crate) fn of(reading: &Reading, key: &EntryKey, sequence: Sequence) -> Self {
-        match reading.change_time(key, sequence) {
+impl From<Option<ChangeTime>> for LastChange {
+    fn from(time: Option<ChangeTime>) -> Self {
+        match time {
             None => Self::default(),
             Some(ChangeTime::At(time)) => Self { changed_at: Some(rfc3339(time)), ..Self::default() },
             Some(ChangeTime::Between(from, to)) => Self { changed_between: Some([rfc3339(from), rfc3339(to)]), ..Self::default() },
             Some(ChangeTime::FirstSeen(time)) => Self { first_seen_at: Some(rfc3339(time)), ..Self::default() },
         }
+    }
+}
+
+impl LastChange {
+    /// Returns the time of a key's change with this sequence.
+    pub(crate) fn of(reading: &Reading, key: &EntryKey, sequence: Sequence) -> Self {
+        reading.change_time(key, sequence).into()
     }
 
     /// Returns the time of a record's last change.

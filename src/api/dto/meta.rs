@@ -257,6 +257,9 @@ impl ItemMeta {
             source_age: None,
             stale: None,
             position: position.to_string(),
+            at: None,
+            complete: None,
+            gaps: Vec::new(),
             sources: Sources::new(sources, meta_options),
         }
     }

@@ -3,6 +3,7 @@
 pub(crate) mod config;
 pub(crate) mod exports;
 pub(crate) mod global_services;
+pub(crate) mod history;
 pub(crate) mod last_change;
 pub(crate) mod lookup;
 pub(crate) mod meta;

@@ -43,6 +43,7 @@ use crate::dto::values::{ConflictFilter, MetaDetail, NeverRead, OnExpired};
         (name = "services", description = "Services as each cluster exports them"),
         (name = "identities", description = "Numeric identities and their labels"),
         (name = "ipcache", description = "Addresses with their identities, hosts and pods"),
+        (name = "history", description = "Earlier versions of objects"),
         (name = "problems", description = "Findings: problems that meshkeep noticed in the mesh"),
         (name = "entries", description = "The mirrored keys with their raw bytes"),
         (name = "events", description = "The change stream"),

@@ -90,6 +90,19 @@ pub(crate) async fn respond_with_object<T: Serialize>(
     Ok(json_response(Body::from(permit.attach_to(answer?))))
 }
 
+/// Answers with one object that is made in slices.
+pub(crate) async fn respond_with_work<T: Serialize + 'static>(
+    scanner: &Scanner,
+    mut make: impl FnMut(&mut WorkSlice) -> ControlFlow<Result<T, Problem>> + Send + 'static,
+) -> Result<Response, Problem> {
+    let permit = scanner::acquire_page_memory(scanner).await?;
+    let write = |made: Result<T, Problem>| {
+        serde_json::to_vec(&made?).map_err(|error| Problem::internal(format!("an answer cannot be written: {error}")))
+    };
+    let answer = scanner.run(move |slice| make(slice).map_break(write)).await?;
+    Ok(json_response(Body::from(permit.attach_to(answer))))
+}
+
 /// Creates a response with a JSON body.
 pub(crate) fn json_response(body: Body) -> Response {
     ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()

@@ -151,6 +151,30 @@ macro_rules! list_query {
     };
 }
 
+/// Parameters of the list of versions. Exactly one of the first six is needed.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct HistoryQuery {
+    /// Versions of the ipcache entries that cover this address.
+    pub(crate) ip: Option<String>,
+    /// Versions of this key, in cache form.
+    pub(crate) key: Option<String>,
+    /// Versions of the identities with this number, and of the ipcache entries that name it.
+    pub(crate) identity: Option<u32>,
+    /// Versions of the ipcache entries of this pod: `NAMESPACE/NAME`.
+    pub(crate) pod: Option<String>,
+    /// Versions of this node: `CLUSTER/NAME`.
+    pub(crate) node: Option<String>,
+    /// Versions of everything in this cluster that changes ended, without the current ones.
+    pub(crate) cluster: Option<String>,
+    /// Maximum number of versions in a page; default 500.
+    #[param(minimum = 1, maximum = 10000)]
+    pub(crate) limit: Option<u32>,
+    /// The `nextPageToken` of the previous page. All other parameters must be the same.
+    pub(crate) page_token: Option<String>,
+}
+
 list_query! {
     /// Parameters of lists that can only be filtered by cluster.
     PlainQuery {} filtered by [cluster]
@@ -310,5 +334,7 @@ item_query! {
     LookupQuery {
         /// The address, IPv4 or IPv6.
         ip: String,
+        /// The entry at this time: RFC 3339, or a duration before now (`10m`, `2h`).
+        at: Option<String>,
     }
 }

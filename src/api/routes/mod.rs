@@ -6,6 +6,7 @@ pub(crate) mod documents;
 pub(crate) mod entries;
 pub(crate) mod exports;
 pub(crate) mod global_services;
+pub(crate) mod history;
 pub(crate) mod ipcache;
 pub(crate) mod log;
 pub(crate) mod metrics;

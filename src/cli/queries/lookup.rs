@@ -24,6 +24,9 @@ pub(in crate::cli) struct LookupOptions {
     /// Addresses, IPv4 or IPv6; `-` reads them from standard input, one per line
     #[arg(value_name = "IP", required = true)]
     ips: Vec<String>,
+    /// Look up one address as it was at this time: RFC 3339, or a duration before now, such as 10m
+    #[arg(long, value_name = "TIME")]
+    at: Option<String>,
     #[command(flatten)]
     list: ListOptions,
 }
@@ -130,9 +133,14 @@ pub(in crate::cli) async fn run(options: &LookupOptions, server: &ServerOptions)
     let client = ApiClient::new(server)?;
     let ips = addresses(&options.ips)?;
     if let [ip] = ips.as_slice() {
-        let answer = client.get("/v1/ipcache/lookup", &[("ip", ip)]).await?;
+        let at = options.at.iter().map(|at| ("at", at.as_str()));
+        let query: Vec<(&str, &str)> = std::iter::once(("ip", ip.as_str())).chain(at).collect();
+        let answer = client.get("/v1/ipcache/lookup", &query).await?;
         options.list.print_one(&LookupAnswer::SHAPE, &answer)?;
         return is_found::<LookupAnswer>(&answer).map(ExitStatus::from_success);
+    }
+    if options.at.is_some() {
+        return Err(Failure::usage("--at looks up one address: give one"));
     }
     let mut all = Vec::new();
     for batch in ips.chunks(BATCH_LENGTH_MAX) {

@@ -9,6 +9,7 @@ mod filters;
 pub(super) mod find;
 pub(super) mod get;
 pub(super) mod healthcheck;
+pub(super) mod history;
 pub(super) mod kinds;
 pub(super) mod lookup;
 pub(super) mod problems;

@@ -246,7 +246,8 @@ fn apply_event(event: &WatchEvent, line: &[u8], progress: &mut StreamProgress, f
 fn event_line(sign: char, colour: Colour, event: &WatchEvent) -> String {
     // a problem of several clusters or of none has the cluster `-`
     let cluster = event.meta.as_ref().map(|meta| meta.cluster.as_str()).filter(|name| *name != "-");
-    let (sign, what) = (coloured(&sign.to_string(), colour), describe_object(event));
+    let what = describe_object(event.key.as_deref().unwrap_or_default(), event.object.as_ref());
+    let sign = coloured(&sign.to_string(), colour);
     let (kind, reason) = (event.kind.as_ref().map(Open::name), event.reason.as_ref().map(Open::name));
     let parts = [cluster, Some(sign.as_str()), kind, Some(what.as_str()), reason];
     let parts: Vec<&str> = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();
@@ -268,9 +269,8 @@ fn time_of(event: &WatchEvent) -> String {
 
 /// Returns a short description of an object. Deleted objects and objects of other kinds have only
 /// their short key.
-fn describe_object(event: &WatchEvent) -> String {
-    let key = event.key.as_deref().unwrap_or_default();
-    let parts = match &event.object {
+pub(super) fn describe_object(key: &str, object: Option<&StreamedObject>) -> String {
+    let parts = match object {
         Some(StreamedObject::Ipcache(entry)) => vec![entry.prefix.clone(), owner(entry), format!("id {}", entry.identity)],
         Some(StreamedObject::Identity(identity)) => vec![identity.id.to_string(), labels(identity.labels.0.iter())],
         Some(StreamedObject::Finding(finding)) => vec![finding.severity.to_string(), short_key(key).to_owned(), finding.detail.clone()],

@@ -112,6 +112,15 @@ api_enum! {
 }
 
 api_enum! {
+    /// Way in which a version of an entry ended.
+    pub(crate) enum VersionEnd {
+        Updated = "updated",
+        Deleted = "deleted",
+        ClusterRemoved = "clusterRemoved",
+    }
+}
+
+api_enum! {
     /// Level of detail of `meta`.
     pub(crate) enum MetaDetail { Full = "full", None = "none" }
 }

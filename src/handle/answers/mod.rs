@@ -3,5 +3,6 @@
 
 pub(super) mod explain;
 pub(super) mod global_services;
+pub(super) mod history;
 pub(super) mod miss;
 mod summary;

@@ -13,7 +13,6 @@ pub(super) mod fence;
 pub(super) mod filter;
 pub(super) mod reader;
 pub(super) mod row_key;
-#[cfg(test)]
 pub(super) mod search;
 pub(super) mod times;
 pub(super) mod writer;

@@ -161,3 +161,12 @@ pub(in crate::history) fn decode_object(record: &Record) -> Option<Arc<Object>> 
     let usable = if record.rejection.is_none() { Some(&record.value) } else { record.good_value.as_ref() };
     wire::decode_accepted(&record.key, usable?).map(Arc::new)
 }
+
+/// Returns a record with its object, decoded if the record does not have it.
+#[must_use]
+pub fn with_object(record: &Arc<Record>) -> Arc<Record> {
+    match decode_object(record) {
+        Some(object) if record.object.is_none() => Arc::new(Record { object: Some(object), ..Record::clone(record) }),
+        _ => Arc::clone(record),
+    }
+}

@@ -6,24 +6,34 @@ mod hints;
 mod lookup_sources;
 
 use std::net::IpAddr;
+use std::time::SystemTime;
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 
 use crate::admission::Scanner;
-use crate::api::paging::pages::{record_rows, respond_with_page};
+use crate::api::dto::meta::MetaOptions;
+use crate::api::paging::pages::{record_rows, respond_with_object, respond_with_page};
 use crate::api::problem::{Problem, ProblemCode};
+use crate::api::query::time_parameter::parse_time_parameter;
 use crate::api::query::{IpcacheQuery, LookupQuery, Parameters, SharedItemQuery, parse_clusters, parse_network};
 use crate::api::routes::bad_path;
+use crate::api::routes::history::past_reading;
 use crate::api::state::ApiState;
 use crate::dto::IpcacheList;
 use crate::dto::lookup::LookupAnswer;
 use crate::dto::meta::ItemMeta;
+use crate::dto::objects::history::UnknownPeriod;
 use crate::dto::objects::{IpcacheAnswer, IpcacheEntry};
+use crate::dto::text::rfc3339;
+use crate::handle::{PastLookup, PastReading};
 use crate::model::{Kind, RecordQuery};
 use lookup_sources::{IPCACHE_KINDS, LookupSources};
+
+/// Maximum number of periods in the answer of a lookup at an earlier time.
+const GAPS_MAX: usize = 20;
 
 /// The ipcache entries of all clusters: announced entries, then entries derived from nodes.
 ///
@@ -89,9 +99,18 @@ pub(crate) async fn get_ipcache_entry(
 /// valid, then the newest entry.
 #[utoipa::path(get, path = "/v1/ipcache/lookup", operation_id = "lookupIp", tag = "ipcache", params(LookupQuery),
     responses((status = 200, description = "The result; `match` is null if no entry covers the address.", body = LookupAnswer)))]
-pub(crate) async fn lookup_ip(State(state): State<ApiState>, query: Parameters<LookupQuery>) -> Result<Json<LookupAnswer>, Problem> {
+pub(crate) async fn lookup_ip(
+    State(state): State<ApiState>,
+    query: Parameters<LookupQuery>,
+    scanner: Scanner,
+) -> Result<Response, Problem> {
     let (ip, meta_options) = (&query.values.ip, query.values.meta_options()?);
     let ip: IpAddr = ip.parse().map_err(|_| Problem::bad_parameter("ip", format!("{ip:?} is not an IP address")))?;
+    if let Some(at) = &query.values.at {
+        let time = parse_time_parameter("at", at, SystemTime::now())?;
+        let past = past_reading(&state.handle).await?;
+        return respond_with_object(&scanner, false, move || lookup_at(&past, ip, time, meta_options)).await;
+    }
     let reading = state.handle.reading_for(RecordQuery::Covering(ip.to_canonical())).await?;
     let found = reading.lookup(ip.to_canonical());
     let meta = match found.first() {
@@ -104,5 +123,22 @@ pub(crate) async fn lookup_ip(State(state): State<ApiState>, query: Parameters<L
         }
         None => ItemMeta::of_all_clusters(&reading, &IPCACHE_KINDS, meta_options)?,
     };
-    Ok(Json(LookupAnswer::new(ip, &found, meta, &reading)))
+    Ok(Json(LookupAnswer::new(ip, &found, meta, &reading)).into_response())
+}
+
+/// Returns the entry that an agent would have used at a time.
+fn lookup_at(past: &PastReading, ip: IpAddr, time: SystemTime, meta_options: MetaOptions) -> Result<LookupAnswer, Problem> {
+    let begins_later = || {
+        let since = past.since().map_or_else(|| "has no changes yet".to_owned(), |since| format!("begins at {}", rfc3339(since)));
+        Problem::bad_parameter("at", format!("the history {since}: choose a later time"))
+    };
+    let PastLookup { matches, is_complete, not_observed } = past.lookup_at(ip.to_canonical(), time).ok_or_else(begins_later)?;
+    let meta = ItemMeta {
+        cluster: matches.first().map(|found| found.record.key.cluster.to_string()),
+        at: Some(rfc3339(time)),
+        complete: Some(is_complete && not_observed.is_empty()),
+        gaps: not_observed.iter().take(GAPS_MAX).map(|(scope, gap)| UnknownPeriod::new(scope, gap)).collect(),
+        ..ItemMeta::without_source(past.reading.position(), &[], meta_options)
+    };
+    Ok(LookupAnswer::new(ip, &matches, meta, &past.reading))
 }

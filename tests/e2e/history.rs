@@ -1,0 +1,80 @@
+//! Earlier versions: an address whose pod changes and that is then deleted, asked for at each
+//! moment, also after a kill.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::harness::etcd::etcd_binaries;
+use crate::harness::mesh::SMALL;
+use crate::harness::scene::Scene;
+
+/// Waits until the next whole second, because times of changes have a precision of a second.
+async fn next_second() -> Timestamp {
+    let now = Timestamp::now();
+    let next = Timestamp::from_second(now.as_second() + 1).unwrap();
+    tokio::time::sleep(next.duration_since(now).unsigned_abs()).await;
+    next
+}
+
+async fn change_entry(scene: &mut Scene, key: &str, pod: Option<&str>) {
+    for remote in &mut scene.remotes {
+        remote
+            .change(|cluster| match pod {
+                None => cluster.delete(key),
+                Some(pod) => {
+                    let value = cluster.entries.get_mut(key).unwrap();
+                    let mut entry: Value = serde_json::from_slice(value).unwrap();
+                    (entry["K8sPodName"], entry["K8sNamespace"]) = (pod.into(), "moved".into());
+                    *value = serde_json::to_vec(&entry).unwrap();
+                }
+            })
+            .await;
+    }
+    scene.wait_until_settled("a change").await;
+}
+
+/// Returns the pod of an address at a time, and whether the answer is complete.
+async fn pod_at(scene: &Scene, address: &str, time: Timestamp) -> (Value, Value) {
+    let answer = scene.meshkeep().get(&format!("/v1/ipcache/lookup?ip={address}&at={time}")).await;
+    assert_eq!(answer["meta"]["at"], time.to_string(), "{answer}");
+    (answer["match"]["podName"].clone(), answer["meta"]["complete"].clone())
+}
+
+#[tokio::test]
+async fn an_address_that_moves_is_known_at_every_moment() {
+    let mut scene = Scene::start(&etcd_binaries()[0], 1, 0, SMALL).await;
+    scene.wait_until_settled("the first list").await;
+    let key = scene.remotes[0].clusters[0].keys_of("ip").into_iter().find(|key| !key.contains(':')).unwrap();
+    let address = key.rsplit('/').next().unwrap().to_owned();
+    let first_pod = scene.meshkeep().get(&format!("/v1/ipcache/lookup?ip={address}")).await["match"]["podName"].clone();
+    let mut moments = vec![next_second().await];
+    for pod in [Some("second"), None, None] {
+        next_second().await;
+        if moments.len() < 3 {
+            change_entry(&mut scene, &key, pod).await;
+        }
+        next_second().await;
+        moments.push(next_second().await);
+    }
+    let pods = [first_pod.clone(), json!("second"), Value::Null, Value::Null];
+    for is_restarted in [false, true] {
+        for (moment, expected) in moments.iter().zip(&pods) {
+            let (pod, is_complete) = pod_at(&scene, &address, *moment).await;
+            assert_eq!(&pod, expected, "{address} at {moment}");
+            // after a kill, the time of the last contact may be up to 30 s older than the kill
+            assert!(is_restarted || is_complete == true, "{address} at {moment}");
+        }
+        let history = scene.meshkeep().get(&format!("/v1/history?key={key}")).await;
+        let versions: Vec<_> =
+            history["items"].as_array().unwrap().iter().map(|version| (&version["object"]["podName"], &version["ended"])).collect();
+        assert_eq!(versions, [(&json!("second"), &json!("deleted")), (&first_pod, &json!("updated"))], "{history}");
+        let by_pod = scene.meshkeep().get("/v1/history?pod=moved/second").await;
+        assert_eq!(by_pod["items"].as_array().unwrap().len(), 1, "{by_pod}");
+        let by_ip = scene.meshkeep().get(&format!("/v1/history?ip={address}")).await;
+        assert!(by_ip["items"].as_array().unwrap().iter().filter(|version| version["key"] == key.as_str()).count() == 2, "{by_ip}");
+        // everything is in the log or in a segment
+        scene.kill_meshkeep();
+        scene.start_meshkeep().await;
+        scene.wait_until_settled("a restart").await;
+    }
+}
