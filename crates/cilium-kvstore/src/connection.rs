@@ -4,6 +4,7 @@ mod alarms;
 mod dial;
 mod examine;
 mod followed_range;
+mod key_range;
 mod lease;
 mod limits;
 mod list_checker;
@@ -33,6 +34,7 @@ use crate::{Credentials, Endpoint, EtcdClusterId, EtcdConfig, KeyValue, KvstoreE
 
 pub use self::examine::{Examination, Handshake, ServerFacts, examine};
 pub use self::followed_range::FollowedRange;
+pub use self::key_range::KeyRange;
 pub use self::lease::LeaseLife;
 pub use self::limits::ClientOptions;
 pub use self::paged_list::{ChangedKeys, Page, PagedList};
@@ -130,7 +132,8 @@ impl Connection {
     }
 
     /// Returns the highest revision in the replies to unary calls so far.
-    pub(crate) fn newest_revision(&self) -> Revision {
+    #[must_use]
+    pub fn newest_revision(&self) -> Revision {
         Revision(self.shared.newest_revision.load(Ordering::SeqCst))
     }
 

@@ -127,8 +127,8 @@ pub use config::{ClientCertificate, Credentials, EtcdConfig, HostAliases};
 #[cfg(feature = "test-util")]
 pub use connection::ScriptedWatch;
 pub use connection::{
-    ChangedKeys, ClientOptions, Connection, Examination, FollowedRange, Handshake, LeaseLife, Page, PagedList, ServerFacts, Watch,
-    WatchMessage, examine,
+    ChangedKeys, ClientOptions, Connection, Examination, FollowedRange, Handshake, KeyRange, LeaseLife, Page, PagedList, ServerFacts,
+    Watch, WatchMessage, examine,
 };
 pub use endpoint::Endpoint;
 pub use error::{Disposition, KvstoreError};
