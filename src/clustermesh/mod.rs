@@ -20,6 +20,7 @@ pub mod resync;
 mod scope;
 mod timing;
 mod unknown;
+mod verification;
 
 pub use bounds::ClusterBounds;
 pub use cluster::MeshOptions;

@@ -360,6 +360,18 @@ impl Reporter {
         });
     }
 
+    /// Returns the numbers of held entries and of keys that are not entries of a kind.
+    pub(super) fn excluded_counts(&self, kind: Kind) -> (u64, u64) {
+        let status = self.status.borrow();
+        let refused = status.refused.iter().filter(|refused| refused.kind == kind).count();
+        (status.resource(kind).held_count as u64, refused as u64)
+    }
+
+    /// Returns how often a kind differed from its source since the start.
+    pub(super) fn divergence_count(&self, kind: Kind) -> u64 {
+        self.status.borrow().resource(kind).verification.divergence.as_ref().map_or(0, |divergence| divergence.detections)
+    }
+
     /// Returns whether every kind was synced when the last connection ended.
     pub(super) fn was_live(&self) -> bool {
         matches!(self.status.borrow().phase, Phase::Live | Phase::SourceLost)

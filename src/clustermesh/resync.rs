@@ -129,6 +129,8 @@ pub enum Input {
     },
     /// The held keys must be removed (`--cache-ttl`).
     Revoke,
+    /// A verification found keys that differ from the source's.
+    Diverged,
     /// The list or the watch cannot continue, because its revision is compacted.
     HistoryLost,
     /// The quiet time of a cluster without canaries is over (invariant 3).
@@ -290,6 +292,7 @@ impl Resync {
             Input::Events { events, revision, evidence } => self.apply_events(events, revision, &evidence),
             Input::HoldCheck { evidence, now, margin } => self.check_hold(&evidence, now, margin),
             Input::Revoke => self.revoke(),
+            Input::Diverged => self.repair_divergence(),
             Input::HistoryLost => self.handle_history_lost(),
             Input::QuietTimeOver => self.end_quiet_time(),
         }
@@ -470,27 +473,6 @@ impl Resync {
             }
             _ => ResyncStep::default(),
         }
-    }
-
-    /// If the hold is over, lists the keys again and removes the absent ones.
-    fn check_hold(&mut self, evidence: &DeleteEvidence, now: Instant, margin: Duration) -> ResyncStep {
-        match (&self.state, &self.cursor) {
-            (ResyncState::Watching { prune_pending: false }, Some(cursor)) if self.held_keys.are_holds_over(evidence, now, margin) => {
-                self.interrupts_watch = true;
-                let cursor = cursor.clone();
-                self.list_changes(cursor, true)
-            }
-            _ => ResyncStep::default(),
-        }
-    }
-
-    fn revoke(&mut self) -> ResyncStep {
-        if !matches!(self.state, ResyncState::Watching { .. }) {
-            return ResyncStep::default();
-        }
-        let changes = self.held_keys.release_all().into_iter().map(|key| Change::Delete { key }).collect();
-        let (scope, cursor) = (self.scope.clone(), self.cursor.clone());
-        ResyncStep { commands: vec![Command::Apply { scope, changes, cursor }], ..ResyncStep::default() }
     }
 }
 

@@ -9,6 +9,7 @@ mod batched_watch;
 mod evidence;
 mod kind_state;
 mod list_progress;
+mod progress;
 mod size;
 
 use std::collections::BTreeSet;
@@ -24,6 +25,7 @@ use self::backlog::Backlog;
 use self::batched_watch::BatchedWatch;
 pub(super) use self::kind_state::KindState;
 use self::list_progress::ListProgress;
+pub(super) use self::progress::ScopeProgress;
 use self::size::decoded_bytes;
 use super::bounds::SizeTracker;
 use super::concurrency::ListLimiter;
@@ -81,6 +83,8 @@ pub(super) struct ScopeTask<'a> {
     pub(super) reported_unreadable: u64,
     /// Form in which the cluster publishes this kind.
     pub(super) publication: KindPublication,
+    /// Progress of the watch, for the verification of the kind.
+    pub(super) progress: Arc<ScopeProgress>,
     /// Leases that do not exist in this etcd any more. A lease id is never reused.
     pub(super) expired_leases: BTreeSet<LeaseId>,
 }
@@ -119,6 +123,7 @@ impl ScopeTask<'_> {
                     let next = self.watch(after).await?;
                     // no watch reports the changes until the next one
                     self.state.begin_observation_gap(&self.scope);
+                    self.progress.end_watch();
                     next
                 }
                 None => return Err(ConnectionError::Cluster(format!("{}: the resync makes no progress", self.scope))),
@@ -274,6 +279,7 @@ impl ScopeTask<'_> {
         self.context.size_tracker.mark_synced(self.scope.kind);
         self.check_changes_size(&[]).await?;
         self.report_state();
+        self.progress.start_watch();
         let silence_max = self.context.timing.cluster.watch_silence;
         let mut silence_check = interval(silence_max / SILENCE_CHECKS);
         silence_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -320,6 +326,11 @@ impl ScopeTask<'_> {
                         return Ok(Some(request));
                     }
                 }
+                () = self.progress.repair_requested() => {
+                    if let Some(request) = self.feed(Input::Diverged).await? {
+                        return Ok(Some(request));
+                    }
+                }
                 _ = silence_check.tick() => if batched.watch.silence() > silence_max {
                     return Err(ConnectionError::Cluster(format!("{}: the watch was silent for {silence_max:?}", self.scope)));
                 },
@@ -353,6 +364,7 @@ impl ScopeTask<'_> {
         let input = match message {
             WatchMessage::Created { .. } | WatchMessage::Progress => {
                 self.context.reporter.record_contact();
+                self.progress.count_message();
                 return Ok(None);
             }
             WatchMessage::Events { revision, events } => {
@@ -366,7 +378,9 @@ impl ScopeTask<'_> {
             }
         };
         self.context.reporter.record_contact();
-        self.feed(input).await
+        let request = self.feed(input).await?;
+        self.progress.count_message();
+        Ok(request)
     }
 
     /// Returns whether a message puts a key that is in the mirror but not confirmed, which means

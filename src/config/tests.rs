@@ -70,6 +70,8 @@ fn the_documented_defaults_apply_without_options() {
                 backoff_max: Duration::from_secs(30),
                 too_large_wait: Duration::from_secs(300),
                 unknown_prefix_interval: Duration::from_secs(300),
+                verify_interval: Duration::from_secs(60),
+                verify_round: Duration::from_secs(1_800),
                 remind_interval: crate::instruments::REMINDER_INTERVAL,
             },
             store_lock_wait: Duration::from_secs(30),

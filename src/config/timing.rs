@@ -87,6 +87,17 @@ pub struct ClusterTiming {
     #[arg(long, hide = true, value_name = "TIME", default_value = "300s", value_parser = parse_interval)]
     pub unknown_prefix_interval: Duration,
 
+    /// Interval between two comparisons of the number of keys with the source's. A comparison is
+    /// one request per cluster.
+    #[arg(long, hide = true, value_name = "TIME", default_value = "60s", value_parser = parse_interval)]
+    pub verify_interval: Duration,
+
+    /// Interval between the starts of two comparisons of all keys with the source's. Half an hour,
+    /// so that each key is compared at least once an hour, although a comparison of a million keys
+    /// takes almost an hour.
+    #[arg(long, hide = true, value_name = "TIME", default_value = "30m", value_parser = parse_interval)]
+    pub verify_round: Duration,
+
     /// Interval between two log messages about a cluster that is not live.
     #[arg(long, hide = true, value_name = "TIME", default_value = "600s", value_parser = parse_interval)]
     pub remind_interval: Duration,

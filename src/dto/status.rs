@@ -304,6 +304,18 @@ pub(crate) struct Resource {
     /// Revision of the source up to which this kind is complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) revision: Option<i64>,
+    /// Time at which the newest comparison of all keys with the source ended without a difference.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) verified_at: Option<String>,
+    /// Revision of the source at the start of that comparison.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) verified_revision: Option<i64>,
+    /// Number of keys in that comparison.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) keys_compared: Option<u64>,
+    /// Time at which the number of keys was last equal to the source's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) counted_at: Option<String>,
 }
 
 /// Age of one cluster's data in `synced` and `bookmark` events.

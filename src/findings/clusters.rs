@@ -8,7 +8,7 @@ use super::list_names;
 use super::writer::silent_writer_finding;
 use crate::dto::text::rfc3339;
 use crate::handle::{ClusterSummary, REJECTED_COUNTED_MAX, Reading};
-use crate::model::{ClusterName, ClusterStatus, FindingKind, FindingObject, Kind, MissingConfigState, Phase, RevisionRollback};
+use crate::model::{ClusterName, ClusterStatus, Divergence, FindingKind, FindingObject, Kind, MissingConfigState, Phase, RevisionRollback};
 
 /// Maximum time that a cluster may stay in one of the phases before `listing`; then it is reported.
 /// Agents wait a minute for a cluster (`clustermesh-sync-timeout`).
@@ -23,6 +23,10 @@ pub(super) const LISTING_TIME_MAX: Duration = Duration::from_secs(600);
 /// The state itself lasts only a moment, and an operator reacts within an hour. If several etcds
 /// are behind one address, it happens again with each connection.
 const ROLLBACK_REPORTED_MAX: Duration = Duration::from_secs(3_600);
+
+/// Time for which a difference from the source is reported. The difference itself is repaired
+/// within seconds, and an operator reacts within an hour.
+const DIVERGENCE_REPORTED_MAX: Duration = Duration::from_secs(3_600);
 
 /// Returns the findings that follow from the statuses of all clusters.
 pub(super) fn status_findings(clusters: &[ClusterSummary]) -> Vec<FindingObject> {
@@ -60,6 +64,7 @@ fn findings_of_cluster(name: &ClusterName, status: &ClusterStatus) -> Vec<Findin
         let since = wall_clock_text(status.phase_since);
         findings.push(FindingObject { since, ..cluster_finding(FindingKind::SourceLost, name, detail) });
     }
+    findings.extend(divergence_finding(name, status));
     let held: usize = status.resources.iter().map(|resource| resource.held_count).sum();
     if held > 0 {
         let detail = format!("{held} keys of {name} disappeared with the lease of their writer and are held until the writer is back");
@@ -168,6 +173,32 @@ fn config_findings(name: &ClusterName, status: &ClusterStatus) -> Vec<FindingObj
         findings.push(FindingObject { since: wall_clock_text(*last), ..cluster_finding(FindingKind::RevisionWentBack, name, detail) });
     }
     findings
+}
+
+/// Returns the finding about entries that differed from the source.
+fn divergence_finding(name: &ClusterName, status: &ClusterStatus) -> Option<FindingObject> {
+    let recent = |kind: Kind| {
+        let divergence = status.resource(kind).verification.divergence.as_ref();
+        divergence.filter(|one| one.found.elapsed() < DIVERGENCE_REPORTED_MAX).map(|one| (kind, one))
+    };
+    let all: Vec<(Kind, &Divergence)> = Kind::ALL.into_iter().filter_map(recent).collect();
+    let newest = all.iter().map(|(_, divergence)| divergence.found).max()?;
+    let describe = |(kind, divergence): &(Kind, &Divergence)| {
+        let Divergence { keys, key_count, revision, .. } = divergence;
+        let more = if *key_count > keys.len() as u64 { " and others" } else { "" };
+        format!("{key_count} of {kind} at revision {revision} ({}{more})", keys.join(", "))
+    };
+    let described: Vec<String> = all.iter().map(describe).collect();
+    let detail = format!(
+        "the mirror of {name} differed from its source, in two comparisons: {}; meshkeep lists the keys again",
+        described.join("; ")
+    );
+    Some(FindingObject {
+        since: wall_clock_text(newest),
+        count: Some(all.iter().map(|(_, divergence)| divergence.key_count).sum()),
+        key: all.iter().find_map(|(_, divergence)| divergence.keys.first().cloned()),
+        ..cluster_finding(FindingKind::MirrorDiverged, name, detail)
+    })
 }
 
 /// Returns the finding about rejected values of a cluster.

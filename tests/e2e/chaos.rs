@@ -111,6 +111,7 @@ async fn the_mirror_is_right_after_random_events() {
     let mut scene = Scene::without_meshkeep(etcd_binaries().choose(&mut random).unwrap(), 1, 2, SHAPE).await;
     // short waits, because the run is short
     scene.home = scene.home.with_flags(&["--kvstore-opt=etcd.limit=40", "--backoff-min=50ms", "--backoff-max=500ms"]);
+    scene.home = scene.home.with_flags(&["--verify-interval=2s", "--verify-round=1s", "--progress-interval=300ms"]);
     scene.start_meshkeep().await;
     for round in 0..number_from_env("MESHKEEP_CHAOS_ROUNDS", 6) {
         let mut events = Vec::new();
@@ -123,6 +124,9 @@ async fn the_mirror_is_right_after_random_events() {
             remote.proxy.allow_bytes(u64::MAX);
             remote.proxy.restore().await;
         }
-        scene.wait_until_settled(&format!("round {round} of seed {seed}: {events:?}")).await;
+        let events = format!("round {round} of seed {seed}: {events:?}");
+        scene.wait_until_settled(&events).await;
+        let problems = scene.meshkeep().get("/v1/problems?kind=mirrorDiverged").await;
+        assert_eq!(problems["items"], serde_json::json!([]), "the verification reports a difference in {events}");
     }
 }

@@ -43,6 +43,7 @@ mod secrets;
 mod shutdown;
 mod starting;
 mod untrusted_servers;
+mod verification;
 
 mod stopping;
 mod store_command;

@@ -6,6 +6,7 @@ pub(crate) mod certificates;
 pub(crate) mod etcd;
 pub(crate) mod hanging;
 pub(crate) mod hostile;
+pub(crate) mod lossy_watch;
 pub(crate) mod mesh;
 pub(crate) mod meshkeep;
 pub(crate) mod proxy;

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tonic::client::GrpcService;
 use tonic::service::Routes;
 use tonic::transport::server::TcpIncoming;
-use tonic::transport::{Endpoint, Server};
+use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Code, Status};
 
 use super::etcd::Etcd;
@@ -28,23 +28,16 @@ impl ReadOnlyServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let channel = Endpoint::from_shared(etcd.url()).unwrap().connect_lazy();
-        let forward = move |request: axum::extract::Request| {
-            let mut channel = channel.clone();
+        let offer = move |request: axum::extract::Request| {
+            let channel = channel.clone();
             async move {
                 if !OFFERED.contains(&request.uri().path()) {
                     return Status::new(refusal, "this server can only be read and watched").into_http::<axum::body::Body>();
                 }
-                let forwarded = async {
-                    poll_fn(|context| GrpcService::<tonic::body::Body>::poll_ready(&mut channel, context)).await?;
-                    GrpcService::call(&mut channel, request.map(tonic::body::Body::new)).await
-                };
-                match forwarded.await {
-                    Ok(response) => response.map(axum::body::Body::new),
-                    Err(error) => Status::unavailable(error.to_string()).into_http(),
-                }
+                forward(channel, request).await
             }
         };
-        let routes = Routes::from(axum::Router::new().fallback(forward));
+        let routes = Routes::from(axum::Router::new().fallback(offer));
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             Server::builder().add_routes(routes).serve_with_incoming(TcpIncoming::from(listener)).await.unwrap();
@@ -55,5 +48,17 @@ impl ReadOnlyServer {
     /// Returns the client file of this server.
     pub(crate) fn client_file(&self) -> String {
         format!("endpoints:\n- http://127.0.0.1:{}\n", self.port)
+    }
+}
+
+/// Forwards a call to an etcd.
+pub(super) async fn forward(mut channel: Channel, request: axum::extract::Request) -> axum::http::Response<axum::body::Body> {
+    let forwarded = async {
+        poll_fn(|context| GrpcService::<tonic::body::Body>::poll_ready(&mut channel, context)).await?;
+        GrpcService::call(&mut channel, request.map(tonic::body::Body::new)).await
+    };
+    match forwarded.await {
+        Ok(response) => response.map(axum::body::Body::new),
+        Err(error) => Status::unavailable(error.to_string()).into_http(),
     }
 }

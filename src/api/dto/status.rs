@@ -192,6 +192,7 @@ impl From<&ClusterConfig> for ClusterConfigStatus {
 impl Resource {
     fn new(resource: &ResourceReading, status: Option<&ClusterStatus>) -> Self {
         let known = status.map(|status| status.resource(resource.kind));
+        let verification = known.map(|known| &known.verification);
         Self {
             kind: resource.kind.into(),
             entries: resource.entry_count,
@@ -202,6 +203,10 @@ impl Resource {
             last_event: known.and_then(|known| known.last_event_time).map(rfc3339),
             origin: resource.source.origin.into(),
             revision: resource.source.revision.map(|revision| revision.0),
+            verified_at: verification.and_then(|one| one.verified_at).map(rfc3339),
+            verified_revision: verification.and_then(|one| one.verified_revision).map(|revision| revision.0),
+            keys_compared: verification.filter(|one| one.verified_at.is_some()).map(|one| one.keys_compared),
+            counted_at: verification.and_then(|one| one.counted_at).map(rfc3339),
         }
     }
 }

@@ -8,7 +8,7 @@ mod missing;
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -21,9 +21,10 @@ use self::config::ReadConfig;
 use super::{ClusterState, ClusterTask};
 use crate::clustermesh::connection_error::ConnectionError;
 use crate::clustermesh::resync::SourceInfo;
-use crate::clustermesh::scope::{ScopeTask, SourceConnection};
+use crate::clustermesh::scope::{ScopeProgress, ScopeTask, SourceConnection};
 use crate::clustermesh::timing::CONTACT_STORED_INTERVAL;
 use crate::clustermesh::unknown::search_unknown_prefixes;
+use crate::clustermesh::verification::Verifier;
 use crate::model::{Command, Heartbeat, Kind, Phase, Scope};
 use crate::wire::{cluster_config, keys};
 use cilium_kvstore::{Connection, Endpoint, EtcdConfig, Event, KeyValue, prefix_end};
@@ -148,6 +149,7 @@ impl ClusterConnection<'_> {
         };
         let source = SourceConnection { connection: connection.clone(), info, heartbeat };
         let (canary_senders, canaries): (Vec<_>, Vec<_>) = Kind::ALL.iter().map(|_| watch::channel(None)).unzip();
+        let scopes = Kind::ALL.map(|_| Arc::new(ScopeProgress::default()));
         let kinds = state.kinds.iter_mut().zip(canaries).zip(Kind::ALL).map(|((state, canary), kind)| {
             let scope = Scope { cluster: self.task.name.clone(), kind };
             ScopeTask {
@@ -160,12 +162,15 @@ impl ClusterConnection<'_> {
                 reported_synced: false,
                 reported_unreadable: 0,
                 publication: cluster_config::kind_publication(kind, &config),
+                progress: Arc::clone(&scopes[kind.index()]),
                 expired_leases: BTreeSet::new(),
             }
             .run()
             .boxed()
         });
+        let verifier = Verifier::new(&self.task.name, source.clone(), &self.task.context, scopes.to_vec());
         let others = [
+            verifier.run().boxed(),
             self.watch_canaries(&source, &canary_senders).boxed(),
             self.watch_config(read).boxed(),
             self.store_contact_time(state.record.clone()).boxed(),

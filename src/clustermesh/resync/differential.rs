@@ -56,6 +56,16 @@ impl Resync {
         self.finish_changes(changed, missing_changes)
     }
 
+    /// Lists everything again after a verification has found a difference. Does nothing while keys
+    /// are held: the end of the hold lists them anyway, and a verification must not end a hold
+    /// (docs/develop/invariants.md, 4).
+    pub(super) fn repair_divergence(&mut self) -> ResyncStep {
+        match self.state {
+            ResyncState::Watching { prune_pending: false } if self.held_keys.len() == 0 => self.list(HistoryMatch::Unknown),
+            _ => ResyncStep::default(),
+        }
+    }
+
     fn finish_changes(&mut self, changed: ChangedKeys, missing_changes: Vec<Change>) -> ResyncStep {
         let ResyncState::ListingChanges { cursor, .. } = &self.state else { return ResyncStep::default() };
         let mut cursor = cursor.clone();

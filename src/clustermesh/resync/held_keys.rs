@@ -11,7 +11,8 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use crate::model::{Change, EntryKey, LeaseId, Revision};
+use super::{Resync, ResyncState, ResyncStep};
+use crate::model::{Change, Command, EntryKey, LeaseId, Revision};
 use cilium_kvstore::LeaseLife;
 
 /// TTL of a lease if none of the writer's keys reports one: Cilium's default (`kvstore-lease-ttl`,
@@ -221,5 +222,29 @@ impl HeldKeys {
         if self.keys.is_empty() {
             (self.found_by_list, self.observation) = (false, None);
         }
+    }
+}
+
+impl Resync {
+    /// If the hold is over, lists the keys again and removes the absent ones.
+    pub(super) fn check_hold(&mut self, evidence: &DeleteEvidence, now: Instant, margin: Duration) -> ResyncStep {
+        match (&self.state, &self.cursor) {
+            (ResyncState::Watching { prune_pending: false }, Some(cursor)) if self.held_keys.are_holds_over(evidence, now, margin) => {
+                self.interrupts_watch = true;
+                let cursor = cursor.clone();
+                self.list_changes(cursor, true)
+            }
+            _ => ResyncStep::default(),
+        }
+    }
+
+    /// Ends all holds and removes their entries.
+    pub(super) fn revoke(&mut self) -> ResyncStep {
+        if !matches!(self.state, ResyncState::Watching { .. }) {
+            return ResyncStep::default();
+        }
+        let changes = self.held_keys.release_all().into_iter().map(|key| Change::Delete { key }).collect();
+        let (scope, cursor) = (self.scope.clone(), self.cursor.clone());
+        ResyncStep { commands: vec![Command::Apply { scope, changes, cursor }], ..ResyncStep::default() }
     }
 }

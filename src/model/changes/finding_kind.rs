@@ -91,6 +91,8 @@ finding_kinds! {
         "check whether the cluster's id was changed while it was running";
     LogGap = "logGap", Warning, "operate/alerts.md#meshkeepproblemswarning",
         "free space on the disk of --data-dir, or find out why its log/ cannot be written";
+    MirrorDiverged = "mirrorDiverged", Critical, "operate/alerts.md#meshkeepproblemscritical",
+        "meshkeep lists the keys again, which repairs its copy; report the keys to meshkeep's maintainers with the version of the etcd and of any proxy in front of it, and run `meshkeep verify {subject}`";
     NoClusters = "noClusters", Critical, "operate/alerts.md#meshkeepnoclusters",
         "check that --clustermesh-config is the right directory, and that the Secret mounted there has the right name and namespace and a file for each cluster; if no cluster is expected yet, start meshkeep with --allow-no-clusters";
     OverlappingNodePodCidr = "overlappingNodePodCIDR", Warning, "operate/alerts.md#meshkeepproblemswarning",

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use smol_str::SmolStr;
 
 use crate::model::api_enum::api_enum;
-use crate::model::{EtcdClusterId, Kind, MissingConfigState, RawRecord, Revision, WriterStatus};
+use crate::model::{EtcdClusterId, Kind, MissingConfigState, RawRecord, Revision, Verification, WriterStatus};
 
 /// Maximum length of a cluster name in bytes (Cilium's `pkg/clustermesh/types/option.go`).
 const CLUSTER_NAME_LENGTH_MAX: usize = 32;
@@ -377,6 +377,8 @@ pub struct ResourceStatus {
     pub last_event_time: Option<SystemTime>,
     /// The source's revision up to which the kind is complete.
     pub revision: Option<Revision>,
+    /// Results of the newest comparisons with the source.
+    pub verification: Verification,
 }
 
 impl ClusterStatus {

@@ -1,5 +1,7 @@
-//! Clusters: names, ids, phases, missing configs, and the writers behind their etcds.
+//! Clusters: names, ids, phases, missing configs, verifications, and the writers behind their
+//! etcds.
 
 pub(super) mod cluster;
 pub(super) mod missing_config;
+pub(super) mod verification;
 pub(super) mod writer;

@@ -4,3 +4,4 @@ pub(super) mod entry_rank;
 pub(super) mod lookup;
 pub(super) mod raw_keys;
 pub(super) mod references;
+pub(super) mod stamps;

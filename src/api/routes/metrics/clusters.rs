@@ -6,13 +6,16 @@ use std::time::SystemTime;
 
 use super::metrics_text::MetricsText;
 use crate::handle::{ClusterReading, Handle, Origin, ResourceReading};
-use crate::model::{ClusterStatus, Kind, Phase, Scope};
+use crate::model::{ClusterStatus, Kind, Phase, Scope, Verification};
 
 /// Adds the metrics of the clusters. Without `is_full`, only those that an alert or the dashboard
 /// needs, each with one series for all kinds of a cluster.
 pub(super) fn add(text: &mut MetricsText, handle: &Handle, all: &[ClusterReading], is_full: bool) {
     add_phases(text, all, is_full);
     add_resources(text, all, is_full);
+    if is_full {
+        add_verifications(text, all);
+    }
     add_remotes(text, all, is_full);
     add_changes(text, handle, all, is_full);
 }
@@ -105,6 +108,27 @@ fn add_resources(text: &mut MetricsText, all: &[ClusterReading], is_full: bool) 
             }
         }
     }
+}
+
+/// Adds the results of the comparisons with the source.
+fn add_verifications(text: &mut MetricsText, all: &[ClusterReading]) {
+    let mut each = |name, help, value: &dyn Fn(&Verification) -> Option<f64>| {
+        let of =
+            |cluster: &ClusterReading, resource: &ResourceReading| value(&cluster.status.as_ref()?.resource(resource.kind).verification);
+        add_by_kind(text, (name, help), all, true, of, f64::min);
+    };
+    let help = "Time at which the newest comparison of all keys with the source ended without a difference.";
+    each("meshkeep_cluster_verified_timestamp_seconds", help, &|one| one.verified_at.map(timestamp));
+    let help = "Revision of the source at the start of that comparison.";
+    each("meshkeep_cluster_verified_revision", help, &|one| {
+        one.verified_revision.and_then(|revision| u64::try_from(revision.0).ok()).map(float)
+    });
+    let help = "Number of keys in that comparison.";
+    each("meshkeep_cluster_verified_keys", help, &|one| one.verified_at.map(|_| float(one.keys_compared)));
+    let help = "Time at which the number of keys was last equal to the source's.";
+    each("meshkeep_cluster_counted_timestamp_seconds", help, &|one| one.counted_at.map(timestamp));
+    let help = "Number of times since the start that entries differed from the source.";
+    each("meshkeep_cluster_divergences", help, &|one| Some(float(one.divergence.as_ref().map_or(0, |divergence| divergence.detections))));
 }
 
 /// Returns the clusters with a client file, and their status.

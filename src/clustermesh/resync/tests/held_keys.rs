@@ -381,3 +381,18 @@ fn random_losses_of_a_source_remove_no_keys() {
         run_random_losses(seed);
     }
 }
+
+/// A verification found a difference: everything is listed again, but never while keys are held.
+#[test]
+fn a_difference_leads_to_a_list_unless_keys_are_held() {
+    let (mut etcd, mut mirror) = kvstoremesh_copy();
+    mirror.feed(Input::Diverged);
+    assert_eq!(mirror.request, Some(Request::List));
+    run(&mut mirror, &etcd);
+    assert_eq!((mirror.served(), mirror.resync.is_synced()), (etcd.entries(), true));
+    etcd.expire(FIRST_LEASE);
+    run(&mut mirror, &etcd);
+    let watch = mirror.request.clone();
+    mirror.feed(Input::Diverged);
+    assert_eq!((mirror.request.clone(), mirror.resync.held_count(), mirror.served().len()), (watch, 3, 9));
+}

@@ -151,11 +151,12 @@ function Detail({ object, chart }) {
   return html`<div class="detail">
     <dl class="facts-list">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
     <table class="inner"><caption class="unseen">entries of ${object.name}</caption>
-      <thead><tr><th scope="col">kind</th><th scope="col" class="count">entries</th><th scope="col" class="count">expected</th><th scope="col">state</th><th scope="col">last change</th><th scope="col" class="count">revision</th></tr></thead>
+      <thead><tr><th scope="col">kind</th><th scope="col" class="count">entries</th><th scope="col" class="count">expected</th><th scope="col">state</th><th scope="col">last change</th><th scope="col" class="count">revision</th><th scope="col">verified</th></tr></thead>
       <tbody>${object.resources.map((one) => html`<tr key=${one.kind}>
         <th scope="row">${KINDS.find(([kind]) => kind === one.kind)?.[1] ?? one.kind}</th>
         <td class="count">${number(one.entries)}</td><td class="count">${one.expected === undefined ? "" : number(one.expected)}</td>
-        <td>${state(one)}</td><td>${one.lastEvent ? `${age(since(one.lastEvent))} ago` : ""}</td><td class="count">${one.revision ?? ""}</td></tr>`)}</tbody>
+        <td>${state(one)}</td><td>${one.lastEvent ? `${age(since(one.lastEvent))} ago` : ""}</td><td class="count">${one.revision ?? ""}</td>
+        <td title="time since all keys were last equal to the source's">${one.verifiedAt ? `${age(since(one.verifiedAt))} ago, ${plural(one.keysCompared, "key", "keys")}` : ""}</td></tr>`)}</tbody>
     </table>
     ${chart?.view()}
     <p class="links"><a href=${hash("problems", [], { cluster: object.name })}>problems of ${object.name}</a> · <a href=${hash("changes", [], { cluster: object.name })}>changes</a></p>

@@ -1,0 +1,81 @@
+//! Compares the number of keys of each kind with the source's.
+
+use std::time::SystemTime;
+
+use super::Verifier;
+use crate::model::{Kind, Revision};
+use crate::wire::keys;
+use cilium_kvstore::{Disposition, KvstoreError, prefix_end};
+
+/// Number of keys that the source must have, by the mirror.
+struct MirrorCount {
+    /// Revision of the source that the mirror shows.
+    revision: Revision,
+    keys: i64,
+}
+
+impl Verifier<'_> {
+    /// Compares the counts of all kinds. If a kind's count differs, compares all of its keys.
+    pub(super) async fn compare_counts(&mut self) -> Result<(), KvstoreError> {
+        let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| self.mirror_count(*kind).is_some()).collect();
+        let ranges: Vec<_> = kinds.iter().map(|kind| self.range_of(*kind)).collect();
+        let counts = self.source.connection.count_many(&ranges).await?;
+        for (kind, (count, _)) in kinds.into_iter().zip(counts) {
+            let Some(surplus) = self.unexplained_surplus(kind, count).await? else {
+                self.context.reporter.change_resource(kind, |resource| resource.verification.counted_at = Some(SystemTime::now()));
+                continue;
+            };
+            let before = self.divergence_count(kind);
+            if self.compare_kind(kind, false).await? && self.divergence_count(kind) == before {
+                self.explained[kind.index()] = surplus;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns by how much the source's count exceeds the mirror's, unless that is explained.
+    ///
+    /// `count` is of the newest revision, and the mirror may be behind or ahead of it. If the two
+    /// differ, the keys are counted again at the very revision that the mirror shows.
+    async fn unexplained_surplus(&self, kind: Kind, count: u64) -> Result<Option<i64>, KvstoreError> {
+        let explained = self.explained[kind.index()];
+        let Some(mirror) = self.mirror_count(kind) else { return Ok(None) };
+        let surplus = signed(count) - mirror.keys;
+        if surplus == explained {
+            return Ok(None);
+        }
+        let (from, end) = self.range_of(kind);
+        let surplus = match self.source.connection.count_at(&from, &end, Some(mirror.revision)).await {
+            Ok((count, _)) => signed(count) - mirror.keys,
+            // the kind has not changed since the compaction, so its count has not changed either
+            Err(error) if error.disposition() == Disposition::Resync => surplus,
+            Err(error) => return Err(error),
+        };
+        Ok(Some(surplus).filter(|surplus| *surplus != explained))
+    }
+
+    /// Returns the number of keys that the source must have. `None` while the kind is listed.
+    /// Held entries and keys that are not entries differ on purpose.
+    fn mirror_count(&self, kind: Kind) -> Option<MirrorCount> {
+        let scope = self.scope(kind);
+        let mirror = self.context.mirror.current();
+        let revision = self.settled_revision(&mirror, kind)?;
+        let entries = mirror.view.scope(&scope).map_or(0, |state| u64::from(state.entry_count));
+        let (held, refused) = self.context.reporter.excluded_counts(kind);
+        Some(MirrorCount { revision, keys: signed(entries) - signed(held) + signed(refused) })
+    }
+
+    fn divergence_count(&self, kind: Kind) -> u64 {
+        self.context.reporter.divergence_count(kind)
+    }
+
+    fn range_of(&self, kind: Kind) -> (Vec<u8>, Vec<u8>) {
+        let prefix = keys::watched_prefix(kind, self.cluster, self.source.info.cached).into_bytes();
+        let end = prefix_end(&prefix);
+        (prefix, end)
+    }
+}
+
+fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

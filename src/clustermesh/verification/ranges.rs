@@ -1,0 +1,209 @@
+//! Compares one range of keys with the source.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tokio::time::{sleep, timeout};
+
+use super::comparison::{MirrorKey, MirrorRange, SourceKey, SourceRange, digest};
+use super::{ComparisonStep, KindComparison, Verifier};
+use crate::commit::MirrorSnapshot;
+use crate::model::{EntryKey, Kind, Revision, Scope, SourceStamp};
+use crate::wire::keys;
+use cilium_kvstore::{KvstoreError, prefix_end};
+
+/// Number of entries of the mirror in a range. A reply of etcd with 1,024 keys and no values has
+/// some 70 KiB.
+const RANGE_ENTRIES: usize = 1_024;
+
+/// Maximum number of keys of the source in a range. Higher than [`RANGE_ENTRIES`], because the
+/// source may have keys that the mirror lacks.
+const RANGE_KEYS_MAX: u32 = 2_048;
+
+/// Number of later revisions at which a difference must still exist.
+const CONFIRMATIONS: usize = 2;
+
+/// Number of intervals between two comparisons of the counts that a confirmation waits for the
+/// watch at most: half an interval, in which etcd is asked for progress three times.
+const WATCH_WAITS_PER_INTERVAL: u32 = 2;
+
+/// Part of the interval that a confirmation waits for the committer after a message of the watch:
+/// 2 s by default.
+const COMMIT_WAITS_PER_INTERVAL: u32 = 30;
+
+/// Bytes of a key in etcd's reply, without its name: revisions, version, lease and field lengths.
+const KEY_OVERHEAD_BYTES: u64 = 32;
+
+/// Start of the next range; `None` for the start of the kind.
+pub(super) type RangeStart = Option<Vec<u8>>;
+
+/// Bounds of a range as keys of the source.
+#[derive(Debug, Clone)]
+struct Bounds {
+    scope: Scope,
+    prefix: Vec<u8>,
+    from: Vec<u8>,
+    end: Vec<u8>,
+    with_values: bool,
+}
+
+/// Answer of the source for a range.
+struct RangeRead {
+    keys: SourceRange,
+    /// End of the range that the answer covers.
+    end: Vec<u8>,
+    bytes: u64,
+}
+
+impl Verifier<'_> {
+    /// Compares the next range of a kind, and adds the result to the comparison.
+    pub(super) async fn compare_next_range(
+        &mut self,
+        kind: Kind,
+        comparison: &mut KindComparison,
+        with_values: bool,
+    ) -> Result<ComparisonStep, KvstoreError> {
+        let Some(bounds) = self.next_bounds(kind, comparison.start.clone(), with_values).await else {
+            return Ok(ComparisonStep::Unsettled);
+        };
+        let kind_end = prefix_end(&bounds.prefix);
+        let read = self.read_source(&bounds).await?;
+        let bounds = Bounds { end: read.end.clone(), ..bounds };
+        comparison.revision.get_or_insert(read.keys.revision);
+        comparison.key_count += read.keys.keys.len() as u64;
+        let bytes = read.bytes;
+        match self.differing_keys(kind, &bounds, read).await? {
+            Some(differing) => comparison.differing.extend(differing),
+            None => return Ok(ComparisonStep::Unsettled),
+        }
+        comparison.start = Some(bounds.end).filter(|end| *end != kind_end);
+        Ok(if comparison.start.is_some() { ComparisonStep::Continues { bytes } } else { ComparisonStep::Complete })
+    }
+
+    /// Returns the keys of a range that differ at this read and at two later ones. `None` if the
+    /// kind was listed meanwhile.
+    async fn differing_keys(&self, kind: Kind, bounds: &Bounds, first: RangeRead) -> Result<Option<Vec<String>>, KvstoreError> {
+        let watch = self.progress(kind).current();
+        let mut confirmed: Option<BTreeSet<String>> = None;
+        let mut before = first.keys;
+        match self.sample_mirror(bounds).await {
+            Some(mirror) if watch.watching && !before.may_differ(&mirror) => return Ok(Some(Vec::new())),
+            Some(_) if watch.watching => {}
+            Some(_) | None => return Ok(None),
+        }
+        for _ in 0..CONFIRMATIONS {
+            self.wait_for_watch(kind).await;
+            let Some(mirror) = self.sample_mirror(bounds).await else { return Ok(None) };
+            let after = self.read_source(bounds).await?;
+            let now = self.progress(kind).current();
+            if !now.watching || now.watch_count != watch.watch_count {
+                return Ok(None);
+            }
+            if after.end != bounds.end {
+                // the source has so many new keys that the range must be divided
+                return Ok(None);
+            }
+            let differing: BTreeSet<String> = before.differing_keys(&mirror, &after.keys).into_iter().collect();
+            let still = confirmed.map_or(differing.clone(), |confirmed| confirmed.intersection(&differing).cloned().collect());
+            if still.is_empty() {
+                return Ok(Some(Vec::new()));
+            }
+            confirmed = Some(still);
+            before = after.keys;
+        }
+        Ok(Some(confirmed.into_iter().flatten().collect()))
+    }
+
+    /// Waits until the mirror has received what the watch delivered before this call: for a message
+    /// of the watch, and then for the committer.
+    async fn wait_for_watch(&self, kind: Kind) {
+        let interval = self.context.timing.cluster.verify_interval;
+        let progress = self.progress(kind);
+        // a source that does not answer progress requests may have nothing to send
+        let _ = timeout(interval / WATCH_WAITS_PER_INTERVAL, progress.message_after(progress.current())).await;
+        sleep(interval / COMMIT_WAITS_PER_INTERVAL).await;
+    }
+
+    /// Returns the bounds of the next range. It ends at an entry of the mirror: etcd counts all
+    /// keys up to the end of a range whatever the limit, so its end must be near.
+    async fn next_bounds(&self, kind: Kind, start: RangeStart, with_values: bool) -> Option<Bounds> {
+        let scope = self.scope(kind);
+        let prefix = keys::watched_prefix(kind, self.cluster, self.source.info.cached).into_bytes();
+        let from = start.unwrap_or_else(|| prefix.clone());
+        let bounds = Bounds { scope, end: prefix_end(&prefix), from, prefix, with_values };
+        let mirror = self.settled_mirror(kind)?;
+        // unpacks the names of a thousand entries
+        let find_end = move || {
+            let cached = bounds.prefix.starts_with(keys::root(true).as_bytes());
+            let end = bounds.entries(&mirror).nth(RANGE_ENTRIES).map(|(key, _)| keys::source_key(&key, cached).into_bytes());
+            Bounds { end: end.unwrap_or(bounds.end), ..bounds }
+        };
+        tokio::task::spawn_blocking(find_end).await.ok()
+    }
+
+    /// Reads a range of the source. If the source has more keys than fit, the answer ends earlier.
+    async fn read_source(&self, bounds: &Bounds) -> Result<RangeRead, KvstoreError> {
+        let connection = &self.source.connection;
+        let mut limit = RANGE_KEYS_MAX;
+        let read = loop {
+            match connection.read_range(&bounds.from, &bounds.end, limit, !bounds.with_values).await {
+                Err(KvstoreError::TooLarge { .. }) if limit > 1 => limit /= 2,
+                result => break result?,
+            }
+        };
+        let mut keys = SourceRange { revision: read.revision, ..SourceRange::default() };
+        let last = read.key_values.last().map(|last| [&last.key[..], &[0]].concat());
+        let mut bytes = 0;
+        for key_value in read.key_values {
+            bytes += (key_value.key.len() + key_value.value.len()) as u64 + KEY_OVERHEAD_BYTES;
+            // other keys are not entries, and are reported as rejected
+            if let Ok(key) = keys::entry_key(bounds.scope.kind, &bounds.scope.cluster, self.source.info.cached, &key_value.key) {
+                let value = bounds.with_values.then(|| digest(&key_value.value));
+                let source_key = SourceKey { created: key_value.create_revision, modified: key_value.mod_revision, value };
+                keys.keys.insert(key.name.to_string(), source_key);
+            }
+        }
+        let end = last.filter(|_| read.more).unwrap_or_else(|| bounds.end.clone());
+        Ok(RangeRead { keys, end, bytes })
+    }
+
+    /// Returns the entries of the mirror in a range. `None` while the kind is listed.
+    async fn sample_mirror(&self, bounds: &Bounds) -> Option<MirrorRange> {
+        let mirror = self.settled_mirror(bounds.scope.kind)?;
+        let bounds = bounds.clone();
+        let sample = move || {
+            let end = bounds.end.strip_prefix(&bounds.prefix[..]).map(<[u8]>::to_vec);
+            let entries = bounds.entries(&mirror).take_while(|(key, _)| end.as_ref().is_none_or(|end| key.name.as_bytes() < &end[..]));
+            let entry = |(key, source): (EntryKey, SourceStamp)| {
+                let value = bounds.with_values.then(|| mirror.view.value(&key)).flatten().map(|value| digest(&value));
+                (key.name.to_string(), MirrorKey { modified: source.mod_revision, held: source.held, value })
+            };
+            entries.map(entry).collect()
+        };
+        tokio::task::spawn_blocking(sample).await.ok()
+    }
+
+    fn settled_mirror(&self, kind: Kind) -> Option<Arc<MirrorSnapshot>> {
+        let mirror = self.context.mirror.current();
+        self.settled_revision(&mirror, kind).map(|_| mirror)
+    }
+
+    /// Returns the revision of the source that a snapshot shows. `None` while the kind is listed,
+    /// and while entries of another history wait for their removal: they differ on purpose.
+    pub(super) fn settled_revision(&self, mirror: &MirrorSnapshot, kind: Kind) -> Option<Revision> {
+        let cursor = mirror.view.cursor(&self.scope(kind)).filter(|_| self.progress(kind).current().watching)?;
+        // provisional cursors have other values (`resync`)
+        let is_settled = cursor.etcd_cluster_id == self.source.info.etcd_cluster_id && cursor.revision > Revision(0);
+        is_settled.then_some(cursor.revision)
+    }
+}
+
+impl Bounds {
+    /// Iterates over the entries of the mirror from the start of the range to the end of the kind.
+    fn entries<'a>(&'a self, mirror: &'a MirrorSnapshot) -> impl Iterator<Item = (EntryKey, SourceStamp)> + 'a {
+        let from = self.from.strip_prefix(&self.prefix[..]).unwrap_or_default();
+        // bytes that are not UTF-8 can make the start a few keys too low
+        let text = from.utf8_chunks().next().map_or("", |chunk| chunk.valid());
+        mirror.view.source_stamps_from(&self.scope, text).skip_while(move |(key, _)| key.name.as_bytes() < from)
+    }
+}

@@ -1,0 +1,41 @@
+//! Results of the verification of the mirror against its source, per cluster and kind.
+
+use std::time::{Instant, SystemTime};
+
+use crate::model::Revision;
+
+/// Result of the newest comparisons of one kind of one cluster with its source.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Verification {
+    /// Time at which the newest comparison of all keys ended without a difference.
+    pub verified_at: Option<SystemTime>,
+    /// The source's revision when that comparison began: each key was compared at this revision or
+    /// a later one.
+    pub verified_revision: Option<Revision>,
+    /// Number of keys that were compared, without held keys and keys that are not entries.
+    pub keys_compared: u64,
+    /// Time at which the number of keys was last equal to the source's.
+    pub counted_at: Option<SystemTime>,
+    /// Newest difference that was found since the start.
+    pub divergence: Option<Divergence>,
+}
+
+/// Difference between the mirror and its source that was still there at a later revision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Divergence {
+    /// Keys of the source that differed, as text and sorted; at most [`Divergence::KEYS_MAX`].
+    pub keys: Vec<String>,
+    /// Number of keys that differed.
+    pub key_count: u64,
+    /// The source's revision of the comparison.
+    pub revision: Revision,
+    /// Time of the detection.
+    pub found: Instant,
+    /// Number of detections since the start.
+    pub detections: u64,
+}
+
+impl Divergence {
+    /// Maximum number of keys that are reported: enough to see a pattern.
+    pub const KEYS_MAX: usize = 16;
+}

@@ -1,0 +1,229 @@
+//! The verification of the mirror against its source: each error of a watch is found, reported with
+//! its key and repaired, and a source that merely changes causes no report.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::harness::etcd::{Etcd, etcd_binaries};
+use crate::harness::lossy_watch::{LossyWatches, WatchError};
+use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, publish, put_leased, source_key};
+use crate::harness::meshkeep::{Home, Meshkeep};
+use crate::harness::read_only::ReadOnlyServer;
+use crate::harness::scene::{Scene, wait_until_served};
+use crate::harness::truth::Truth;
+use crate::harness::{eventually, eventually_within};
+
+/// Flags with which a verification takes seconds instead of minutes.
+const QUICK: [&str; 2] = ["--verify-interval=1500ms", "--progress-interval=300ms"];
+
+/// Interval between two rounds in which all keys are compared.
+const QUICK_ROUND: &str = "--verify-round=3s";
+
+/// Maximum time until a difference is found: some rounds on a busy machine.
+const FIND_TIME_MAX: Duration = Duration::from_secs(90);
+
+/// A cluster whose watches can make errors, and a sidecar that mirrors it.
+struct LossyCluster {
+    etcd: Etcd,
+    form: Form,
+    cluster: MeshCluster,
+    watches: LossyWatches,
+    meshkeep: Meshkeep,
+    _home: Home,
+}
+
+impl LossyCluster {
+    async fn start(binary: &Path, form: Form, round: &str) -> Self {
+        let etcd = Etcd::builder().binary(binary).start().await;
+        let cluster = MeshCluster::generate(1, EVERY_KIND);
+        publish(&etcd, form, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
+        let watches = LossyWatches::start(&etcd).await;
+        let mut home = Home::new().with_flags(&QUICK).with_flags(&[round, "--heartbeat-silence=1h"]);
+        home.write_cluster(&cluster.name, &watches.client_file());
+        let meshkeep = home.start().await;
+        let scene = Self { etcd, form, cluster, watches, meshkeep, _home: home };
+        scene.wait_until_exact("the first list").await;
+        scene.meshkeep.wait_for_phase(&scene.cluster.name, "live").await;
+        scene
+    }
+
+    fn source_key(&self, key: &str) -> String {
+        source_key(self.form, &self.cluster.name, key)
+    }
+
+    async fn wait_until_exact(&self, when: &str) {
+        wait_until_served(&self.meshkeep, &Truth::from_clusters([&self.cluster]).expected(), when).await;
+    }
+
+    /// Changes a key at the source.
+    async fn change(&mut self, key: &str) {
+        self.cluster.change(key);
+        put_leased(&self.etcd, [(self.source_key(key), self.cluster.entries[key].clone())]).await;
+    }
+
+    async fn delete(&mut self, key: &str) {
+        self.cluster.delete(key);
+        self.etcd.delete(self.source_key(key)).await;
+    }
+
+    /// Waits until the difference is reported with exactly these keys, and the mirror is repaired.
+    async fn wait_until_repaired(&self, expected: &[String]) {
+        let reported = || async { diverged(&self.meshkeep).await };
+        let finding = eventually_within(FIND_TIME_MAX, &format!("a report of {expected:?}"), reported).await;
+        for key in expected {
+            assert!(finding["detail"].as_str().unwrap().contains(key), "{key} in {finding}");
+        }
+        assert_eq!(finding["count"], expected.len(), "{finding}");
+        assert_eq!(finding["severity"], "critical");
+        self.wait_until_exact("the repair").await;
+        self.meshkeep.wait_for_phase(&self.cluster.name, "live").await;
+    }
+}
+
+/// Returns the finding about a difference, if there is one.
+async fn diverged(meshkeep: &Meshkeep) -> Option<Value> {
+    let problems = meshkeep.get("/v1/problems?kind=mirrorDiverged").await;
+    problems["items"].as_array().unwrap().first().cloned()
+}
+
+/// Returns the `verifiedAt` of each kind of a cluster, in the order of the answer.
+async fn verified_times(meshkeep: &Meshkeep, cluster: &str) -> Vec<Option<String>> {
+    let resources = meshkeep.cluster(cluster).await["resources"].as_array().unwrap().clone();
+    resources.iter().map(|resource| resource["verifiedAt"].as_str().map(str::to_owned)).collect()
+}
+
+/// Waits until every kind was verified twice more.
+async fn wait_for_two_rounds(meshkeep: &Meshkeep, cluster: &str) {
+    for _ in 0..2 {
+        let before = verified_times(meshkeep, cluster).await;
+        let advanced = || async {
+            let now = verified_times(meshkeep, cluster).await;
+            now.iter().zip(&before).all(|(now, before)| now.is_some() && now != before).then_some(())
+        };
+        eventually_within(FIND_TIME_MAX, "a round of the verification", advanced).await;
+    }
+}
+
+#[tokio::test]
+async fn lost_puts_and_deletes_are_found_by_the_count() {
+    for binary in etcd_binaries() {
+        // a round that is far away: only the counts are compared
+        let mut scene = LossyCluster::start(&binary, Form::State, "--verify-round=1h").await;
+        wait_for_first_round(&scene).await;
+        let keys = scene.cluster.keys_of("identities/v1");
+        let (lost, deleted) = (keys[0].clone(), keys[1].clone());
+        // a new key whose put is lost
+        let value = scene.cluster.entries[&lost].clone();
+        scene.delete(&lost).await;
+        scene.wait_until_exact("a delete").await;
+        scene.watches.make_error(WatchError::Lose(scene.source_key(&lost)));
+        scene.cluster.entries.insert(lost.clone(), value.clone());
+        put_leased(&scene.etcd, [(scene.source_key(&lost), value)]).await;
+        scene.wait_until_repaired(&[scene.source_key(&lost)]).await;
+        // a delete that is lost
+        scene.watches.make_error(WatchError::Lose(scene.source_key(&deleted)));
+        scene.delete(&deleted).await;
+        let expected = scene.source_key(&deleted);
+        let reported = || async { diverged(&scene.meshkeep).await?["detail"].as_str()?.contains(&expected).then_some(()) };
+        eventually_within(FIND_TIME_MAX, "a report of the lost delete", reported).await;
+        scene.wait_until_exact("the repair of the lost delete").await;
+        assert!(scene.watches.error_was_made());
+    }
+}
+
+/// Waits until every kind was verified once.
+async fn wait_for_first_round(scene: &LossyCluster) {
+    let complete = || async { verified_times(&scene.meshkeep, &scene.cluster.name).await.iter().all(Option::is_some).then_some(()) };
+    eventually_within(FIND_TIME_MAX, "the first round of the verification", complete).await;
+}
+
+#[tokio::test]
+async fn lost_updates_and_confused_keys_are_found_by_the_keys() {
+    for (binary, form) in etcd_binaries().into_iter().zip([Form::State, Form::Cache, Form::State]) {
+        let mut scene = LossyCluster::start(&binary, form, QUICK_ROUND).await;
+        let key = scene.cluster.keys_of("nodes/v1")[0].clone();
+        scene.watches.make_error(WatchError::Lose(scene.source_key(&key)));
+        scene.change(&key).await;
+        scene.wait_until_repaired(&[scene.source_key(&key)]).await;
+
+        let mut scene = LossyCluster::start(&binary, form, QUICK_ROUND).await;
+        let keys = scene.cluster.keys_of("services/v1");
+        let (first, second) = (keys[0].clone(), keys[1].clone());
+        scene.watches.make_error(WatchError::Confuse(scene.source_key(&first), scene.source_key(&second)));
+        scene.change(&first).await;
+        scene.change(&second).await;
+        scene.wait_until_repaired(&[scene.source_key(&first)]).await;
+    }
+}
+
+#[tokio::test]
+async fn watches_that_stay_behind_are_found() {
+    for binary in etcd_binaries() {
+        let mut scene = LossyCluster::start(&binary, Form::State, QUICK_ROUND).await;
+        scene.watches.make_error(WatchError::Freeze);
+        let key = scene.cluster.keys_of("nodes/v1")[0].clone();
+        scene.change(&key).await;
+        scene.wait_until_repaired(&[scene.source_key(&key)]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_source_without_transactions_is_verified() {
+    for refusal in [tonic::Code::Unimplemented, tonic::Code::PermissionDenied] {
+        let etcd = Etcd::start().await;
+        let cluster = MeshCluster::generate(1, EVERY_KIND);
+        publish(&etcd, Form::State, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
+        let server = ReadOnlyServer::start(&etcd, refusal).await;
+        let mut home = Home::new().with_flags(&QUICK).with_flags(&[QUICK_ROUND]);
+        home.write_cluster(&cluster.name, &server.client_file());
+        let meshkeep = home.start().await;
+        meshkeep.wait_for_phase(&cluster.name, "live").await;
+        wait_for_two_rounds(&meshkeep, &cluster.name).await;
+        let counted = || async {
+            let resources = meshkeep.cluster(&cluster.name).await["resources"].as_array()?.clone();
+            resources.iter().all(|resource| resource["countedAt"].is_string()).then_some(())
+        };
+        eventually("the counts of all kinds", counted).await;
+        assert_eq!(diverged(&meshkeep).await, None);
+    }
+}
+
+/// Changes without a pause, compactions and reconnects cause no report. (`chaos` does the same with
+/// restarts and wiped etcds.)
+#[tokio::test]
+async fn a_changing_source_causes_no_report() {
+    let seconds = std::env::var("MESHKEEP_VERIFY_SECONDS").map_or(15, |text| text.parse().unwrap());
+    let binary = etcd_binaries().remove(0);
+    let mut scene = Scene::without_meshkeep(&binary, 1, 2, EVERY_KIND).await;
+    scene.home = scene.home.with_flags(&QUICK).with_flags(&[QUICK_ROUND, "--backoff-min=50ms", "--backoff-max=200ms"]);
+    scene.start_meshkeep().await;
+    let started = Instant::now();
+    let mut turn = 0;
+    while started.elapsed() < Duration::from_secs(seconds) {
+        turn += 1;
+        let Scene { remotes, random, .. } = &mut scene;
+        for remote in remotes {
+            let change = |cluster: &mut MeshCluster| {
+                cluster.change_one_percent(random);
+                cluster.delete_one_percent(random);
+                cluster.add_endpoints(10);
+            };
+            remote.change(change).await;
+            if turn % 20 == 7 {
+                remote.proxy.cut().await;
+                remote.proxy.restore().await;
+            }
+            if turn % 9 == 4 {
+                let revision = remote.etcd.put("compaction", "").await;
+                remote.etcd.compact(revision).await;
+            }
+        }
+    }
+    scene.wait_until_settled("the changes").await;
+    for name in scene.names() {
+        wait_for_two_rounds(scene.meshkeep(), &name).await;
+    }
+    assert_eq!(diverged(scene.meshkeep()).await, None, "{}", scene.meshkeep().log());
+}

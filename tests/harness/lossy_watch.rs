@@ -1,0 +1,190 @@
+//! A server in front of an etcd whose watches lose or falsify changes on request. All other calls
+//! are forwarded unchanged.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+
+use etcd_client::proto::{PbEvent, PbKeyValue, PbWatchRequest, PbWatchRequestUnion, PbWatchResponse, PbWatchServer, PbWatchService};
+use etcd_client::{Client, WatchOptions};
+use futures_util::{Stream, StreamExt};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tonic::service::Routes;
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Endpoint, Server};
+use tonic::{Request, Response, Status, Streaming};
+
+use super::etcd::Etcd;
+use super::read_only::forward;
+
+/// Error in the watches, which ends once it has occurred.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum WatchError {
+    /// The next event of this key is lost.
+    Lose(String),
+    /// The next event of the first key is lost. The next put of the second key also sets the first
+    /// one, with the value and the revision of the second.
+    Confuse(String, String),
+    /// The existing watches send nothing any more except progress.
+    Freeze,
+}
+
+/// The server, which ends when it is dropped.
+pub(crate) struct LossyWatches {
+    port: u16,
+    state: Arc<WatchState>,
+    _tasks: JoinSet<()>,
+}
+
+#[derive(Debug, Default)]
+struct WatchState {
+    url: String,
+    error: Mutex<Option<WatchError>>,
+    counts: Mutex<WatchCounts>,
+}
+
+#[derive(Debug, Default)]
+struct WatchCounts {
+    created: u64,
+    /// Number of watches that are frozen: the ones that were created first.
+    frozen: u64,
+}
+
+#[derive(Clone)]
+struct Service(Arc<WatchState>);
+
+/// A watch of the client, with its request to the etcd.
+struct ForwardedWatch {
+    /// Position in the order in which the watches were created.
+    number: u64,
+    id: i64,
+    key: Vec<u8>,
+    options: WatchOptions,
+}
+
+type Answer = Result<PbWatchResponse, Status>;
+
+impl LossyWatches {
+    /// Starts a server in front of an etcd without TLS.
+    pub(crate) async fn start(etcd: &Etcd) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let channel = Endpoint::from_shared(etcd.url()).unwrap().connect_lazy();
+        let state = Arc::new(WatchState { url: etcd.url(), ..WatchState::default() });
+        let others = axum::Router::new().fallback(move |request| forward(channel.clone(), request));
+        let routes = Routes::from(others).add_service(PbWatchServer::new(Service(Arc::clone(&state))));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            Server::builder().add_routes(routes).serve_with_incoming(TcpIncoming::from(listener)).await.unwrap();
+        });
+        Self { port, state, _tasks: tasks }
+    }
+
+    /// Returns the client file of this server.
+    pub(crate) fn client_file(&self) -> String {
+        format!("endpoints:\n- http://127.0.0.1:{}\n", self.port)
+    }
+
+    /// Lets the watches make this error once.
+    pub(crate) fn make_error(&self, error: WatchError) {
+        if error == WatchError::Freeze {
+            let mut counts = self.state.counts.lock().unwrap();
+            counts.frozen = counts.created;
+        } else {
+            *self.state.error.lock().unwrap() = Some(error);
+        }
+    }
+
+    /// Returns whether the error was made.
+    pub(crate) fn error_was_made(&self) -> bool {
+        self.state.error.lock().unwrap().is_none()
+    }
+}
+
+impl WatchState {
+    /// Applies the error to the events of one response.
+    fn falsify(&self, events: Vec<PbEvent>) -> Vec<PbEvent> {
+        let mut error = self.error.lock().unwrap();
+        let mut sent = Vec::new();
+        for event in events {
+            let key = event.kv.as_ref().map(|key_value| key_value.key.clone()).unwrap_or_default();
+            match error.clone() {
+                Some(WatchError::Lose(lost)) if lost.as_bytes() == key => *error = None,
+                Some(WatchError::Confuse(lost, _)) if lost.as_bytes() == key => {}
+                Some(WatchError::Confuse(first, second)) if second.as_bytes() == key => {
+                    let confused = event.kv.clone().map(|key_value| PbKeyValue { key: first.into_bytes(), ..key_value });
+                    sent.extend([event.clone(), PbEvent { kv: confused, ..event }]);
+                    *error = None;
+                }
+                _ => sent.push(event),
+            }
+        }
+        sent
+    }
+
+    fn is_frozen(&self, number: u64) -> bool {
+        number <= self.counts.lock().unwrap().frozen
+    }
+}
+
+#[tonic::async_trait]
+impl PbWatchService for Service {
+    type WatchStream = Pin<Box<dyn Stream<Item = Answer> + Send>>;
+
+    async fn watch(&self, request: Request<Streaming<PbWatchRequest>>) -> Result<Response<Self::WatchStream>, Status> {
+        let (sender, receiver) = mpsc::channel(16);
+        let mut task = JoinSet::new();
+        task.spawn(serve_watches(Arc::clone(&self.0), request.into_inner(), sender));
+        // the task ends with the stream
+        let next = |(mut receiver, task): (mpsc::Receiver<_>, JoinSet<()>)| async move { Some((receiver.recv().await?, (receiver, task))) };
+        Ok(Response::new(Box::pin(futures_util::stream::unfold((receiver, task), next))))
+    }
+}
+
+/// Answers the requests of one watch stream until it ends.
+async fn serve_watches(state: Arc<WatchState>, mut requests: Streaming<PbWatchRequest>, answers: mpsc::Sender<Answer>) {
+    let Ok(mut client) = Client::connect([&state.url], None).await else { return };
+    let mut watches = JoinSet::new();
+    while let Some(Ok(request)) = requests.next().await {
+        match request.request_union {
+            Some(PbWatchRequestUnion::CreateRequest(create)) => {
+                let number = {
+                    let mut counts = state.counts.lock().unwrap();
+                    counts.created += 1;
+                    counts.created
+                };
+                let mut options = WatchOptions::new().with_start_revision(create.start_revision).with_progress_notify();
+                if !create.range_end.is_empty() {
+                    options = options.with_range(create.range_end);
+                }
+                let watch = ForwardedWatch { number, id: create.watch_id, key: create.key, options };
+                watches.spawn(watch.serve(Arc::clone(&state), client.clone(), answers.clone()));
+            }
+            Some(PbWatchRequestUnion::ProgressRequest(_)) => {
+                let Ok(reply) = client.get("progress", None).await else { return };
+                let header = reply.0.header;
+                if answers.send(Ok(PbWatchResponse { header, watch_id: -1, ..PbWatchResponse::default() })).await.is_err() {
+                    return;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl ForwardedWatch {
+    /// Forwards the watch until it ends.
+    async fn serve(self, state: Arc<WatchState>, mut client: Client, answers: mpsc::Sender<Answer>) {
+        let Ok(mut upstream) = client.watch(self.key, Some(self.options)).await else { return };
+        while let Ok(Some(response)) = upstream.message().await {
+            let mut response = PbWatchResponse { watch_id: self.id, ..response.0 };
+            let had_events = !response.events.is_empty();
+            response.events = state.falsify(std::mem::take(&mut response.events));
+            let is_lost = had_events && (response.events.is_empty() || state.is_frozen(self.number));
+            if !is_lost && answers.send(Ok(response)).await.is_err() {
+                return;
+            }
+        }
+    }
+}
