@@ -373,7 +373,8 @@ async fn start(
     early.send_replace(None);
 
     let directory_events = spawn_file_watchers(&mut tasks, &settings, reload, &stop_mirror);
-    let mesh = Mesh::new(wiring::mesh_options(&settings, decoded), commands, mirror, cluster_statuses, directory);
+    let mesh_options = wiring::mesh_options(&settings, decoded, handle.verification_requests().clone());
+    let mesh = Mesh::new(mesh_options, commands, mirror, cluster_statuses, directory);
     let stop = stop_mirror.clone();
     tasks.spawn(async move {
         mesh.run(directory_events, stop).await;

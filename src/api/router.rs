@@ -19,7 +19,7 @@ use utoipa_axum::routes;
 
 use super::guard::{self, BODY_BYTES_MAX, Guard};
 use super::problem::{Problem, ProblemCode};
-use super::render::accept::{BATCH_PATH, negotiate};
+use super::render::accept::{POST_PATHS, negotiate};
 use super::render::answer_properties::{AnswerProperties, MediaType, RouteProperties, add_properties};
 use super::render::tag_basis::TagBasis;
 use super::render::{conditional, errors, problem_pages};
@@ -85,13 +85,16 @@ fn lookup_routes() -> RouteTable {
     use AnswerProperties as Answer;
     use Kind::{EndpointSlice, Identity, Ip, Node, Service, ServiceExport};
     use TagBasis::{AllClusters, Content, Document, Explanation, Findings, Listed, Mesh, OneCluster};
-    use routes::{clusters, config, entries, exports, global_services, history, ipcache, log, metrics, objects, probes, problems};
+    use routes::{
+        clusters, config, entries, exports, global_services, history, ipcache, log, metrics, objects, probes, problems, verifications,
+    };
     RouteTable::new()
         .documented(Answer::json(Content), routes!(clusters::get_status))
         .documented(Answer::json(Document), routes!(config::get_config))
         .documented(Answer::json(TagBasis::None), routes!(log::get_log))
         .documented(Answer::list(Mesh), routes!(clusters::list_clusters))
         .documented(Answer::json(Mesh), routes!(clusters::get_cluster))
+        .documented(Answer::json(TagBasis::None), routes!(verifications::list_verifications, verifications::start_verifications))
         .documented(Answer::list(Listed(&[Node])), routes!(objects::list_nodes))
         .documented(Answer::json(OneCluster(&[Node])), routes!(objects::get_node))
         .documented(Answer::list(Listed(&[Service])), routes!(objects::list_services))
@@ -224,7 +227,7 @@ async fn unknown_route(uri: Uri) -> Problem {
 /// Answers a method that a path does not support. axum sets the `Allow` header only after this
 /// handler, so the methods are repeated here (a test compares both).
 async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
-    let methods = if uri.path() == BATCH_PATH { "GET, HEAD and POST" } else { "GET and HEAD" };
+    let methods = if POST_PATHS.contains(&uri.path()) { "GET, HEAD and POST" } else { "GET and HEAD" };
     Problem::new(ProblemCode::MethodNotAllowed, format!("{} supports {methods}, not {method}", uri.path()))
 }
 

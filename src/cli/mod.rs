@@ -84,6 +84,9 @@ enum CliCommand {
     History(QueryArgs<queries::history::HistoryOptions>),
     /// Follow changes, one line per change
     Watch(QueryArgs<queries::watch::WatchOptions>),
+    /// Compare the mirror with the etcds of the clusters, or with another meshkeep; exit code 1 if
+    /// anything differs
+    Verify(QueryArgs<queries::verify::VerifyOptions>),
     /// List the problems in the mesh, with advice
     Problems(QueryArgs<queries::problems::ProblemsOptions>),
     /// List the values that meshkeep rejected, with the reasons
@@ -212,6 +215,7 @@ fn execute(command: CliCommand, effective_settings: Vec<Setting>, start: Option<
         CliCommand::Explain(args) => block_on(queries::explain::run(&args.options, &args.server)),
         CliCommand::History(args) => block_on(queries::history::run(&args.options, &args.server)),
         CliCommand::Watch(args) => block_on(queries::watch::run(&args.options, &args.server)),
+        CliCommand::Verify(args) => block_on(queries::verify::run(&args.options, &args.server)),
         CliCommand::Problems(args) => block_on(queries::problems::run(&args.options, &args.server)),
         CliCommand::Rejected(args) => block_on(queries::entries::run_rejected(&args.options, &args.server)),
         CliCommand::Entries(args) => block_on(queries::entries::run(&args.options, &args.server)),

@@ -24,6 +24,7 @@ use super::scope::{ClusterContext, KindState};
 use super::timing::{FILES_INTERVAL, STABLE_CONNECTION};
 use crate::client_file::ClientFile;
 use crate::commit::DecodedBudget;
+use crate::instruments::VerificationRequests;
 use crate::model::{ClusterId, ClusterName, ClusterRecord, Kind, MaxConnectedClusters, Phase, Scope};
 use cilium_kvstore::{ClientOptions, Endpoint, EtcdConfig};
 
@@ -49,6 +50,8 @@ pub struct MeshOptions {
     pub decoded: DecodedBudget,
     /// Intervals and limits of each cluster's task.
     pub timing: super::Timing,
+    /// Requests of clients to verify clusters.
+    pub verification_requests: VerificationRequests,
 }
 
 /// Task of one remote cluster.

@@ -174,6 +174,7 @@ impl Mesh {
             reporter: reporter.clone(),
             timing: self.options.timing.clone(),
             list_limiter: self.list_limiter.clone(),
+            verification_requests: self.options.verification_requests.clone(),
         };
         let task = ClusterTask { name: cluster.clone(), options: self.options.clone(), ids: Arc::clone(&self.ids), content, context };
         let abort = self.tasks.spawn(async move {
@@ -200,6 +201,7 @@ impl Mesh {
             }
         }
         self.ids.release(cluster);
+        self.options.verification_requests.forget(cluster.as_str());
         let removal = Command::Remove { cluster: cluster.clone(), reason: DeleteReason::ClusterRemoved };
         if self.commands.send(removal).await.is_err() {
             tracing::error!(%cluster, "meshkeep is stopping: the entries of cluster {cluster} are removed at the next start");

@@ -367,9 +367,9 @@ impl Reporter {
         (status.resource(kind).held_count as u64, refused as u64)
     }
 
-    /// Returns how often a kind differed from its source since the start.
-    pub(super) fn divergence_count(&self, kind: Kind) -> u64 {
-        self.status.borrow().resource(kind).verification.divergence.as_ref().map_or(0, |divergence| divergence.detections)
+    /// Returns the number of the newest request for a verification that was answered.
+    pub(super) fn answered_request(&self) -> u64 {
+        self.status.borrow().verification_run.as_ref().map_or(0, |run| run.number)
     }
 
     /// Returns whether every kind was synced when the last connection ended.

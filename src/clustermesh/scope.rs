@@ -34,7 +34,7 @@ use super::reporter::Reporter;
 use super::resync::{HistoryLost, Input, Request, SourceInfo};
 use super::timing::{HOLD_CHECK_INTERVAL_MIN, HOLD_CHECKS_PER_MARGIN, SILENCE_CHECKS, Timing};
 use crate::commit::{CommandSender, DecodedBudget, MirrorSnapshot, SnapshotReceiver};
-use crate::instruments::{LogLimiter, LogPermit};
+use crate::instruments::{LogLimiter, LogPermit, VerificationRequests};
 use crate::model::{EntryKey, LeaseId, Revision, Scope};
 use crate::wire::cluster_config::KindPublication;
 use crate::wire::keys;
@@ -57,6 +57,8 @@ pub(super) struct ClusterContext {
     /// Size of the cluster, compared with its limits.
     pub(super) size_tracker: SizeTracker,
     pub(super) decoded: DecodedBudget,
+    /// Requests of clients to verify clusters.
+    pub(super) verification_requests: VerificationRequests,
 }
 
 /// Connection to the source and its properties, shared by all kinds.

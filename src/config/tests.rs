@@ -72,6 +72,7 @@ fn the_documented_defaults_apply_without_options() {
                 unknown_prefix_interval: Duration::from_secs(300),
                 verify_interval: Duration::from_secs(60),
                 verify_round: Duration::from_secs(1_800),
+                verify_values_interval: Duration::from_secs(86_400),
                 remind_interval: crate::instruments::REMINDER_INTERVAL,
             },
             store_lock_wait: Duration::from_secs(30),

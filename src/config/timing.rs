@@ -98,6 +98,11 @@ pub struct ClusterTiming {
     #[arg(long, hide = true, value_name = "TIME", default_value = "30m", value_parser = parse_interval)]
     pub verify_round: Duration,
 
+    /// Interval between two comparisons of the values of one kind of a cluster: once a day, because
+    /// the values are most of the bytes.
+    #[arg(long, hide = true, value_name = "TIME", default_value = "24h", value_parser = parse_interval)]
+    pub verify_values_interval: Duration,
+
     /// Interval between two log messages about a cluster that is not live.
     #[arg(long, hide = true, value_name = "TIME", default_value = "600s", value_parser = parse_interval)]
     pub remind_interval: Duration,

@@ -338,3 +338,52 @@ pub(crate) struct ClusterAge {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_heartbeat: Option<String>,
 }
+
+/// Results of the newest requested verification of each cluster.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct VerificationList {
+    /// The clusters, by name.
+    pub(crate) items: Vec<ClusterVerification>,
+}
+
+/// Result of the newest requested verification of one cluster.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ClusterVerification {
+    /// Name of the cluster.
+    pub(crate) cluster: String,
+    /// Phase of the cluster. Only a connected cluster is verified.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) phase: Option<Phase>,
+    /// Number of requests so far.
+    pub(crate) requested: u64,
+    /// Number of requests that the result answers; 0 if there is no result.
+    pub(crate) answered: u64,
+    /// Time at which the verification ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ended_at: Option<String>,
+    /// `true` if values were compared as well as revisions.
+    pub(crate) values: bool,
+    /// Result of each kind.
+    pub(crate) kinds: Vec<KindVerification>,
+}
+
+/// Result of one kind in a requested verification.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct KindVerification {
+    /// The kind.
+    pub(crate) kind: Kind,
+    /// `false` if the kind could not be compared, because it is not watched or is being listed.
+    pub(crate) compared: bool,
+    /// Number of keys that were compared.
+    pub(crate) keys_compared: u64,
+    /// Revision of the source at the start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) revision: Option<i64>,
+    /// Number of keys that differ.
+    pub(crate) differing_count: u64,
+    /// Keys of the source that differ, at most 16.
+    pub(crate) differing: Vec<String>,
+}

@@ -36,6 +36,7 @@ pub use crate::commit::PersistState;
 use crate::commit::{DecodedBudget, MirrorSnapshot, PipelineMetrics, SnapshotReceiver};
 use crate::history::{HistoryReader, HistorySnapshot};
 pub use crate::history::{HistoryStatus, VersionSelection};
+pub use crate::instruments::VerificationRequests;
 use crate::instruments::{EtcdCounts, HistogramSnapshot, LogTail};
 use crate::model::{ClusterName, ClusterStatus, DirectoryState, DumpSource, MaxConnectedClusters, Scope, Setting};
 
@@ -175,6 +176,7 @@ struct HandleState {
     reflection: ReflectionSource,
     log: LogTail,
     etcd: Arc<EtcdCounts>,
+    verification_requests: VerificationRequests,
     cluster_files: ClientFileLocation,
     /// The dump that filled the mirror.
     dump: Option<DumpSource>,
@@ -204,6 +206,7 @@ impl Handle {
             reflection: ReflectionSource::default(),
             log: LogTail::default(),
             etcd: Arc::default(),
+            verification_requests: VerificationRequests::default(),
             cluster_files: ClientFileLocation::default(),
             dump: None,
             missing_clusters_timer: missing_clusters::MissingClustersTimer::default(),
@@ -268,6 +271,12 @@ impl Handle {
     #[must_use]
     pub fn etcd_counts(&self) -> &EtcdCounts {
         &self.0.etcd
+    }
+
+    /// Returns the requests to verify clusters.
+    #[must_use]
+    pub fn verification_requests(&self) -> &VerificationRequests {
+        &self.0.verification_requests
     }
 
     /// Returns the newest lines of the log, oldest first, and the number of older lines that were

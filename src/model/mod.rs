@@ -32,7 +32,7 @@ pub use clusters::cluster::{
     ResourceStatus, RevisionRollback, UnknownPrefix,
 };
 pub use clusters::missing_config::{MissingConfig, MissingConfigState};
-pub use clusters::verification::{Divergence, Verification};
+pub use clusters::verification::{Divergence, KindVerification, Verification, VerificationRun};
 pub use clusters::writer::{Heartbeat, SilenceLimits, WriterStatus};
 pub use exact_name::check_exact_name;
 pub(crate) use key::NODE_IP_MARK;

@@ -16,7 +16,7 @@ use crate::commit::DecodedBudget;
 use crate::config::{KvstoreOptions, Settings};
 use crate::etcd_api::EtcdOptions;
 use crate::feed::Retention;
-use crate::handle::{ClientFileLocation, EarlyLookup, Measurement, StoreReport};
+use crate::handle::{ClientFileLocation, EarlyLookup, Measurement, StoreReport, VerificationRequests};
 use crate::model::{ClusterName, MaxConnectedClusters, MetricsDetail};
 use crate::server::{ConnectionLimits, TlsFiles};
 use crate::store::{OpenReport, PartialStore, Store, StoreError, disk_usage_by_class as measure};
@@ -84,7 +84,7 @@ pub fn client_options(kvstore: &KvstoreOptions) -> ClientOptions {
     }
 }
 
-pub(super) fn mesh_options(settings: &Settings, decoded: DecodedBudget) -> MeshOptions {
+pub(super) fn mesh_options(settings: &Settings, decoded: DecodedBudget, verification_requests: VerificationRequests) -> MeshOptions {
     MeshOptions {
         own_id: settings.cluster_id,
         local: local_etcd(settings).map(|local| local.cluster),
@@ -95,6 +95,7 @@ pub(super) fn mesh_options(settings: &Settings, decoded: DecodedBudget) -> MeshO
         decoded,
         bounds: ClusterBounds { keys_max: settings.memory.cluster_max_keys, bytes_max: settings.memory.cluster_max_bytes },
         timing: Timing { cluster: settings.timing.cluster.clone(), cache_ttl: Some(settings.cache_ttl).filter(|ttl| !ttl.is_zero()) },
+        verification_requests,
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::command_line::run;
 use crate::harness::etcd::{Etcd, etcd_binaries};
 use crate::harness::lossy_watch::{LossyWatches, WatchError};
 use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, publish, put_leased, source_key};
@@ -44,8 +45,8 @@ impl LossyCluster {
         home.write_cluster(&cluster.name, &watches.client_file());
         let meshkeep = home.start().await;
         let scene = Self { etcd, form, cluster, watches, meshkeep, _home: home };
-        scene.wait_until_exact("the first list").await;
         scene.meshkeep.wait_for_phase(&scene.cluster.name, "live").await;
+        scene.wait_until_exact("the first list").await;
         scene
     }
 
@@ -226,4 +227,36 @@ async fn a_changing_source_causes_no_report() {
         wait_for_two_rounds(scene.meshkeep(), &name).await;
     }
     assert_eq!(diverged(scene.meshkeep()).await, None, "{}", scene.meshkeep().log());
+}
+
+/// The command compares at once, also the values, and two meshkeeps with each other. It blocks its
+/// thread, and the server in front of the etcd needs another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_compares_at_once() {
+    let binary = etcd_binaries().remove(0);
+    // a lost update is found only by the command, once the first round is over
+    let mut scene = LossyCluster::start(&binary, Form::State, "--verify-round=1h").await;
+    let complete = run(scene.meshkeep.url(), &["verify", "c01", "--values", "--no-headers"]);
+    assert_eq!(complete.status.code(), Some(0), "{complete:?}");
+    let rows = String::from_utf8(complete.stdout).unwrap();
+    assert!(rows.lines().count() == 6 && rows.lines().all(|row| row.contains(" equal ")), "{rows}");
+    let mut home = Home::new();
+    home.write_cluster(&scene.cluster.name, &scene.etcd.client_file_yaml());
+    let other = home.start().await;
+    other.wait_for_phase(&scene.cluster.name, "live").await;
+    let same = run(scene.meshkeep.url(), &["verify", "--against", other.url()]);
+    assert_eq!((same.status.code(), String::from_utf8_lossy(&same.stderr).as_ref()), (Some(0), "none found\n"));
+
+    let key = scene.cluster.keys_of("nodes/v1")[0].clone();
+    scene.watches.make_error(WatchError::Lose(scene.source_key(&key)));
+    scene.change(&key).await;
+    eventually("the lost update", async || scene.watches.error_was_made().then_some(())).await;
+    let unlike = run(scene.meshkeep.url(), &["verify", "--against", other.url(), "-o", "name"]);
+    assert_eq!((unlike.status.code(), String::from_utf8_lossy(&unlike.stdout).trim_end()), (Some(1), key.as_str()));
+    let differing = run(scene.meshkeep.url(), &["verify"]);
+    let text = String::from_utf8(differing.stdout).unwrap();
+    assert!(differing.status.code() == Some(1) && text.contains("1 differ"), "{text}");
+    scene.wait_until_exact("the repair").await;
+    let unknown = run(scene.meshkeep.url(), &["verify", "nowhere"]);
+    assert_eq!(unknown.status.code(), Some(1), "{unknown:?}");
 }

@@ -13,3 +13,4 @@ pub(crate) mod reflection;
 pub(crate) mod reserved;
 pub(crate) mod status;
 pub(crate) mod streamed;
+pub(crate) mod verification;

@@ -94,6 +94,28 @@ pub(crate) trait ListQuery {
 #[into_params(parameter_in = Query)]
 pub(crate) struct NoQuery {}
 
+/// Parameters of the results of verifications.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct VerificationsQuery {
+    /// Only this cluster; repeatable.
+    #[serde(default)]
+    pub(crate) cluster: Vec<String>,
+}
+
+/// Parameters of the start of verifications.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct StartVerificationsQuery {
+    /// Only this cluster; repeatable.
+    #[serde(default)]
+    pub(crate) cluster: Vec<String>,
+    /// `true` to compare the values too, not only the revisions.
+    pub(crate) values: Option<bool>,
+}
+
 macro_rules! item_query {
     ($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* }) => {
         $(#[$meta])*

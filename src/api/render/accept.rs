@@ -13,8 +13,11 @@ use axum::response::{IntoResponse, Response};
 use super::answer_properties::{AnswerProperties, MediaType};
 use crate::api::problem::{Problem, ProblemCode};
 
-/// The only path that accepts more than GET and HEAD.
+/// The path of batch lookups, whose `POST` only reads.
 pub(crate) const BATCH_PATH: &str = "/v1/ipcache/lookup";
+
+/// The paths that accept `POST` as well as `GET` and `HEAD`.
+pub(crate) const POST_PATHS: [&str; 2] = [BATCH_PATH, "/v1/verifications"];
 
 /// A media range of `Accept`: type or `*`, subtype or `*`, and its quality in thousandths.
 struct MediaRange<'a> {
@@ -101,7 +104,7 @@ fn not_acceptable(offered: &[MediaType]) -> Problem {
 /// Middleware that adds the selected form to the request, or answers 406.
 pub(crate) async fn negotiate(mut request: Request, next: Next) -> Response {
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
-    let has_answer = is_read || (*request.method() == Method::POST && request.uri().path() == BATCH_PATH);
+    let has_answer = is_read || (*request.method() == Method::POST && POST_PATHS.contains(&request.uri().path()));
     let properties = request.extensions().get().copied().filter(|_| has_answer).unwrap_or(AnswerProperties::FIXED);
     let offered = properties.media_types;
     if offered.is_empty() {

@@ -101,6 +101,13 @@ pub(in crate::cli) struct ApiClient {
     is_silent: bool,
 }
 
+impl ServerOptions {
+    /// Returns the same options for another server.
+    pub(super) fn with_server(&self, server: &str) -> Self {
+        Self { server: server.to_owned(), ..self.clone() }
+    }
+}
+
 impl ApiClient {
     /// Reads the files that the options name. Sends no request yet.
     pub(in crate::cli) fn new(options: &ServerOptions) -> Result<Self, Failure> {
@@ -162,6 +169,12 @@ impl ApiClient {
     pub(super) async fn post(&self, path: &str, body: &LookupRequest) -> Result<Value, Failure> {
         let _progress = self.start_progress();
         let request = self.client.post(self.url(path, &[])?).timeout(ANSWER_TIME_MAX).json(body);
+        self.parse(&self.success_body(request.send().await).await?)
+    }
+
+    /// Posts to `path` without a body and returns the answer's JSON as `T`.
+    pub(super) async fn start<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> Result<T, Failure> {
+        let request = self.client.post(self.url(path, query)?).timeout(ANSWER_TIME_MAX);
         self.parse(&self.success_body(request.send().await).await?)
     }
 

@@ -3,7 +3,7 @@
 
 /// Routes below `/v1`, each with the command that prints the answer. The first match counts, so
 /// `ipcache/lookup` precedes `ipcache`.
-const COMMANDS: [(&str, &str); 18] = [
+const COMMANDS: [(&str, &str); 19] = [
     ("changes", "watch"),
     ("clusters", "get clusters"),
     ("config", "config"),
@@ -22,6 +22,7 @@ const COMMANDS: [(&str, &str); 18] = [
     ("service-exports", "get service-exports"),
     ("services", "get services"),
     ("status", "status"),
+    ("verifications", "verify"),
 ];
 
 /// Terms of the API in its messages, each with the term of the command line.

@@ -25,8 +25,7 @@ impl Verifier<'_> {
                 self.context.reporter.change_resource(kind, |resource| resource.verification.counted_at = Some(SystemTime::now()));
                 continue;
             };
-            let before = self.divergence_count(kind);
-            if self.compare_kind(kind, false).await? && self.divergence_count(kind) == before {
+            if self.compare_kind(kind, false).await?.is_some_and(|comparison| comparison.differing.is_empty()) {
                 self.explained[kind.index()] = surplus;
             }
         }
@@ -63,10 +62,6 @@ impl Verifier<'_> {
         let entries = mirror.view.scope(&scope).map_or(0, |state| u64::from(state.entry_count));
         let (held, refused) = self.context.reporter.excluded_counts(kind);
         Some(MirrorCount { revision, keys: signed(entries) - signed(held) + signed(refused) })
-    }
-
-    fn divergence_count(&self, kind: Kind) -> u64 {
-        self.context.reporter.divergence_count(kind)
     }
 
     fn range_of(&self, kind: Kind) -> (Vec<u8>, Vec<u8>) {

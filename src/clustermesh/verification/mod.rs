@@ -21,8 +21,8 @@ use tokio::time::{MissedTickBehavior, interval_at, sleep_until};
 use self::ranges::RangeStart;
 use super::connection_error::ConnectionError;
 use super::scope::{ClusterContext, ScopeProgress, SourceConnection};
-use crate::instruments::{LogLimiter, LogPermit};
-use crate::model::{ClusterName, Divergence, Kind, Revision, Scope};
+use crate::instruments::{LogLimiter, LogPermit, VerificationRequest};
+use crate::model::{ClusterName, Divergence, Kind, KindVerification, Revision, Scope, VerificationRun};
 use crate::wire::keys;
 use cilium_kvstore::KvstoreError;
 
@@ -44,6 +44,8 @@ pub(super) struct Verifier<'a> {
     /// instance because of keys that are not entries.
     explained: [i64; Kind::ALL.len()],
     round: Round,
+    /// Number of the newest request of a client that was answered.
+    answered: u64,
 }
 
 /// Comparison of the keys of all kinds, one kind after another.
@@ -53,6 +55,10 @@ struct Round {
     comparison: KindComparison,
     /// Time at which the next range is due.
     next_range: Instant,
+    /// Kind whose values are compared too; `None` for no kind.
+    with_values: Option<Kind>,
+    /// Time of the last comparison of values, or of the start.
+    values_compared: Instant,
 }
 
 /// Comparison of the keys of one kind, range by range.
@@ -85,8 +91,16 @@ impl<'a> Verifier<'a> {
         scopes: Vec<Arc<ScopeProgress>>,
     ) -> Self {
         let now = Instant::now();
-        let round = Round { started: now, kind: Kind::ALL[0], comparison: KindComparison::default(), next_range: now };
-        Self { cluster, source, context, scopes, explained: [0; Kind::ALL.len()], round }
+        let round = Round {
+            started: now,
+            kind: Kind::ALL[0],
+            comparison: KindComparison::default(),
+            next_range: now,
+            with_values: None,
+            values_compared: now,
+        };
+        let answered = context.reporter.answered_request();
+        Self { cluster, source, context, scopes, explained: [0; Kind::ALL.len()], round, answered }
     }
 
     /// Runs until the source answers with another history than before. Other errors only delay the
@@ -102,6 +116,9 @@ impl<'a> Verifier<'a> {
             let result = tokio::select! {
                 _ = tick.tick() => self.compare_counts().await,
                 () = sleep_until(self.round.next_range.into()) => self.continue_round().await,
+                request = self.context.verification_requests.take_after(self.cluster.as_str(), self.answered) => {
+                    self.answer_request(request).await
+                }
             };
             match result {
                 Ok(()) => {}
@@ -118,16 +135,22 @@ impl<'a> Verifier<'a> {
     async fn continue_round(&mut self) -> Result<(), KvstoreError> {
         let kind = self.round.kind;
         let mut comparison = std::mem::take(&mut self.round.comparison);
-        let step = self.compare_next_range(kind, &mut comparison, false).await?;
+        let with_values = self.round.with_values == Some(kind);
+        let step = self.compare_next_range(kind, &mut comparison, with_values).await?;
         let pause = match step {
             ComparisonStep::Continues { bytes } => {
-                self.report_differing(kind, &mut comparison);
+                // reported at once, because the end of the kind may be an hour away; the list that
+                // follows interrupts the comparison
+                let differing = std::mem::take(&mut comparison.differing);
+                if !differing.is_empty() {
+                    self.report_differing(kind, &differing);
+                }
                 self.round.comparison = comparison;
                 bytes.saturating_mul(1_000) / BYTES_PER_SECOND_MAX
             }
             ComparisonStep::Complete | ComparisonStep::Unsettled => {
                 if matches!(step, ComparisonStep::Complete) {
-                    self.finish_comparison(kind, comparison);
+                    self.finish_comparison(kind, &comparison);
                 }
                 self.start_next_kind();
                 0
@@ -140,6 +163,10 @@ impl<'a> Verifier<'a> {
 
     /// Moves on to the next kind. After the last one, a new round starts at its time.
     fn start_next_kind(&mut self) {
+        if self.round.with_values == Some(self.round.kind) {
+            self.round.with_values = None;
+            self.round.values_compared = Instant::now();
+        }
         let next = Kind::ALL.into_iter().find(|kind| kind.index() > self.round.kind.index());
         if next.is_none() {
             self.round.started += self.context.timing.cluster.verify_round;
@@ -147,26 +174,62 @@ impl<'a> Verifier<'a> {
             self.round.next_range = self.round.started;
         }
         self.round.kind = next.unwrap_or(Kind::ALL[0]);
+        if self.round.values_compared.elapsed() >= self.context.timing.cluster.verify_values_interval {
+            self.round.with_values = Some(self.round.kind);
+        }
     }
 
-    /// Compares all keys of a kind at once. Returns whether there is a result.
-    async fn compare_kind(&mut self, kind: Kind, with_values: bool) -> Result<bool, KvstoreError> {
+    /// Answers a request of a client: compares all keys of all kinds at once.
+    async fn answer_request(&mut self, request: VerificationRequest) -> Result<(), KvstoreError> {
+        let mut kinds = Vec::new();
+        let mut result = Ok(());
+        for kind in Kind::ALL {
+            let comparison = match result {
+                Ok(()) => self.compare_kind(kind, request.with_values).await,
+                Err(_) => Ok(None),
+            };
+            let comparison = comparison.unwrap_or_else(|error| {
+                result = Err(error);
+                None
+            });
+            let compared = comparison.is_some();
+            let KindComparison { revision, key_count, differing, .. } = comparison.unwrap_or_default();
+            let differing_count = differing.len() as u64;
+            kinds.push(KindVerification {
+                kind,
+                compared,
+                key_count,
+                revision,
+                differing: self.shown_keys(kind, &differing),
+                differing_count,
+            });
+        }
+        self.answered = request.number;
+        let run = VerificationRun { number: request.number, ended: SystemTime::now(), with_values: request.with_values, kinds };
+        self.context.reporter.change_status(|status| status.verification_run = Some(Arc::new(run)));
+        result
+    }
+
+    /// Compares all keys of a kind at once, and publishes the result. `None` while the kind is
+    /// listed.
+    async fn compare_kind(&mut self, kind: Kind, with_values: bool) -> Result<Option<KindComparison>, KvstoreError> {
         let mut comparison = KindComparison::default();
         loop {
             match self.compare_next_range(kind, &mut comparison, with_values).await? {
                 ComparisonStep::Continues { .. } => {}
-                ComparisonStep::Unsettled => return Ok(false),
+                ComparisonStep::Unsettled => return Ok(None),
                 ComparisonStep::Complete => {
-                    self.finish_comparison(kind, comparison);
-                    return Ok(true);
+                    self.finish_comparison(kind, &comparison);
+                    return Ok(Some(comparison));
                 }
             }
         }
     }
 
     /// Publishes the result of a complete comparison.
-    fn finish_comparison(&mut self, kind: Kind, mut comparison: KindComparison) {
-        if self.report_differing(kind, &mut comparison) {
+    fn finish_comparison(&self, kind: Kind, comparison: &KindComparison) {
+        if !comparison.differing.is_empty() {
+            self.report_differing(kind, &comparison.differing);
             return;
         }
         self.context.reporter.change_resource(kind, |resource| {
@@ -177,16 +240,9 @@ impl<'a> Verifier<'a> {
         });
     }
 
-    /// Reports the keys that differ, and asks for a list of the kind. Returns whether there are
-    /// any.
-    fn report_differing(&mut self, kind: Kind, comparison: &mut KindComparison) -> bool {
-        if comparison.differing.is_empty() {
-            return false;
-        }
-        let prefix = keys::watched_prefix(kind, self.cluster, self.source.info.cached);
-        let differing = std::mem::take(&mut comparison.differing);
-        let key_count = differing.len() as u64;
-        let keys: Vec<String> = differing.into_iter().take(Divergence::KEYS_MAX).map(|name| format!("{prefix}{name}")).collect();
+    /// Reports keys that differ, and asks for a list of the kind.
+    fn report_differing(&self, kind: Kind, differing: &[String]) {
+        let (keys, key_count) = (self.shown_keys(kind, differing), differing.len() as u64);
         if let Some(LogPermit { more }) = DIVERGENCE_LOG.permit(&format!("{} {kind}", self.cluster)) {
             let (cluster, first) = (self.cluster, keys.first());
             tracing::error!(%cluster, %kind, key_count, key = first, more, "the mirror of cluster {cluster} differs from its source: listing its {kind} keys again");
@@ -198,7 +254,12 @@ impl<'a> Verifier<'a> {
             verification.divergence = Some(Divergence { keys, key_count, revision, found: Instant::now(), detections });
         });
         self.progress(kind).request_repair();
-        true
+    }
+
+    /// Returns the first keys as the source names them.
+    fn shown_keys(&self, kind: Kind, names: &[String]) -> Vec<String> {
+        let prefix = keys::watched_prefix(kind, self.cluster, self.source.info.cached);
+        names.iter().take(Divergence::KEYS_MAX).map(|name| format!("{prefix}{name}")).collect()
     }
 
     fn progress(&self, kind: Kind) -> &ScopeProgress {

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use smol_str::SmolStr;
 
 use crate::model::api_enum::api_enum;
-use crate::model::{EtcdClusterId, Kind, MissingConfigState, RawRecord, Revision, Verification, WriterStatus};
+use crate::model::{EtcdClusterId, Kind, MissingConfigState, RawRecord, Revision, Verification, VerificationRun, WriterStatus};
 
 /// Maximum length of a cluster name in bytes (Cilium's `pkg/clustermesh/types/option.go`).
 const CLUSTER_NAME_LENGTH_MAX: usize = 32;
@@ -290,6 +290,8 @@ pub struct ClusterStatus {
     /// The cluster config if it cannot be used, and keys that are not entries, at most 16 per kind;
     /// in key order.
     pub refused: Vec<RefusedKey>,
+    /// Result of the newest verification that a client requested.
+    pub verification_run: Option<Arc<VerificationRun>>,
 }
 
 /// An etcd that answered with an older state than before over the same connection.
@@ -414,6 +416,7 @@ impl ClusterStatus {
             resources: Default::default(),
             unknown_prefixes: Vec::new(),
             refused: Vec::new(),
+            verification_run: None,
         }
     }
 

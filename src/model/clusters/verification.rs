@@ -2,7 +2,7 @@
 
 use std::time::{Instant, SystemTime};
 
-use crate::model::Revision;
+use crate::model::{Kind, Revision};
 
 /// Result of the newest comparisons of one kind of one cluster with its source.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -38,4 +38,34 @@ pub struct Divergence {
 impl Divergence {
     /// Maximum number of keys that are reported: enough to see a pattern.
     pub const KEYS_MAX: usize = 16;
+}
+
+/// Result of a verification that a client requested.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VerificationRun {
+    /// Number of the newest request that it answers.
+    pub number: u64,
+    /// Time of its end.
+    pub ended: SystemTime,
+    /// True if values were compared as well as revisions.
+    pub with_values: bool,
+    /// Result of each kind.
+    pub kinds: Vec<KindVerification>,
+}
+
+/// Result of one kind in a verification that a client requested.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KindVerification {
+    /// The kind.
+    pub kind: Kind,
+    /// False if the kind could not be compared, because it is not watched or is being listed.
+    pub compared: bool,
+    /// Number of keys that were compared.
+    pub key_count: u64,
+    /// The source's revision at the start.
+    pub revision: Option<Revision>,
+    /// Keys of the source that differ, as text and sorted; at most [`Divergence::KEYS_MAX`].
+    pub differing: Vec<String>,
+    /// Number of keys that differ.
+    pub differing_count: u64,
 }

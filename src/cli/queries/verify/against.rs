@@ -1,0 +1,158 @@
+//! Compares the mirrors of two meshkeeps: keys, raw values, and the sources' revisions if both read
+//! the same etcd.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::time::sleep;
+
+use crate::cli::failure::{ExitStatus, Failure};
+use crate::cli::queries::api_client::ApiClient;
+use crate::cli::terminal::list_output::ListOptions;
+use crate::cli::terminal::output::{TableColumn, TableShape, parse_answer};
+use crate::dto::Page;
+use crate::dto::raw::Entry;
+use crate::dto::status::Cluster;
+
+/// Items per page: a page has at most 4 MiB in any case.
+const PAGE_LENGTH: &str = "2000";
+
+/// Maximum number of keys that are compared again and printed. More are a sign of two different
+/// meshes.
+const DIFFERENCES_MAX: usize = 1_000;
+
+/// Number of later comparisons of a key that differs: changes reach two meshkeeps at different
+/// moments.
+const REPETITIONS: usize = 3;
+
+/// Time between two comparisons of a key.
+const REPETITION_PAUSE: Duration = Duration::from_secs(1);
+
+/// Difference between the two mirrors.
+#[derive(Debug, Serialize, Deserialize)]
+struct Difference {
+    key: String,
+    difference: String,
+}
+
+const SHAPE: TableShape<Difference> = TableShape {
+    columns: &[TableColumn::new("KEY", |one| one.key.clone()), TableColumn::new("DIFFERENCE", |one| one.difference.clone())],
+    name: |one| one.key.clone(),
+};
+
+/// Entries of one meshkeep in key order, page by page.
+struct EntryReader<'a> {
+    client: &'a ApiClient,
+    query: Vec<(&'a str, &'a str)>,
+    page: VecDeque<Value>,
+    token: Option<String>,
+    is_complete: bool,
+}
+
+impl<'a> EntryReader<'a> {
+    fn new(client: &'a ApiClient, clusters: &[(&'a str, &'a str)]) -> Self {
+        let query = clusters.iter().copied().chain([("limit", PAGE_LENGTH)]).collect();
+        Self { client, query, page: VecDeque::new(), token: None, is_complete: false }
+    }
+
+    /// Returns the next entry.
+    async fn next(&mut self) -> Result<Option<Entry>, Failure> {
+        while self.page.is_empty() && !self.is_complete {
+            let mut query = self.query.clone();
+            query.extend(self.token.as_deref().map(|token| ("pageToken", token)));
+            let page: Page = self.client.get("/v1/entries", &query).await?;
+            self.page = page.items.into();
+            self.is_complete = page.next_page_token.is_none();
+            self.token = page.next_page_token;
+        }
+        self.page.pop_front().map(|item| parse_answer(&item)).transpose()
+    }
+}
+
+/// Compares two mirrors and prints the differences. Returns [`ExitStatus::Failed`] if there are
+/// any.
+pub(super) async fn compare(
+    here: &ApiClient,
+    there: &ApiClient,
+    clusters: &[(&str, &str)],
+    list: &ListOptions,
+) -> Result<ExitStatus, Failure> {
+    let same_etcd = clusters_of_one_etcd(here, there).await?;
+    let mut differing = BTreeMap::new();
+    let (mut own, mut others) = (EntryReader::new(here, clusters), EntryReader::new(there, clusters));
+    let (mut one, mut other) = (own.next().await?, others.next().await?);
+    while differing.len() < DIFFERENCES_MAX {
+        let Some(key) = [&one, &other].into_iter().flatten().map(|entry| entry.key.clone()).min() else { break };
+        let (is_here, is_there) = (one.as_ref().is_some_and(|one| one.key == key), other.as_ref().is_some_and(|other| other.key == key));
+        let difference = describe(one.as_ref().filter(|_| is_here), other.as_ref().filter(|_| is_there), &same_etcd);
+        differing.extend(difference.map(|difference| (key, difference)));
+        if is_here {
+            one = own.next().await?;
+        }
+        if is_there {
+            other = others.next().await?;
+        }
+    }
+    for _ in 0..REPETITIONS {
+        if differing.is_empty() {
+            break;
+        }
+        sleep(REPETITION_PAUSE).await;
+        differing = compare_again(here, there, differing, &same_etcd).await?;
+    }
+    let is_equal = differing.is_empty();
+    let differences = differing.into_iter().map(|(key, difference)| serde_json::to_value(Difference { key, difference }));
+    list.print_list(&SHAPE, differences.collect::<Result<Vec<Value>, _>>()?)?;
+    Ok(ExitStatus::from_success(is_equal))
+}
+
+/// Compares keys again, and returns the ones that still differ.
+async fn compare_again(
+    here: &ApiClient,
+    there: &ApiClient,
+    differing: BTreeMap<String, String>,
+    same_etcd: &BTreeSet<String>,
+) -> Result<BTreeMap<String, String>, Failure> {
+    let mut still = BTreeMap::new();
+    for key in differing.into_keys() {
+        let (one, other) = (entry(here, &key).await?, entry(there, &key).await?);
+        still.extend(describe(one.as_ref(), other.as_ref(), same_etcd).map(|difference| (key, difference)));
+    }
+    Ok(still)
+}
+
+/// Returns the entry of a key.
+async fn entry(client: &ApiClient, key: &str) -> Result<Option<Entry>, Failure> {
+    let page: Page = client.get("/v1/entries", &[("prefix", key), ("limit", "1")]).await?;
+    let first = page.items.first().map(parse_answer::<Entry>).transpose()?;
+    Ok(first.filter(|entry| entry.key == key))
+}
+
+/// Describes how two entries of a key differ. Revisions are compared only within one etcd.
+fn describe(here: Option<&Entry>, there: Option<&Entry>, same_etcd: &BTreeSet<String>) -> Option<String> {
+    match (here, there) {
+        (Some(_), None) => Some("only in the first meshkeep".to_owned()),
+        (None, Some(_)) => Some("only in the meshkeep of --against".to_owned()),
+        (Some(one), Some(other)) if one.value != other.value => Some("the value".to_owned()),
+        (Some(one), Some(other)) if one.source_revision != other.source_revision && same_etcd.contains(&one.cluster) => {
+            let text = |revision: Option<i64>| revision.map_or_else(|| "none".to_owned(), |revision| revision.to_string());
+            Some(format!("the revision: {} and {}", text(one.source_revision), text(other.source_revision)))
+        }
+        _ => None,
+    }
+}
+
+/// Returns the clusters that both meshkeeps read from the same etcd.
+async fn clusters_of_one_etcd(here: &ApiClient, there: &ApiClient) -> Result<BTreeSet<String>, Failure> {
+    let mut ids = Vec::new();
+    for client in [here, there] {
+        let (items, _) = client.list("/v1/clusters", &[]).await?;
+        let clusters = items.iter().map(parse_answer::<Cluster>).collect::<Result<Vec<_>, _>>()?;
+        ids.push(clusters.into_iter().map(|cluster| (cluster.name, cluster.etcd_cluster_id)).collect::<BTreeMap<_, _>>());
+    }
+    let [here, there] = &ids[..] else { return Ok(BTreeSet::new()) };
+    let same = here.iter().filter(|(name, id)| id.is_some() && there.get(*name) == Some(id));
+    Ok(same.map(|(name, _)| name.clone()).collect())
+}
