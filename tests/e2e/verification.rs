@@ -163,8 +163,11 @@ async fn lost_updates_and_confused_keys_are_found_by_the_keys() {
 async fn watches_that_stay_behind_are_found() {
     for binary in etcd_binaries() {
         let mut scene = LossyCluster::start(&binary, Form::State, QUICK_ROUND).await;
-        scene.watches.make_error(WatchError::Freeze);
         let key = scene.cluster.keys_of("nodes/v1")[0].clone();
+        // a cluster is live before its watches exist: the change shows that this one exists
+        scene.change(&key).await;
+        scene.wait_until_exact("a change").await;
+        scene.watches.make_error(WatchError::Freeze);
         scene.change(&key).await;
         scene.wait_until_repaired(&[scene.source_key(&key)]).await;
     }

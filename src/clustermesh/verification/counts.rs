@@ -20,8 +20,8 @@ impl Verifier<'_> {
         let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| self.mirror_count(*kind).is_some()).collect();
         let ranges: Vec<_> = kinds.iter().map(|kind| self.range_of(*kind)).collect();
         let counts = self.source.connection.count_many(&ranges).await?;
-        for (kind, (count, _)) in kinds.into_iter().zip(counts) {
-            let Some(surplus) = self.unexplained_surplus(kind, count).await? else {
+        for (kind, (count, revision)) in kinds.into_iter().zip(counts) {
+            let Some(surplus) = self.unexplained_surplus(kind, count, revision).await? else {
                 self.context.reporter.change_resource(kind, |resource| resource.verification.counted_at = Some(SystemTime::now()));
                 continue;
             };
@@ -34,21 +34,28 @@ impl Verifier<'_> {
 
     /// Returns by how much the source's count exceeds the mirror's, unless that is explained.
     ///
-    /// `count` is of the newest revision, and the mirror may be behind or ahead of it. If the two
-    /// differ, the keys are counted again at the very revision that the mirror shows.
-    async fn unexplained_surplus(&self, kind: Kind, count: u64) -> Result<Option<i64>, KvstoreError> {
+    /// `count` is of `revision`, and the mirror may be behind or ahead of it. If the two differ,
+    /// the watch gets time to deliver its events. If it then delivered none, an event was lost.
+    /// Otherwise the keys are counted again at the very revision that the mirror shows.
+    async fn unexplained_surplus(&self, kind: Kind, count: u64, revision: Revision) -> Result<Option<i64>, KvstoreError> {
         let explained = self.explained[kind.index()];
-        let Some(mirror) = self.mirror_count(kind) else { return Ok(None) };
-        let surplus = signed(count) - mirror.keys;
-        if surplus == explained {
+        let Some(before) = self.mirror_count(kind) else { return Ok(None) };
+        if signed(count) - before.keys == explained {
             return Ok(None);
         }
-        let (from, end) = self.range_of(kind);
-        let surplus = match self.source.connection.count_at(&from, &end, Some(mirror.revision)).await {
-            Ok((count, _)) => signed(count) - mirror.keys,
-            // the kind has not changed since the compaction, so its count has not changed either
-            Err(error) if error.disposition() == Disposition::Resync => surplus,
-            Err(error) => return Err(error),
+        self.wait_for_watch(kind).await;
+        let Some(mirror) = self.mirror_count(kind) else { return Ok(None) };
+        let at = mirror.revision;
+        let surplus = if at == before.revision && at <= revision {
+            signed(count) - mirror.keys
+        } else {
+            let (from, end) = self.range_of(kind);
+            match self.source.connection.count_at(&from, &end, Some(at)).await {
+                Ok((count, _)) => signed(count) - mirror.keys,
+                // the next comparison is of a newer revision
+                Err(error) if error.disposition() == Disposition::Resync => return Ok(None),
+                Err(error) => return Err(error),
+            }
         };
         Ok(Some(surplus).filter(|surplus| *surplus != explained))
     }

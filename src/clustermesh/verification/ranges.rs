@@ -116,7 +116,7 @@ impl Verifier<'_> {
 
     /// Waits until the mirror has received what the watch delivered before this call: for a message
     /// of the watch, and then for the committer.
-    async fn wait_for_watch(&self, kind: Kind) {
+    pub(super) async fn wait_for_watch(&self, kind: Kind) {
         let interval = self.context.timing.cluster.verify_interval;
         let progress = self.progress(kind);
         // a source that does not answer progress requests may have nothing to send
