@@ -371,7 +371,6 @@ async fn start(
     let persister = spawn_blocking(move || worker.with_store(prepare_store).run());
     loaded.send_replace(Some(mirror.clone()));
     early.send_replace(None);
-
     let directory_events = spawn_file_watchers(&mut tasks, &settings, reload, &stop_mirror);
     let mesh_options = wiring::mesh_options(&settings, decoded, handle.verification_requests().clone());
     let mesh = Mesh::new(mesh_options, commands, mirror, cluster_statuses, directory);
