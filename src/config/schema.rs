@@ -43,7 +43,7 @@ fn property(option: &Arg, note: &str) -> Value {
     property
 }
 
-/// Returns the schema of one value. The names of values in the help text tell their types.
+/// Returns the schema of one value. Its name in the help text shows its type.
 fn value_schema(option: &Arg) -> Value {
     let names: Vec<String> = option.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
     match (option.get_action(), value_name(option)) {
