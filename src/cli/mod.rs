@@ -1,9 +1,11 @@
 //! The command line: one file for each command.
 //!
 //! Each command returns a `CommandResult` (`failure`), which determines its exit code. `queries`
-//! has the commands that query a running sidecar over its HTTP API, `etcd` those that write to an
-//! etcd, and `local` the others. The options of `serve` are in `config`.
+//! has the commands that query a running sidecar over its HTTP API, `compare` those that compare
+//! its answers with something else, `etcd` those that write to an etcd, and `local` the others. The
+//! options of `serve` are in `config`.
 
+mod compare;
 mod etcd;
 mod failure;
 mod local;
@@ -82,6 +84,9 @@ enum CliCommand {
     Explain(QueryArgs<queries::explain::ExplainOptions>),
     /// Show the versions of an address, a pod, an identity, a node or a key, newest first
     History(QueryArgs<queries::history::HistoryOptions>),
+    /// Compare a table of one agent with the mirror: show what it lacks, what it has in addition
+    /// and what differs, and why; exit code 1 if anything differs
+    Diff(QueryArgs<compare::diff::DiffOptions>),
     /// Follow changes, one line per change
     Watch(QueryArgs<queries::watch::WatchOptions>),
     /// Compare the mirror with the etcds of the clusters, or with another meshkeep; exit code 1 if
@@ -214,6 +219,7 @@ fn execute(command: CliCommand, effective_settings: Vec<Setting>, start: Option<
         CliCommand::Lookup(args) => block_on(queries::lookup::run(&args.options, &args.server)),
         CliCommand::Explain(args) => block_on(queries::explain::run(&args.options, &args.server)),
         CliCommand::History(args) => block_on(queries::history::run(&args.options, &args.server)),
+        CliCommand::Diff(args) => block_on(compare::diff::run(&args.options, &args.server)),
         CliCommand::Watch(args) => block_on(queries::watch::run(&args.options, &args.server)),
         CliCommand::Verify(args) => block_on(queries::verify::run(&args.options, &args.server)),
         CliCommand::Problems(args) => block_on(queries::problems::run(&args.options, &args.server)),

@@ -2,9 +2,11 @@
 
 use std::fmt::{Display, Write as _};
 use std::net::IpAddr;
+use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
+use serde::{Deserialize, Deserializer};
 
 /// Length of the longest IPv4 prefix as text (`255.255.255.255/32`), in bytes.
 const PREFIX_LENGTH: usize = 18;
@@ -27,6 +29,15 @@ pub(crate) fn format_with_capacity(value: &impl Display, length: usize) -> Strin
     // writing to a string cannot fail
     let _ = write!(text, "{value}");
     text
+}
+
+/// Deserializes a value from its text.
+pub(crate) fn from_text<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err: Display>,
+{
+    String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
 }
 
 /// Formats an address. IPv4 has its own fast formatter, because each event has two addresses.

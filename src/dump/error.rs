@@ -60,6 +60,15 @@ pub enum DumpError {
         /// The file.
         path: PathBuf,
     },
+    /// The file has no table of an agent.
+    #[error(
+        "{} is no table of an agent: give the output of `cilium-dbg bpf ipcache list -o json`, of `cilium-dbg ip list -o json`, of `cilium-dbg identity list -o json` or of `cilium-dbg node list -o json`",
+        path.display()
+    )]
+    UnrecognisedTable {
+        /// The file.
+        path: PathBuf,
+    },
     /// A file has the shape of a known form, but cannot be parsed.
     #[error("{} cannot be parsed: {reason}; make the dump again", path.display())]
     Malformed {

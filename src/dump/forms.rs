@@ -83,8 +83,7 @@ impl FileForm {
 /// # Errors
 /// [`FormError`].
 pub(super) fn parse(bytes: &[u8]) -> Result<ParsedDumpFile, FormError> {
-    let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
-    let bytes = after_log(unfenced(bytes.trim_ascii_start()));
+    let bytes = without_frame(bytes);
     let Some(object) = bytes.strip_prefix(b"{") else { return parse_text(bytes) };
     match first_member(object) {
         None if object.trim_ascii_start().starts_with(b"}") => {
@@ -98,6 +97,13 @@ pub(super) fn parse(bytes: &[u8]) -> Result<ParsedDumpFile, FormError> {
         Some(name) if name.starts_with(KEY_PREFIX.as_bytes()) => parse_kvstore_json(bytes),
         Some(_) => parse_lines(bytes),
     }
+}
+
+/// Returns the output of the command in a file, without what other tools put around it: a byte
+/// order mark, a block of Markdown and the first log lines.
+pub(super) fn without_frame(bytes: &[u8]) -> &[u8] {
+    let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
+    after_log(unfenced(bytes.trim_ascii_start()))
 }
 
 /// Returns the output of the command in a file of `cilium-bugtool`, which puts it into a block of
@@ -254,7 +260,8 @@ fn known(number: Option<i64>) -> Option<i64> {
     number.filter(|number| *number > 0)
 }
 
-fn from_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FormError> {
+/// Parses a JSON document, after which only log lines may follow.
+pub(super) fn from_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FormError> {
     let mut documents = serde_json::Deserializer::from_slice(bytes).into_iter();
     let first = documents.next().ok_or(FormError::Unrecognised)?.map_err(|error| FormError::Malformed(error.to_string()))?;
     let rest = bytes.get(documents.byte_offset()..).unwrap_or_default();

@@ -1,9 +1,11 @@
-//! Dumps of etcds and of mirrors, which `meshkeep load` serves without an etcd.
+//! Dumps of etcds and of mirrors, which `meshkeep load` serves without an etcd, and tables of one
+//! agent, which `meshkeep diff` compares with a mirror (`agent`).
 //!
 //! [`read_dump`] reads a dump from disk (`unpack`), parses each file by its shape (`forms`), and
 //! sorts the keys into clusters and kinds (`mesh`). [`Dump::into_commands`] returns the commands
 //! that fill a mirror.
 
+pub mod agent;
 mod error;
 mod forms;
 mod mesh;

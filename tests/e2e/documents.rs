@@ -5,10 +5,10 @@
 //! the line) and the output. A line of output that is `…` matches any number of lines. Values that
 //! differ between runs (ages, times, ports, positions) are compared by their form only. Runs of
 //! blanks and column widths are ignored. Commands run in one directory, which has the client files
-//! in `clustermesh/`; the binary is in `PATH`, and 127.0.0.1:9870 leads to the sidecar. With
-//! `DOCUMENTS_WRITE=1` the commands' output is written into the pages instead. Commands that no
-//! test can run are in blocks of another type, which may only use the programs of
-//! [`PROGRAMS_NOT_RUN`].
+//! in `clustermesh/` and a table of an agent in `ipcache.json`; the binary is in `PATH`, and
+//! 127.0.0.1:9870 leads to the sidecar. With `DOCUMENTS_WRITE=1` the commands' output is written
+//! into the pages instead. Commands that no test can run are in blocks of another type, which may
+//! only use the programs of [`PROGRAMS_NOT_RUN`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -221,6 +221,7 @@ async fn each_command_prints_the_output_that_the_page_shows() {
     let programs = directory.join("programs");
     fs::create_dir(&programs).unwrap();
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_meshkeep"), programs.join("meshkeep")).unwrap();
+    fs::copy(root().join("tests/data/agent/1.20-bpf-ipcache.json"), directory.join("ipcache.json")).unwrap();
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
     let shell = Shell { directory, path, server: running.url().to_owned() };
     let is_writing = std::env::var_os("DOCUMENTS_WRITE").is_some();

@@ -14,6 +14,7 @@ mod delete_streams;
 mod demo;
 mod derived;
 mod descriptors;
+mod diff;
 mod directory;
 mod doctor;
 mod documents;

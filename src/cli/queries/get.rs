@@ -183,7 +183,7 @@ fn filter_by_name(kind: &KindRow, items: Vec<Value>, wanted: &str) -> Result<Vec
 }
 
 /// Percent-encodes a part of a path. The `/` and `:` of prefixes stay as they are.
-pub(super) fn encoded(part: &str) -> String {
+pub(in crate::cli) fn encoded(part: &str) -> String {
     let keep = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/".contains(&byte);
     part.bytes().map(|byte| if keep(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }

@@ -38,7 +38,9 @@ const GAPS_MAX: usize = 20;
 /// The ipcache entries of all clusters: announced entries, then entries derived from nodes.
 ///
 /// Host entries and CIDRs, unresolved, in key order. `cidr=`, `identity=` and `node=` use an
-/// index.
+/// index. `hostIP` of an entry that is derived from a node is always the node's address. Agents
+/// set the tunnel endpoint of a node's own addresses only for those of the type
+/// `CiliumInternalIP`, or with node encryption or the host firewall.
 #[utoipa::path(get, path = "/v1/ipcache", operation_id = "listIpcache", tag = "ipcache", params(IpcacheQuery),
     responses((status = 200, description = "A page of entries.", body = IpcacheList)))]
 pub(crate) async fn list_ipcache(

@@ -1,0 +1,3 @@
+//! Commands that compare the mirror with something else.
+
+pub(super) mod diff;
