@@ -85,9 +85,7 @@ fn lookup_routes() -> RouteTable {
     use AnswerProperties as Answer;
     use Kind::{EndpointSlice, Identity, Ip, Node, Service, ServiceExport};
     use TagBasis::{AllClusters, Content, Document, Explanation, Findings, Listed, Mesh, OneCluster};
-    use routes::{
-        clusters, config, entries, exports, global_services, history, ipcache, log, metrics, objects, probes, problems, verifications,
-    };
+    use routes::{clusters, config, entries, exports, global_services, history, impact, ipcache, log, metrics, objects, probes, problems, verifications};
     RouteTable::new()
         .documented(Answer::json(Content), routes!(clusters::get_status))
         .documented(Answer::json(Document), routes!(config::get_config))
@@ -101,6 +99,7 @@ fn lookup_routes() -> RouteTable {
         .documented(Answer::json(OneCluster(&[Service])), routes!(objects::get_service))
         .documented(Answer::list(AllClusters(&[EndpointSlice, ServiceExport, Service])), routes!(global_services::list_global_services))
         .documented(Answer::json(AllClusters(&[EndpointSlice, ServiceExport, Service])), routes!(global_services::get_global_service))
+        .documented(Answer::list(AllClusters(&Kind::ALL)), routes!(impact::list_impact))
         .documented(Answer::list(Listed(&[ServiceExport])), routes!(exports::list_service_exports))
         .documented(Answer::json(OneCluster(&[ServiceExport])), routes!(exports::get_service_export))
         .documented(Answer::list(Listed(&[EndpointSlice])), routes!(exports::list_endpoint_slices))

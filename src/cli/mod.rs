@@ -87,6 +87,8 @@ enum CliCommand {
     /// Compare a table of one agent with the mirror: show what it lacks, what it has in addition
     /// and what differs, and why; exit code 1 if anything differs
     Diff(QueryArgs<compare::diff::DiffOptions>),
+    /// Show what changes for other clusters if a cluster or a namespace leaves the mesh
+    Impact(QueryArgs<compare::impact::ImpactOptions>),
     /// Follow changes, one line per change
     Watch(QueryArgs<queries::watch::WatchOptions>),
     /// Compare the mirror with the etcds of the clusters, or with another meshkeep; exit code 1 if
@@ -220,6 +222,7 @@ fn execute(command: CliCommand, effective_settings: Vec<Setting>, start: Option<
         CliCommand::Explain(args) => block_on(queries::explain::run(&args.options, &args.server)),
         CliCommand::History(args) => block_on(queries::history::run(&args.options, &args.server)),
         CliCommand::Diff(args) => block_on(compare::diff::run(&args.options, &args.server)),
+        CliCommand::Impact(args) => block_on(compare::impact::run(&args.options, &args.server)),
         CliCommand::Watch(args) => block_on(queries::watch::run(&args.options, &args.server)),
         CliCommand::Verify(args) => block_on(queries::verify::run(&args.options, &args.server)),
         CliCommand::Problems(args) => block_on(queries::problems::run(&args.options, &args.server)),

@@ -63,6 +63,8 @@ list_of! {
     IdentityList: objects::Identity;
     /// A page of ipcache entries.
     IpcacheList: objects::IpcacheEntry;
+    /// A page of objects that are affected if a cluster or a namespace leaves the mesh.
+    ImpactList: objects::impact::Impact;
     /// A page of raw entries.
     EntryList: raw::Entry;
     /// A page of rejected values.

@@ -50,6 +50,7 @@ pub use crate::view::{
 pub use answers::explain::{EntryRole, UseReason};
 pub use answers::global_services::{LargeService, SelectedBackends, ServiceEntry};
 pub use answers::history::{EntryVersion, EntryVersions, PastLookup, PastReading};
+pub use answers::impact::{MissingPart, ServiceImpact};
 pub use answers::miss::MissExplanation;
 pub use early::{EarlyLookup, EarlyLookupReceiver};
 pub use finding_index::{Finding, FindingIndex, FindingIndexBuilder};

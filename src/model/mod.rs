@@ -40,6 +40,7 @@ pub use key::{EntryKey, Kind};
 pub use objects::export::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, SlicePort};
 pub use objects::global_service::{Affinity, BackendState, ConflictReason, SelectionRule};
 pub use objects::identity_labels::IdentityLabels;
+pub use objects::impact::{ImpactEffect, ImpactKind};
 pub use objects::numeric_identity::{ALLOCATED_IDENTITY_MIN, IDENTITY_REMOTE_NODE, IdentityScope};
 pub use objects::object::{
     Backend, BackendZone, CLUSTER_LABEL, ClusterPhase, Frontend, Identity, IpEntry, LabelSet, NamedPort, Node, NodeAddress, Object,

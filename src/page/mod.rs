@@ -51,7 +51,7 @@ macro_rules! assets {
 }
 
 /// All files except the page itself.
-pub static ASSETS: [Asset; 31] = assets![
+pub static ASSETS: [Asset; 32] = assets![
     "api.js",
     "copy.js",
     "frame.js",
@@ -68,6 +68,7 @@ pub static ASSETS: [Asset; 31] = assets![
     "parts/empty.js",
     "parts/explain.js",
     "parts/find.js",
+    "parts/impact.js",
     "parts/mesh.js",
     "parts/mesh_list.js",
     "parts/problems.js",

@@ -20,6 +20,12 @@ const nameOf = (index) => (index < NAMES.length ? NAMES[index] : `${NAMES[index 
 const ago = (seconds) => new Date(Date.now() - seconds * 1000).toISOString();
 
 /** Returns a cluster whose state depends on its index: without `calm`, five of every 41 are not live. */
+/** Impact of any cluster: services with different effects, an identity and a CIDR. */
+function impact() {
+  const service = (name, effect, local) => ({ kind: "service", effect, namespace: "shop", name, lostBackends: 2, remainingBackends: 1, affinities: { none: effect, local, remote: effect } });
+  return [service("cart", "unnoticed", "unnoticed"), service("checkout", "losesAll", "losesAll"), service("front", "fallsBack", "unnoticed"), { kind: "identity", effect: "onlyHere", identity: 131_331, labels: {} }, { kind: "cidr", effect: "onlyHere", prefix: "10.2.0.0/16", identity: 2 }];
+}
+
 function cluster(index, calm) {
   const name = nameOf(index);
   const state = calm || index % 41 > 6 ? "live" : ["live", "live", "backingOff", "listing", "sourceLost", "connecting", "restored"][index % 41];
@@ -158,6 +164,7 @@ export function start({ clusters: count = 255, perSecond = 0, port = 0, upstream
     "/v1/clusters": () => ({ items: all(), meta: { position: position() } }),
     "/v1/problems": () => ({ items: calm && mesh !== "warned" ? [] : problems(all()), complete: true, meta: { position: position() } }),
     "/v1/global-services": () => ({ items: services(count === 0 ? 0 : 140), meta: { position: position() } }),
+    "/v1/impact": () => ({ items: impact(), meta: {} }),
     "/v1/nodes": () => ({ items: [...known()].flatMap((name) => [1, 2, 3].map((index) => ({ cluster: name, name: `${name}-w${index}` }))), meta: {} }),
     "/v1/identities": () => ({ items: [{ id: 131_331, cluster: "tokyo", scope: "global", labels: { "k8s:app": "cart" } }], meta: {} }),
     "/v1/ipcache": () => ({ items: Array.from({ length: 8 }, (_, index) => change(index * 22).object).filter(Boolean), nextPageToken: "more", meta: {} }),

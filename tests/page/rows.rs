@@ -59,6 +59,7 @@ async fn each_view_can_be_copied_as_commands() {
     for (hash, path, words) in [
         ("#/mesh", "/v1/clusters", "status"),
         ("#/mesh/osaka", "/v1/clusters/osaka", "get clusters osaka"),
+        ("#/mesh/osaka?impact=yes", "/v1/impact?cluster=osaka", "impact osaka"),
         ("#/explain/10.2.1.9", "/v1/explain/10.2.1.9", "explain 10.2.1.9"),
         ("#/services/shop/cart", "/v1/global-services/shop/cart", "get global-services shop/cart"),
         ("#/problems?severity=warning", "/v1/problems?severity=warning", "problems --severity=warning"),
@@ -90,5 +91,31 @@ async fn each_view_can_be_copied_as_commands() {
     // backends have the names of their pods
     page.go_to("#/services/shop/cart").await;
     page.wait_for_text(&["shop/cart-21", "shop/cart-23"]).await;
+    assert_eq!(page.console_errors(&[]).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_row_shows_the_impact_of_its_cluster() {
+    let mut home = Home::new();
+    let meshkeep = home.start().await;
+    let simulated = SimulatedMesh::start_with(meshkeep.url(), 20, 0, "");
+    let page = Page::open(&simulated.url).await;
+    page.go_to("#/mesh/osaka").await;
+    page.wait_for("the link", "return document.querySelector('.links a[href*=impact]')?.getAttribute('aria-expanded') === 'false'").await;
+    page.chromium.run("document.querySelector('.links a[href*=impact]').click()").await;
+    page.wait_for_text(&[
+        "Without osaka",
+        "1 global service would lose all backends",
+        "1 global service would fall back to other backends",
+        "1 global service would not notice",
+        "1 identity and 1 CIDR would no longer be announced",
+    ])
+    .await;
+    // the worst effect comes first
+    let names = "return [...document.querySelectorAll('.impact tbody th')].map((one) => one.innerText)";
+    assert_eq!(page.chromium.run(names).await, json!(["shop/checkout", "shop/front", "shop/cart"]));
+    page.assert_accessible("impact").await;
+    page.chromium.run("document.querySelector('.links a[aria-expanded=true]').click()").await;
+    page.wait_for("the closed section", "return document.querySelector('.impact') === null").await;
     assert_eq!(page.console_errors(&[]).await, Vec::<String>::new());
 }

@@ -327,6 +327,35 @@ list_query! {
 }
 
 item_query! {
+    /// Parameters of the impact of a cluster or a namespace.
+    ImpactQuery {
+        /// The cluster that leaves the mesh.
+        cluster: Option<String>,
+        /// The namespace that leaves the mesh, in all clusters.
+        namespace: Option<String>,
+        /// Maximum number of items in a page; default 500.
+        #[param(minimum = 1, maximum = 10000)]
+        limit: Option<u32>,
+        /// Only these members of each item, separated by commas.
+        #[allow(dead_code, reason = "read where all parameters are: see Parameters")]
+        fields: Option<String>,
+        /// The `nextPageToken` of the previous page. All other parameters must be the same.
+        page_token: Option<String>,
+    }
+}
+
+impl ListQuery for ImpactQuery {
+    fn common(&self) -> Result<ListParameters<'_>, Problem> {
+        Ok(ListParameters { limit: self.limit, page_token: self.page_token.as_deref(), meta_options: self.meta_options()? })
+    }
+
+    fn filter(&self, reading: &Reading) -> Result<Filter, Problem> {
+        let cluster = self.cluster.iter().cloned().collect();
+        Filters { cluster, namespace: self.namespace.clone(), ..Filters::default() }.parse(Some(reading))
+    }
+}
+
+item_query! {
     /// Parameters of a request for one object.
     ItemQuery {}
 }

@@ -7,6 +7,7 @@ pub(crate) mod entries;
 pub(crate) mod exports;
 pub(crate) mod global_services;
 pub(crate) mod history;
+pub(crate) mod impact;
 pub(crate) mod ipcache;
 pub(crate) mod log;
 pub(crate) mod metrics;

@@ -13,6 +13,7 @@ const COMMANDS: [(&str, &str); 19] = [
     ("explain", "explain"),
     ("global-services", "get global-services"),
     ("identities", "get identities"),
+    ("impact", "impact"),
     ("ipcache/lookup", "lookup"),
     ("ipcache", "get ipcache"),
     ("log", "log"),

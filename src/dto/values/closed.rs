@@ -6,8 +6,8 @@
 use crate::model::{ApiEnum, api_enum};
 
 pub(crate) use crate::model::{
-    Affinity, BackendState, ConflictReason, FindingKind, IdentityScope, Kind, Origin, Phase, ResetReason, SelectionRule, SettingSource,
-    Severity, SyncMode,
+    Affinity, BackendState, ConflictReason, FindingKind, IdentityScope, ImpactEffect, ImpactKind, Kind, Origin, Phase, ResetReason,
+    SelectionRule, SettingSource, Severity, SyncMode,
 };
 
 api_enum! {

@@ -4,5 +4,6 @@
 pub(super) mod explain;
 pub(super) mod global_services;
 pub(super) mod history;
+pub(super) mod impact;
 pub(super) mod miss;
 mod summary;

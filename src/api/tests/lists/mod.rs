@@ -6,6 +6,7 @@ mod fields;
 mod forms;
 pub(super) mod global_services;
 mod identities;
+mod impact;
 mod lines;
 pub(super) mod pages;
 mod paging;

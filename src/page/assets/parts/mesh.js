@@ -1,11 +1,12 @@
 // Mesh: one row per cluster, worst first. The colour of a row is the state of its cluster.
 
 import { Component, html } from "../html.js";
-import { follow } from "../api.js";
+import { follow, query } from "../api.js";
 import { ageOf, mirror, readClusters } from "../mirror.js";
 import { go, hash } from "../route.js";
 import { clusterPhase, clusterState, isFromDump } from "../state.js";
 import { Empty, NoClusters } from "./empty.js";
+import { Impact } from "./impact.js";
 import { COLUMNS, Filters, Folded, Head, KINDS, Strip, ageText, selectRows } from "./mesh_list.js";
 import { age, daysUntil, number, plural, since } from "../words.js";
 
@@ -133,7 +134,7 @@ class RateChart {
   }
 }
 
-function Detail({ object, chart }) {
+function Detail({ object, chart, impact }) {
   const facts = [
     ["endpoint", object.endpoint],
     ["cluster id", object.clusterID],
@@ -159,7 +160,8 @@ function Detail({ object, chart }) {
         <td title="time since all keys were last equal to the source's">${one.verifiedAt ? `${age(since(one.verifiedAt))} ago, ${plural(one.keysCompared, "key", "keys")}` : ""}</td></tr>`)}</tbody>
     </table>
     ${chart?.view()}
-    <p class="links"><a href=${hash("problems", [], { cluster: object.name })}>problems of ${object.name}</a> · <a href=${hash("changes", [], { cluster: object.name })}>changes</a></p>
+    <p class="links"><a href=${hash("problems", [], { cluster: object.name })}>problems of ${object.name}</a> · <a href=${hash("changes", [], { cluster: object.name })}>changes</a> · <a href=${hash("mesh", [object.name], { impact: impact ? "" : "yes" })} aria-expanded=${Boolean(impact)}>impact if it leaves the mesh</a></p>
+    ${impact?.view()}
   </div>`;
 }
 
@@ -174,7 +176,7 @@ function state(resource) {
 
 export const mesh = {
   title: (route) => (route.path[0] ? `${route.path[0]}, mesh` : "Mesh"),
-  commands: ({ path }) => (path[0] ? { path: `/v1/clusters/${encodeURIComponent(path[0])}`, words: ["get", "clusters", path[0]] } : { path: "/v1/clusters", words: ["status"] }),
+  commands: ({ path, params }) => (path[0] && params.get("impact") ? { path: `/v1/impact${query({ cluster: path[0] })}`, words: ["impact", path[0]] } : path[0] ? { path: `/v1/clusters/${encodeURIComponent(path[0])}`, words: ["get", "clusters", path[0]] } : { path: "/v1/clusters", words: ["status"] }),
 
   open(route, draw) {
     let opened = route.path[0];
@@ -190,7 +192,15 @@ export const mesh = {
       chart = opened ? new RateChart(opened, draw) : null;
       if (chart) chart.cluster = opened;
     };
+    let impact = null;
+    const openImpact = () => {
+      const cluster = route.params.get("impact") ? opened : undefined;
+      if (impact?.cluster === cluster) return;
+      impact?.close();
+      impact = cluster ? new Impact(cluster, draw) : null;
+    };
     openChart();
+    openImpact();
     readClusters();
 
     return {
@@ -210,7 +220,7 @@ export const mesh = {
               const time = object.phaseSeconds === undefined ? "" : age(object.phaseSeconds + (Date.now() - at) / 1000);
               const address = hash("mesh", isOpen ? [] : [object.name], params);
               const row = html`<${Row} key=${object.name} object=${object} state=${clusterState(known)} address=${address} seconds=${rounded(ageOf(known))} time=${time} isOpen=${isOpen} />`;
-              return isOpen ? [row, html`<tr key="detail" class="detail-row" ref=${show}><td colspan=${COLUMNS.length}><${Detail} object=${object} chart=${chart} /></td></tr>`] : row;
+              return isOpen ? [row, html`<tr key="detail" class="detail-row" ref=${show}><td colspan=${COLUMNS.length}><${Detail} object=${object} chart=${chart} impact=${impact} /></td></tr>`] : row;
             })}
             ${folded.length > 0 && html`<${Folded} key="folded" route=${route} folded=${folded} />`}</tbody>
           </table>
@@ -223,6 +233,7 @@ export const mesh = {
           opened = next.path[0];
           openChart();
         }
+        openImpact();
         return true;
       },
       key(event) {
@@ -230,7 +241,10 @@ export const mesh = {
         go(hash("mesh", [], Object.fromEntries(route.params)));
         return true;
       },
-      close: () => chart?.close(),
+      close() {
+        chart?.close();
+        impact?.close();
+      },
     };
   },
 };
