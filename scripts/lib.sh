@@ -30,7 +30,7 @@ install_packages() {
     for package in "${missing[@]}"; do
       case $package in
         etcd-server) as_root systemctl disable -q --now etcd >&2 ;;
-        prometheus-alertmanager) as_root systemctl disable -q --now prometheus-alertmanager >&2 ;;
+        prometheus | prometheus-alertmanager) as_root systemctl disable -q --now "$package" >&2 ;;
       esac
     done
   fi

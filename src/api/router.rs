@@ -85,7 +85,10 @@ fn lookup_routes() -> RouteTable {
     use AnswerProperties as Answer;
     use Kind::{EndpointSlice, Identity, Ip, Node, Service, ServiceExport};
     use TagBasis::{AllClusters, Content, Document, Explanation, Findings, Listed, Mesh, OneCluster};
-    use routes::{clusters, config, entries, exports, global_services, history, impact, ipcache, log, metrics, objects, probes, problems, verifications};
+    use routes::{
+        clusters, config, entries, exports, global_services, history, impact, ipcache, log, metrics, objects, probes, problems, prometheus,
+        verifications,
+    };
     RouteTable::new()
         .documented(Answer::json(Content), routes!(clusters::get_status))
         .documented(Answer::json(Document), routes!(config::get_config))
@@ -112,6 +115,7 @@ fn lookup_routes() -> RouteTable {
         .documented(Answer::json(AllClusters(&[Ip, Node])), routes!(ipcache::get_ipcache_entry))
         .documented(Answer::json(Explanation), routes!(ipcache::explain::explain_ip))
         .documented(Answer::json(TagBasis::None), routes!(history::list_versions))
+        .documented(Answer::json(AllClusters(&Kind::ALL)), routes!(prometheus::list_prometheus_targets))
         .documented(Answer::list(Findings), routes!(problems::list_problems))
         .documented(Answer::list(Listed(&Kind::ALL)), routes!(entries::list_entries))
         .documented(Answer::new(&[MediaType::Bytes], AllClusters(&Kind::ALL)), routes!(entries::get_entry))

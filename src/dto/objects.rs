@@ -6,6 +6,7 @@ pub(crate) mod history;
 pub(crate) mod impact;
 pub(crate) mod labels;
 pub(crate) mod last_change;
+pub(crate) mod prometheus;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -37,6 +37,7 @@ mod on_problem;
 mod output;
 mod pod;
 mod problem_stream;
+mod prometheus;
 mod reflect;
 mod remotes;
 mod samples;

@@ -90,16 +90,13 @@ pub(crate) async fn respond_with_object<T: Serialize>(
     Ok(json_response(Body::from(permit.attach_to(answer?))))
 }
 
-/// Answers with one object that is made in slices.
-pub(crate) async fn respond_with_work<T: Serialize + 'static>(
-    scanner: &Scanner,
-    mut make: impl FnMut(&mut WorkSlice) -> ControlFlow<Result<T, Problem>> + Send + 'static,
-) -> Result<Response, Problem> {
+/// Answers with the JSON that `work` returns. It is called once per slice until it breaks.
+pub(crate) async fn respond_with_slices<W>(scanner: &Scanner, work: W) -> Result<Response, Problem>
+where
+    W: FnMut(&mut WorkSlice) -> ControlFlow<Result<Vec<u8>, Problem>> + Send + 'static,
+{
     let permit = scanner::acquire_page_memory(scanner).await?;
-    let write = |made: Result<T, Problem>| {
-        serde_json::to_vec(&made?).map_err(|error| Problem::internal(format!("an answer cannot be written: {error}")))
-    };
-    let answer = scanner.run(move |slice| make(slice).map_break(write)).await?;
+    let answer = scanner.run(work).await?;
     Ok(json_response(Body::from(permit.attach_to(answer))))
 }
 

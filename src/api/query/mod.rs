@@ -355,6 +355,30 @@ impl ListQuery for ImpactQuery {
     }
 }
 
+/// Parameters of the targets for Prometheus.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct PrometheusQuery {
+    /// The backends of this global service, as `namespace/name`.
+    pub(crate) service: Option<String>,
+    /// The pods in this namespace.
+    pub(crate) namespace: Option<String>,
+    /// The pods whose identity has matching labels, in kubectl's syntax.
+    pub(crate) label_selector: Option<String>,
+    /// The port to scrape, by number or name. Default: every TCP port of the backends, and every
+    /// named TCP port of the pods.
+    pub(crate) port: Option<String>,
+    /// Only targets of this cluster; repeatable.
+    #[serde(default)]
+    pub(crate) cluster: Vec<String>,
+    /// Answer 503 if the answer is older than this number of seconds. Prometheus then keeps the
+    /// targets that it has.
+    pub(crate) max_age: Option<u32>,
+    /// `ignore`: `maxAge` ignores clusters that were never read.
+    pub(crate) never_read: Option<NeverRead>,
+}
+
 item_query! {
     /// Parameters of a request for one object.
     ItemQuery {}

@@ -7,7 +7,7 @@ use axum::response::Response;
 
 use crate::admission::Scanner;
 use crate::api::paging::list_request::checked_limit;
-use crate::api::paging::pages::respond_with_work;
+use crate::api::paging::pages::respond_with_slices;
 use crate::api::problem::{Problem, ProblemCode};
 use crate::api::query::{HistoryQuery, Parameters};
 use crate::api::routes::cluster_in_path;
@@ -33,7 +33,14 @@ pub(crate) async fn list_versions(
     let (selection, before) = (query.values.selection()?, query.values.before()?);
     let past = past_reading(&state.handle).await?;
     let mut work = past.query(selection, before, limit);
-    respond_with_work(&scanner, move |slice| work.advance(slice).map_break(|page| Ok(VersionList::new(&past, &page)))).await
+    respond_with_slices(&scanner, move |slice| {
+        let write = |page| {
+            serde_json::to_vec(&VersionList::new(&past, &page))
+                .map_err(|error| Problem::internal(format!("an answer cannot be written: {error}")))
+        };
+        work.advance(slice).map_break(write)
+    })
+    .await
 }
 
 /// Returns the newest snapshot with its history.

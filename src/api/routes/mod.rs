@@ -15,6 +15,7 @@ pub(crate) mod objects;
 pub(crate) mod page;
 pub(crate) mod probes;
 pub(crate) mod problems;
+pub(crate) mod prometheus;
 pub(crate) mod verifications;
 
 use super::dto::meta::MetaOptions;

@@ -10,4 +10,5 @@ mod impact;
 mod lines;
 pub(super) mod pages;
 mod paging;
+mod prometheus;
 mod search;

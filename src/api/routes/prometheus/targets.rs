@@ -1,0 +1,223 @@
+//! Targets of Prometheus: their addresses and labels.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+
+use super::too_many;
+use crate::api::problem::Problem;
+use crate::dto::objects::prometheus::TargetGroup;
+use crate::handle::{GlobalBackend, Reading, ServiceEntry, ServiceMember};
+use crate::model::{ClusterName, IpEntry, Record};
+
+/// Maximum number of targets in an answer. They have some 500 bytes each, so that an answer fits
+/// the memory of the largest page (docs/use/api/paging.md).
+const TARGETS_MAX: usize = 10_000;
+
+/// Maximum size of an answer in bytes: the memory that is reserved for it.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+
+/// Start of the name of every label. Prometheus drops labels with two underscores at the start
+/// after relabelling.
+const LABEL_PREFIX: &str = "__meta_meshkeep_";
+
+/// Source of labels of Kubernetes in the labels of an identity.
+const KUBERNETES_SOURCE: &str = "k8s:";
+
+/// Ports to scrape.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum PortFilter {
+    /// Every TCP port that is known.
+    AllTcp,
+    Number(u16),
+    Name(String),
+}
+
+/// Targets, up to [`TARGETS_MAX`].
+#[derive(Debug, Default)]
+pub(super) struct TargetList(Vec<TargetGroup>);
+
+/// A port of a pod or of a backend.
+struct TargetPort<'a> {
+    number: u16,
+    name: &'a str,
+    protocol: &'a str,
+}
+
+impl PortFilter {
+    /// Parses the parameter `port`: a number or a name.
+    pub(super) fn parse(text: Option<&str>) -> Result<Self, Problem> {
+        let Some(text) = text else { return Ok(Self::AllTcp) };
+        match text.parse::<u16>() {
+            Ok(0) => Err(Problem::bad_parameter("port", "0 is not a port")),
+            Ok(number) => Ok(Self::Number(number)),
+            Err(_) if text.bytes().all(|byte| byte.is_ascii_digit()) => {
+                Err(Problem::bad_parameter("port", format!("{text} is not a port: the highest is 65535")))
+            }
+            Err(_) => Ok(Self::Name(text.to_owned())),
+        }
+    }
+
+    fn accepts(&self, port: &TargetPort<'_>) -> bool {
+        match self {
+            Self::AllTcp => port.protocol.eq_ignore_ascii_case("tcp") || port.protocol.is_empty(),
+            Self::Number(number) => port.number == *number,
+            Self::Name(name) => port.name == *name,
+        }
+    }
+}
+
+impl TargetList {
+    fn push(&mut self, ip: IpAddr, port: u16, labels: BTreeMap<String, String>) -> Result<(), Problem> {
+        if self.0.len() == TARGETS_MAX {
+            return Err(too_many("targets", TARGETS_MAX));
+        }
+        self.0.push(TargetGroup { targets: vec![SocketAddr::new(ip, port).to_string()], labels });
+        Ok(())
+    }
+
+    pub(super) fn to_json(&self) -> Result<Vec<u8>, Problem> {
+        let bytes = serde_json::to_vec(&self.0).map_err(|error| Problem::internal(format!("an answer cannot be written: {error}")))?;
+        if bytes.len() > ANSWER_BYTES_MAX { Err(too_many("bytes of targets", ANSWER_BYTES_MAX)) } else { Ok(bytes) }
+    }
+}
+
+/// Adds the targets of a pod. Entries without a pod have none.
+///
+/// A pod publishes only its named ports. With the number of a port, every pod has this target.
+pub(super) fn pod_targets(reading: &Reading, record: &Record, filter: &PortFilter, targets: &mut TargetList) -> Result<(), Problem> {
+    let entry = record.object.as_deref().and_then(|object| object.as_ip());
+    let Some(entry) = entry.filter(|entry| entry.prefix.host && !entry.pod_name.is_empty()) else { return Ok(()) };
+    let ports = entry.named_ports.iter().map(|port| TargetPort { number: port.port, name: &port.name, protocol: &port.protocol });
+    let mut ports: Vec<TargetPort<'_>> = ports.filter(|port| filter.accepts(port)).collect();
+    if let (PortFilter::Number(number), true) = (filter, ports.is_empty()) {
+        ports.push(TargetPort { number: *number, name: "", protocol: "" });
+    }
+    let ip = entry.prefix.net.addr();
+    for port in ports {
+        let mut labels = port_labels(ip, &port);
+        add_source_labels(&mut labels, reading, &record.key.cluster, reading.source_of(record).origin.api_name());
+        add_pod_labels(&mut labels, reading, &record.key.cluster, entry);
+        targets.push(ip, port.number, named(labels))?;
+    }
+    Ok(())
+}
+
+/// Returns the targets of the backends of a global service.
+pub(super) fn service_targets(
+    reading: &Reading,
+    service: &ServiceEntry,
+    clusters: &[ClusterName],
+    filter: &PortFilter,
+) -> Result<Vec<TargetGroup>, Problem> {
+    let service = match service {
+        ServiceEntry::Merged(service, _) => service,
+        ServiceEntry::TooLarge(large) => {
+            let name = format!("{}/{}", large.namespace, large.name);
+            return Err(Problem::bad_parameter(
+                "service",
+                format!("{name} is too large to be merged: /v1/global-services/{name} says why"),
+            ));
+        }
+    };
+    let mut targets = TargetList::default();
+    for member in service.members.iter().filter(|member| clusters.is_empty() || clusters.contains(&member.cluster)) {
+        for backend in &member.backends {
+            for port in &backend.ports {
+                // of several names, the one that was asked for
+                let mut names = port.names.iter().map(String::as_str).chain(port.names.is_empty().then_some(""));
+                let named_port = |name| TargetPort { number: port.port, name, protocol: &port.protocol };
+                let Some(port) = names.find_map(|name| Some(named_port(name)).filter(|port| filter.accepts(port))) else { continue };
+                let mut labels = backend_labels(reading, member, backend, &port);
+                labels.insert("namespace".to_owned(), service.namespace.clone());
+                labels.insert("service".to_owned(), service.name.clone());
+                targets.push(backend.ip, port.number, named(labels))?;
+            }
+        }
+    }
+    Ok(targets.0)
+}
+
+fn backend_labels(reading: &Reading, member: &ServiceMember, backend: &GlobalBackend, port: &TargetPort<'_>) -> BTreeMap<String, String> {
+    let mut labels = port_labels(backend.ip, port);
+    let records = member.service.iter().chain(&member.slices);
+    let origin = records.map(|record| reading.source_of(record).origin).max();
+    add_source_labels(&mut labels, reading, &member.cluster, origin.map_or("", |origin| origin.api_name()));
+    let pod = reading.ips_at(IpNet::from(backend.ip)).find(|record| record.key.cluster == member.cluster);
+    if let Some(entry) = pod.as_ref().and_then(|record| record.object.as_deref()?.as_ip()) {
+        add_pod_labels(&mut labels, reading, &member.cluster, entry);
+    }
+    labels.insert("state".to_owned(), backend.state.api_name().to_owned());
+    if !backend.node_name.is_empty() {
+        labels.insert("node".to_owned(), backend.node_name.clone());
+    }
+    if let Some(zone) = &backend.zone {
+        labels.insert("zone".to_owned(), zone.zone.clone());
+    }
+    labels
+}
+
+fn port_labels(ip: IpAddr, port: &TargetPort<'_>) -> BTreeMap<String, String> {
+    let family = if ip.is_ipv4() { "IPv4" } else { "IPv6" };
+    let labels = [("ip_family", family), ("port_name", port.name), ("port_protocol", port.protocol)];
+    labels.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+fn add_source_labels(labels: &mut BTreeMap<String, String>, reading: &Reading, cluster: &ClusterName, origin: &str) {
+    labels.insert("cluster".to_owned(), cluster.to_string());
+    labels.insert("origin".to_owned(), origin.to_owned());
+    labels.extend(reading.cluster_id(cluster).map(|id| ("cluster_id".to_owned(), id.0.to_string())));
+}
+
+fn add_pod_labels(labels: &mut BTreeMap<String, String>, reading: &Reading, cluster: &ClusterName, entry: &IpEntry) {
+    let of_cluster = |record: &std::sync::Arc<Record>| record.key.cluster == *cluster;
+    let node = entry.host_ip.and_then(|ip| reading.nodes_at(ip).find(of_cluster)).map(|node| node.key.name.to_string());
+    let texts = [("namespace", &entry.namespace), ("pod", &entry.pod_name), ("service_account", &entry.service_account)];
+    labels.extend(texts.into_iter().map(|(name, text)| (name.to_owned(), text.clone())));
+    labels.extend(node.map(|node| ("node".to_owned(), node)));
+    labels.insert("identity".to_owned(), entry.identity.to_string());
+    let identity = reading.identities(entry.identity).find(of_cluster);
+    let identity = identity.as_ref().and_then(|record| record.object.as_deref()?.as_identity());
+    for (key, value) in identity.into_iter().flat_map(|identity| identity.labels.iter()) {
+        if let Some(key) = key.strip_prefix(KUBERNETES_SOURCE) {
+            labels.insert(format!("label_{}", label_name(key)), value.to_owned());
+        }
+    }
+}
+
+/// Adds the prefix to the names, and removes labels without a value.
+fn named(labels: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let known = labels.into_iter().filter(|(_, value)| !value.is_empty());
+    known.map(|(name, value)| (format!("{LABEL_PREFIX}{name}"), value)).collect()
+}
+
+/// Returns a key as the name of a label: every other character is an underscore, as in Prometheus'
+/// own service discoveries (`SanitizeLabelName` in its `util/strutil`).
+fn label_name(key: &str) -> String {
+    key.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_a_number_or_a_name() {
+        let parse = |text| PortFilter::parse(text).map_err(|problem| format!("{problem:?}"));
+        assert_eq!(parse(None), Ok(PortFilter::AllTcp));
+        assert_eq!(parse(Some("8080")), Ok(PortFilter::Number(8080)));
+        assert_eq!(parse(Some("http")), Ok(PortFilter::Name("http".to_owned())));
+        assert!(parse(Some("0")).is_err() && parse(Some("65536")).is_err());
+        let port = |number, name, protocol| TargetPort { number, name, protocol };
+        assert!(PortFilter::AllTcp.accepts(&port(1, "", "TCP")) && !PortFilter::AllTcp.accepts(&port(1, "", "UDP")));
+        assert!(PortFilter::Name("dns".to_owned()).accepts(&port(53, "dns", "UDP")));
+    }
+
+    #[test]
+    fn label_names_are_those_of_prometheus() {
+        assert_eq!(label_name("app.kubernetes.io/name"), "app_kubernetes_io_name");
+        let labels = [("a", "1"), ("b", "")].map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        assert_eq!(named(labels), [("__meta_meshkeep_a".to_owned(), "1".to_owned())].into());
+    }
+}
