@@ -93,7 +93,7 @@ enum CliCommand {
     Watch(QueryArgs<queries::watch::WatchOptions>),
     /// Compare the mirror with the etcds of the clusters, or with another meshkeep; exit code 1 if
     /// anything differs
-    Verify(QueryArgs<queries::verify::VerifyOptions>),
+    Verify(QueryArgs<compare::verify::VerifyOptions>),
     /// List the problems in the mesh, with advice
     Problems(QueryArgs<queries::problems::ProblemsOptions>),
     /// List the values that meshkeep rejected, with the reasons
@@ -224,7 +224,7 @@ fn execute(command: CliCommand, effective_settings: Vec<Setting>, start: Option<
         CliCommand::Diff(args) => block_on(compare::diff::run(&args.options, &args.server)),
         CliCommand::Impact(args) => block_on(compare::impact::run(&args.options, &args.server)),
         CliCommand::Watch(args) => block_on(queries::watch::run(&args.options, &args.server)),
-        CliCommand::Verify(args) => block_on(queries::verify::run(&args.options, &args.server)),
+        CliCommand::Verify(args) => block_on(compare::verify::run(&args.options, &args.server)),
         CliCommand::Problems(args) => block_on(queries::problems::run(&args.options, &args.server)),
         CliCommand::Rejected(args) => block_on(queries::entries::run_rejected(&args.options, &args.server)),
         CliCommand::Entries(args) => block_on(queries::entries::run(&args.options, &args.server)),

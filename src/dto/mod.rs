@@ -47,6 +47,8 @@ macro_rules! list_of {
 }
 
 list_of! {
+    /// A page of items of any type, for clients that do not decode them.
+    Page: serde_json::Value;
     /// A page of clusters.
     ClusterList: status::Cluster;
     /// A page of nodes.

@@ -270,6 +270,7 @@ impl HistorySnapshot {
     }
 
     /// Returns the gaps after a sequence, up to the end of the history, oldest first.
+    #[cfg(test)]
     #[must_use]
     pub fn gaps_after(&self, after: Sequence) -> Vec<HistoryGap> {
         self.gaps_between(after, self.last(), &BTreeSet::new())
@@ -360,34 +361,6 @@ impl HistorySnapshot {
         page.gaps = self.gaps_between(covered_after, newest, &damaged);
         page.gaps.reverse();
         page
-    }
-
-    /// Returns, for each selected key that changed after a sequence, the first such change, by key.
-    /// Also returns whether the history has no gap after the sequence. `None` if the deadline passes
-    /// or there are more than `count_max` keys.
-    #[must_use]
-    pub fn first_changes_after(
-        &self,
-        selection: &VersionSelection,
-        at: Sequence,
-        limits: PageLimits,
-    ) -> Option<(BTreeMap<EntryKey, ReplacedVersion>, bool)> {
-        let (mut changes, mut damaged): (BTreeMap<EntryKey, ReplacedVersion>, _) = (BTreeMap::new(), BTreeSet::new());
-        for source in self.sources().filter(|source| source.last() > at) {
-            if Instant::now() >= limits.deadline || changes.len() > limits.count_max {
-                return None;
-            }
-            match source.versions_where(selection, (at, source.last())) {
-                None => drop(damaged.insert(source.after())),
-                Some(versions) => {
-                    for (key, version) in first_versions(versions) {
-                        changes.entry(key).or_insert(version);
-                    }
-                }
-            }
-        }
-        let is_whole = self.gaps_between(at, self.last(), &damaged).is_empty();
-        Some((changes, is_whole))
     }
 }
 

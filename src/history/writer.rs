@@ -213,7 +213,8 @@ impl ReplacedRecordSink for HistoryReader {
 
     fn confirm_synced(&self, group: u64) {
         let mut state = self.0.state();
-        while let Some((synced, last)) = state.unsynced.pop_front_if(|(unsynced, _)| *unsynced <= group) {
+        while let Some((synced, last)) = state.unsynced.front().copied().filter(|(unsynced, _)| *unsynced <= group) {
+            state.unsynced.pop_front();
             state.synced = (synced, last);
         }
         let has_all = state.contents.buffer.is_empty() && state.contents.sealing.is_none();

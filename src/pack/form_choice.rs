@@ -117,13 +117,16 @@ fn candidate<'a>(rows: &ColumnValues<'_>, body: ColumnBody<'a>, exceptions: Vec<
     Candidate { body, exceptions, cost }
 }
 
+/// Returns the part of a name that a form copies, if the name has it.
+type NamePart<'a> = fn(&'a [u8]) -> Option<&'a [u8]>;
+
 /// Tries the forms that copy the name in the key, or its part before or after `/`. They need no
 /// bytes.
 fn try_name<'a>(rows: &ColumnValues<'a>) -> Option<Candidate<'a>> {
     if rows.names.is_empty() {
         return None;
     }
-    let parts: [(u8, fn(&'a [u8]) -> Option<&'a [u8]>); 3] = [(NAME, Some), (NAME_HEAD, name_head), (NAME_TAIL, name_tail)];
+    let parts: [(u8, NamePart<'a>); 3] = [(NAME, Some), (NAME_HEAD, name_head), (NAME_TAIL, name_tail)];
     let (form, exceptions) = parts.into_iter().find_map(|(form, part)| {
         let has_part = |row: usize| rows.names.get(row).and_then(|name| part(name)) == Some(rows.values[row]);
         Some((form, find_exceptions(rows.values.len(), has_part)?))

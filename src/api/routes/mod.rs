@@ -6,7 +6,6 @@ pub(crate) mod documents;
 pub(crate) mod entries;
 pub(crate) mod exports;
 pub(crate) mod global_services;
-pub(crate) mod history;
 pub(crate) mod impact;
 pub(crate) mod ipcache;
 pub(crate) mod log;

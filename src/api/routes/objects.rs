@@ -1,5 +1,7 @@
 //! Routes of nodes, services and identities.
 
+pub(crate) mod history;
+
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};

@@ -92,7 +92,7 @@ pub(in crate::cli) struct ApiClient {
 
 impl ServerOptions {
     /// Returns the same options for another server.
-    pub(super) fn with_server(&self, server: &str) -> Self {
+    pub(in crate::cli) fn with_server(&self, server: &str) -> Self {
         Self { server: server.to_owned(), ..self.clone() }
     }
 }
@@ -162,7 +162,7 @@ impl ApiClient {
     }
 
     /// Posts to `path` without a body and returns the answer's JSON as `T`.
-    pub(super) async fn start<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> Result<T, Failure> {
+    pub(in crate::cli) async fn start<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> Result<T, Failure> {
         let request = self.client.post(self.url(path, query)?).timeout(ANSWER_TIME_MAX);
         self.parse(&self.success_body(request.send().await).await?)
     }

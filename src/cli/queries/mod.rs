@@ -15,7 +15,6 @@ pub(super) mod lookup;
 pub(super) mod problems;
 pub(super) mod process;
 pub(super) mod status;
-pub(super) mod verify;
 pub(super) mod watch;
 
 #[cfg(test)]

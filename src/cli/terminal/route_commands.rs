@@ -3,7 +3,7 @@
 
 /// Routes below `/v1`, each with the command that prints the answer. The first match counts, so
 /// `ipcache/lookup` precedes `ipcache`.
-const COMMANDS: [(&str, &str); 19] = [
+const COMMANDS: [(&str, &str); 21] = [
     ("changes", "watch"),
     ("clusters", "get clusters"),
     ("config", "config"),
@@ -12,6 +12,7 @@ const COMMANDS: [(&str, &str); 19] = [
     ("events", "watch"),
     ("explain", "explain"),
     ("global-services", "get global-services"),
+    ("history", "history"),
     ("identities", "get identities"),
     ("impact", "impact"),
     ("ipcache/lookup", "lookup"),

@@ -67,7 +67,7 @@ impl FilterElement {
 
     /// Returns the page of the element in a filter of this many pages.
     pub(in crate::history) fn page(self, page_count: u32) -> u32 {
-        u32::try_from((self.0 >> 32) * u64::from(page_count) >> 32).unwrap_or(0)
+        u32::try_from(((self.0 >> 32) * u64::from(page_count)) >> 32).unwrap_or(0)
     }
 
     /// Returns the bits of the element in its page.

@@ -37,6 +37,7 @@ pub struct ReplacedRecords {
 
 impl ReplacedRecords {
     /// Returns an empty range.
+    #[cfg(test)]
     #[must_use]
     pub fn new(after: Sequence, last: Sequence) -> Self {
         Self { after, last, ..Self::default() }

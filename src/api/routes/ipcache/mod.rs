@@ -20,7 +20,7 @@ use crate::api::problem::{Problem, ProblemCode};
 use crate::api::query::time_parameter::parse_time_parameter;
 use crate::api::query::{IpcacheQuery, LookupQuery, Parameters, SharedItemQuery, parse_clusters, parse_network};
 use crate::api::routes::bad_path;
-use crate::api::routes::history::past_reading;
+use crate::api::routes::objects::history::past_reading;
 use crate::api::state::ApiState;
 use crate::dto::IpcacheList;
 use crate::dto::lookup::LookupAnswer;

@@ -47,7 +47,7 @@ pub(crate) async fn list_versions(
 ///
 /// # Errors
 /// A problem if meshkeep keeps no history, or if the store is still loading.
-pub(super) async fn past_reading(handle: &Handle) -> Result<PastReading, Problem> {
+pub(in crate::api::routes) async fn past_reading(handle: &Handle) -> Result<PastReading, Problem> {
     let without_history = || Problem::new(ProblemCode::NotFound, "meshkeep keeps no history: start it without --history off");
     handle.past_reading().await?.ok_or_else(without_history)
 }

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::sleep;
 
-use super::api_client::{ApiClient, ServerOptions};
 use crate::cli::failure::{ExitStatus, Failure};
+use crate::cli::queries::api_client::{ApiClient, ServerOptions};
 use crate::cli::terminal::list_output::ListOptions;
 use crate::cli::terminal::output::{Colour, TableColumn, TableShape, coloured, number};
 use crate::dto::status::{ClusterVerification, KindVerification, VerificationList};
