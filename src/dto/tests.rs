@@ -18,13 +18,16 @@ use super::problem::ProblemDocument;
 use super::raw::{Entry, Rejected};
 use super::reflection::ReflectionStatus;
 use super::status::{
-    Cluster, ClusterAge, ClusterConfigStatus, DirectoryStatus, DumpStatus, HistoryStatus, Resource, Status, StatusCounts, StoreStatus,
+    Cluster, ClusterAge, ClusterConfigStatus, ClusterVerification, DirectoryStatus, DumpStatus, HistoryStatus, KindVerification, Resource,
+    Status, StatusCounts, StoreStatus, VerificationList,
 };
 use super::*;
 use crate::dto::objects::exports::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, SlicePort};
 use crate::dto::objects::global_services::{
     BackendSelection, ExportConflict, GlobalBackend, GlobalExports, GlobalPort, GlobalService, ServiceCluster, TooLarge,
 };
+use crate::dto::objects::history::{EntryVersion, UnknownPeriod, VersionList};
+use crate::dto::objects::impact::{AffinityEffects, Impact};
 use crate::dto::streamed::StreamedObject;
 use crate::dto::values::Open;
 
@@ -63,6 +66,7 @@ macro_rules! checks {
 #[test]
 fn every_shape_reads_its_own_json_and_that_of_a_newer_server() {
     let checks = checks![
+        AffinityEffects,
         BackedService,
         Backend,
         BackendChanges,
@@ -72,6 +76,7 @@ fn every_shape_reads_its_own_json_and_that_of_a_newer_server() {
         ClusterAge,
         ClusterConfigStatus,
         ClusterList,
+        ClusterVerification,
         Config,
         DirectoryStatus,
         DumpStatus,
@@ -79,6 +84,7 @@ fn every_shape_reads_its_own_json_and_that_of_a_newer_server() {
         EndpointSliceList,
         Entry,
         EntryList,
+        EntryVersion,
         EventMeta,
         ExplainedEntry,
         Explanation,
@@ -97,10 +103,13 @@ fn every_shape_reads_its_own_json_and_that_of_a_newer_server() {
         Identity,
         IdentityAnswer,
         IdentityList,
+        Impact,
+        ImpactList,
         IpcacheAnswer,
         IpcacheEntry,
         IpcacheList,
         ItemMeta,
+        KindVerification,
         LastChange,
         ListMeta,
         Log,
@@ -130,6 +139,9 @@ fn every_shape_reads_its_own_json_and_that_of_a_newer_server() {
         StoreStatus,
         StreamedObject,
         TooLarge,
+        UnknownPeriod,
+        VerificationList,
+        VersionList,
         WatchEvent,
     ];
     let examples = examples();
@@ -137,7 +149,7 @@ fn every_shape_reads_its_own_json_and_that_of_a_newer_server() {
         let written = check(&examples[name]).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(written, examples[name], "{name}");
     }
-    let known: BTreeSet<&str> = checks.iter().map(|(name, _)| *name).chain(["Problem", "LookupRequest"]).collect();
+    let known: BTreeSet<&str> = checks.iter().map(|(name, _)| *name).chain(["Problem", "LookupRequest", "TargetGroup"]).collect();
     let unread: Vec<&String> = examples.as_object().unwrap().keys().filter(|name| !known.contains(name.as_str())).collect();
     assert!(unread.is_empty(), "{unread:?}");
     serde_json::from_value::<LookupRequest>(examples["LookupRequest"].clone()).unwrap();

@@ -38,10 +38,8 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 ///
 /// Names begin with `meshkeep_`, or `process_` for metrics of the process.
 #[utoipa::path(get, path = "/metrics", operation_id = "getMetrics", tag = "probes",
-    responses((status = 200, description = "The metrics.", content(
-        (String = "text/plain"),
-        (String = "application/openmetrics-text"),
-    ))))]
+    responses((status = 200, description = "The metrics. OpenMetrics if `Accept` prefers `application/openmetrics-text`.", body = String,
+        content_type = "text/plain")))]
 pub(crate) async fn get_metrics(State(state): State<ApiState>, headers: HeaderMap, scanner: Scanner) -> impl IntoResponse {
     let is_openmetrics = prefers_openmetrics(&headers);
     let media_type = if is_openmetrics { OPENMETRICS } else { TEXT };

@@ -128,6 +128,7 @@ async fn without_a_namespace_each_cluster_keeps_its_own_backends() {
         "lonely losesAll (losesAll losesAll losesAll) 1/0 []",
         "only losesAll (losesAll losesAll losesAll) 2/0 []",
         "sink losesAll (losesAll losesAll losesAll) 1/0 []",
+        "identity 65793 onlyHere",
     ];
     assert_eq!(described(&fixture.json("/v1/impact?namespace=shop").await), expected);
     assert_eq!(fixture.json("/v1/impact?namespace=mail").await["items"], json!([]));
