@@ -6,6 +6,7 @@
 //! files that it names are not opened here, apart from the config file.
 
 mod effective;
+mod history;
 mod layers;
 mod schema;
 mod timing;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use clap::{Args, Command, FromArgMatches, ValueEnum};
 
+pub use self::history::{HistoryMode, HistorySettings};
 #[cfg(test)]
 pub(crate) use self::layers::options;
 pub use self::schema::config_schema;
@@ -164,31 +166,6 @@ pub struct Settings {
     /// Waits and intervals, which tests shorten.
     #[command(flatten)]
     pub timing: TimingSettings,
-}
-
-/// Limits of the history.
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
-pub struct HistorySettings {
-    /// Whether to keep earlier versions of entries: on or off
-    #[arg(long = "history", value_name = "MODE", default_value = "on")]
-    pub mode: HistoryMode,
-
-    /// Maximum age of the history
-    #[arg(long = "history-max-age", value_name = "TIME", default_value = "7d", value_parser = parse_duration)]
-    pub age_max: Duration,
-
-    /// Maximum size of the history on disk: the oldest part is removed first
-    #[arg(long = "history-max-bytes", value_name = "BYTES", default_value = "1GiB", value_parser = parse_bytes)]
-    pub bytes_max: u64,
-}
-
-/// Whether meshkeep keeps the history.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum HistoryMode {
-    /// It keeps earlier versions.
-    On,
-    /// It keeps only the current versions.
-    Off,
 }
 
 /// Minimum of `--decoded-max-bytes`: the decoded size of the largest endpoint slice, which has 16

@@ -33,6 +33,7 @@ use crate::commit::{
 use crate::config::{Setting, Settings};
 use crate::etcd_api;
 use crate::handle::{ClusterStatuses, EarlyLookup, EarlyLookupReceiver, FindingSender, Handle, ProcessState, StoreReport};
+use crate::history::{HistoryReader, HistoryWriter};
 use crate::model::DirectoryState;
 use crate::reflect::{self, ReflectOptions};
 pub use crate::store::{Inspection, StoreError, inspect as inspect_store};
@@ -42,6 +43,7 @@ use crate::telemetry::Log;
 use self::history::RunningHistory;
 pub use self::load::serve_dump;
 use self::plan::{EpochSeed, StartPlan};
+use self::restore::RestoredMirror;
 pub use self::shutdown::SHUTDOWN_MAX;
 use self::signals::ReloadTriggers;
 pub use self::signals::{SignalRequest, Signals, StartSignals};
@@ -304,6 +306,23 @@ fn serve(
     }
 }
 
+/// Store, restored mirror and opened history of a start.
+type LoadedStore = (Store, RestoredMirror, Option<(HistoryWriter, HistoryReader)>);
+
+/// Loads the store and opens the history, on a thread that may block.
+async fn load_store(settings: &Settings, store: Store, early_plan: Option<StartPlan>) -> Result<LoadedStore, RunError> {
+    let (max_connected_clusters, retention) = (settings.max_connected_clusters, wiring::retention(settings));
+    let (history_settings, data_dir) = (settings.history.clone(), settings.data_dir.clone());
+    let loading = spawn_blocking(move || {
+        let fresh_seed = EpochSeed::draw(SystemTime::now());
+        let history = history::open(&history_settings, &data_dir, &store);
+        let reader = history.as_ref().map(|(_, reader)| reader);
+        restore::restore(&store, max_connected_clusters, retention, early_plan, fresh_seed, reader)
+            .map(|restored| (store, restored, history))
+    });
+    Ok(loading.await.map_err(|_| RunError::TaskEnded("loading of the store"))??)
+}
+
 /// Loads the store, then starts mirroring.
 async fn start(
     settings: Settings,
@@ -329,17 +348,7 @@ async fn start(
     let OpenedStore { store, opened, early_plan, early } = opened;
     wiring::log_losses(&opened);
     store_report.send_replace(wiring::store_report(&opened));
-    let max_connected_clusters = settings.max_connected_clusters;
-    let retention = wiring::retention(&settings);
-    let (history_settings, data_dir) = (settings.history.clone(), settings.data_dir.clone());
-    let loading = spawn_blocking(move || {
-        let fresh_seed = EpochSeed::draw(SystemTime::now());
-        let history = history::open(&history_settings, &data_dir, &store);
-        let reader = history.as_ref().map(|(_, reader)| reader);
-        restore::restore(&store, max_connected_clusters, retention, early_plan, fresh_seed, reader)
-            .map(|restored| (store, restored, history))
-    });
-    let (store, restored, history) = loading.await.map_err(|_| RunError::TaskEnded("loading of the store"))??;
+    let (store, restored, history) = load_store(&settings, store, early_plan).await?;
     store_report.send_modify(|report| {
         report.damaged_count = restored.damaged_count;
         report.restored_count = restored.restored_count;

@@ -97,8 +97,8 @@ impl AllowedHosts {
 pub(crate) struct Token([u8; 32]);
 
 impl Token {
-    /// Loads a token file, which is reloaded when it changes. `name` is that of the file in logs and
-    /// metrics.
+    /// Loads a token file, which is reloaded when it changes. `name` is that of the file in logs
+    /// and metrics.
     ///
     /// # Errors
     /// Returns why the file cannot be used.

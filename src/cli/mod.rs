@@ -83,7 +83,7 @@ enum CliCommand {
     /// behind it, and its problems
     Explain(QueryArgs<queries::explain::ExplainOptions>),
     /// Show the versions of an address, a pod, an identity, a node or a key, newest first
-    History(QueryArgs<queries::history::HistoryOptions>),
+    History(QueryArgs<compare::history::VersionQueryOptions>),
     /// Compare a table of one agent with the mirror: show what it lacks, what it has in addition
     /// and what differs, and why; exit code 1 if anything differs
     Diff(QueryArgs<compare::diff::DiffOptions>),
@@ -220,7 +220,7 @@ fn execute(command: CliCommand, effective_settings: Vec<Setting>, start: Option<
         CliCommand::Find(args) => block_on(queries::find::run(&args.options, &args.server)),
         CliCommand::Lookup(args) => block_on(queries::lookup::run(&args.options, &args.server)),
         CliCommand::Explain(args) => block_on(queries::explain::run(&args.options, &args.server)),
-        CliCommand::History(args) => block_on(queries::history::run(&args.options, &args.server)),
+        CliCommand::History(args) => block_on(compare::history::run(&args.options, &args.server)),
         CliCommand::Diff(args) => block_on(compare::diff::run(&args.options, &args.server)),
         CliCommand::Impact(args) => block_on(compare::impact::run(&args.options, &args.server)),
         CliCommand::Watch(args) => block_on(queries::watch::run(&args.options, &args.server)),

@@ -5,7 +5,6 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::objects::history::UnknownPeriod;
 use super::values::{Kind, Origin, Phase, UnknownAge};
 
 /// Sources and age of a list.
@@ -135,8 +134,8 @@ pub(crate) struct ItemMeta {
     /// Only with `at=`: the time that the answer describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) at: Option<String>,
-    /// Only with `at=`: `false` if meshkeep did not observe everything at that time, or lost changes
-    /// since then. The answer may then lack entries.
+    /// Only with `at=`: `false` if meshkeep did not observe everything at that time, or lost
+    /// changes since then. The answer may then lack entries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) complete: Option<bool>,
     /// Only with `at=`: what was not observed at that time, at most 20.
@@ -146,4 +145,22 @@ pub(crate) struct ItemMeta {
     /// Summary of the sources, if the answer joins several.
     #[serde(flatten)]
     pub(crate) sources: Sources,
+}
+
+/// A period whose changes are not known, or not known exactly.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct UnknownPeriod {
+    /// The cluster that meshkeep was not connected to. Left out if the history itself was lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cluster: Option<String>,
+    /// Kind that was not observed. Left out if the history itself was lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kind: Option<Kind>,
+    /// Start of the period. Left out if nothing older is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) from: Option<String>,
+    /// End of the period. Left out while it lasts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) to: Option<String>,
 }

@@ -2,7 +2,6 @@
 
 pub(crate) mod exports;
 pub(crate) mod global_services;
-pub(crate) mod history;
 pub(crate) mod impact;
 pub(crate) mod labels;
 pub(crate) mod last_change;

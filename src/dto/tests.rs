@@ -22,13 +22,14 @@ use super::status::{
     Status, StatusCounts, StoreStatus, VerificationList,
 };
 use super::*;
+use crate::dto::meta::UnknownPeriod;
 use crate::dto::objects::exports::{EndpointSlice, ExportPort, ServiceExport, SliceEndpoint, SlicePort};
 use crate::dto::objects::global_services::{
     BackendSelection, ExportConflict, GlobalBackend, GlobalExports, GlobalPort, GlobalService, ServiceCluster, TooLarge,
 };
-use crate::dto::objects::history::{EntryVersion, UnknownPeriod, VersionList};
 use crate::dto::objects::impact::{AffinityEffects, Impact};
 use crate::dto::streamed::StreamedObject;
+use crate::dto::streamed::{EntryVersion, VersionList};
 use crate::dto::values::Open;
 
 fn examples() -> Value {

@@ -1,8 +1,8 @@
 //! The files of the history: `history/<first>-<last>` in the data directory, one segment each.
 //!
 //! A segment is written under a temporary name, synced and renamed, so a file with a final name is
-//! complete. A merged segment replaces others. If a kill comes between the rename and the removal of
-//! the others, the next start removes every file whose range is inside another's.
+//! complete. A merged segment replaces others. If a kill comes between the rename and the removal
+//! of the others, the next start removes every file whose range is inside another's.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter};

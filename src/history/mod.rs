@@ -1,8 +1,8 @@
 //! The history: the records that changes replaced, as far back as the settings allow.
 //!
 //! The committer adds the replaced records of each group to a buffer, and the log contains them
-//! until they are in a segment. The [`HistoryWriter`], on a thread of its own, seals the buffer into
-//! segments, merges small segments, and removes old ones. A [`HistoryReader`] gives out
+//! until they are in a segment. The [`HistoryWriter`], on a thread of its own, seals the buffer
+//! into segments, merges small segments, and removes old ones. A [`HistoryReader`] gives out
 //! [`HistorySnapshot`]s for queries. The mirror never waits for the history: if the history is too
 //! slow or its disk is full, it loses a period and reports the gap.
 //!

@@ -24,8 +24,8 @@ use crate::model::{EntryKey, ObjectPrefix, Record, Sequence};
 /// State of the mirror at a time, as a sequence: everything up to it had happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SequenceAt {
-    /// Last change at or before the time. If the clock jumped back, the changes after the jump count
-    /// as later than those before it.
+    /// Last change at or before the time. If the clock jumped back, the changes after the jump
+    /// count as later than those before it.
     pub sequence: Sequence,
     /// Highest sequence that the time may mean. It differs from `sequence` only after a jump of the
     /// clock.
@@ -149,7 +149,8 @@ impl Source<'_> {
         }
     }
 
-    /// Returns the selected versions that changes after `after` up to `last` replaced, newest first.
+    /// Returns the selected versions that changes after `after` up to `last` replaced, newest
+    /// first.
     fn versions_where(self, selection: &VersionSelection, (after, last): (Sequence, Sequence)) -> Option<Vec<ReplacedVersion>> {
         match self {
             Self::Segment(segment) => segment.read(|segment| {
@@ -201,7 +202,8 @@ impl Source<'_> {
 }
 
 impl HistorySnapshot {
-    /// Returns the state of the mirror at a time, as a sequence. `None` if the history begins later.
+    /// Returns the state of the mirror at a time, as a sequence. `None` if the history begins
+    /// later.
     #[must_use]
     pub fn sequence_at(&self, time: SystemTime) -> Option<SequenceAt> {
         let time = Millis::from(time);
@@ -238,8 +240,8 @@ impl HistorySnapshot {
         }
     }
 
-    /// Returns the gaps in a range of sequences: after `after` up to `last`, oldest first. `damaged`
-    /// has sources that the query could not read.
+    /// Returns the gaps in a range of sequences: after `after` up to `last`, oldest first.
+    /// `damaged` has sources that the query could not read.
     fn gaps_between(&self, after: Sequence, last: Sequence, damaged: &BTreeSet<Sequence>) -> Vec<HistoryGap> {
         let (mut gaps, mut covered, mut from) = (Vec::new(), after, None);
         let mut is_first = true;

@@ -36,8 +36,8 @@ pub enum VersionSelection {
 }
 
 impl VersionSelection {
-    /// Returns the elements of which a segment must have at least one; `None` if the filter does not
-    /// help. `cidr_lengths` are the lengths that occur in the segment.
+    /// Returns the elements of which a segment must have at least one; `None` if the filter does
+    /// not help. `cidr_lengths` are the lengths that occur in the segment.
     pub(super) fn filter_elements(&self, cidr_lengths: &BTreeSet<(bool, u8)>) -> Option<Vec<FilterElement>> {
         Some(match self {
             Self::Key(key) => vec![FilterElement::of_key(key)],

@@ -20,11 +20,12 @@ use super::snapshot::{HistorySnapshot, Source};
 use crate::instruments::{LogLimiter, LogPermit};
 use crate::model::{ReplacedRecordSink, ReplacedRecords, Sequence};
 
-/// Memory of the buffer above which it is sealed: about 16,000 ipcache entries, which make a segment
-/// of 600 KB.
+/// Memory of the buffer above which it is sealed: about 16,000 ipcache entries, which make a
+/// segment of 600 KB.
 const SEAL_BYTES: usize = 8 << 20;
 
-/// Memory of the buffer above which it is dropped, because sealing is too slow or nothing is synced.
+/// Memory of the buffer above which it is dropped, because sealing is too slow or nothing is
+/// synced.
 const BUFFER_BYTES_MAX: usize = 4 * SEAL_BYTES;
 
 /// Maximum number of groups that wait to be synced. The store syncs 40 times a second.

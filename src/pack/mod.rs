@@ -146,8 +146,9 @@ pub fn build_with_fields<'a>(records: impl IntoIterator<Item = (&'a Record, Inde
     chunks
 }
 
-/// Packs versions of records in the order of the caller, which may contain a key more than once. Only
-/// the methods that accept a row are useful for such a chunk. At most [`RECORDS_TARGET`] versions.
+/// Packs versions of records in the order of the caller, which may contain a key more than once.
+/// Only the methods that accept a row are useful for such a chunk. At most [`RECORDS_TARGET`]
+/// versions.
 #[must_use]
 pub fn build_versions(versions: &[(&Record, IndexedFields)]) -> Chunk {
     debug_assert!((1..=RECORDS_TARGET).contains(&versions.len()), "a chunk of versions has a bounded length");

@@ -65,7 +65,8 @@ pub(super) fn restore(
     let reserved = first_reservation(plan.head);
     let epochs = plan.stored_epochs();
     let replaced = history.map(|_| ReplacedRecords {
-        // without the end of the history there is a gap; no entry changes with the sequence of the head
+        // without the end of the history there is a gap; no entry changes with the sequence of the
+        // head
         after: history_end.unwrap_or(Sequence(plan.head.0 - 1)),
         last: plan.head,
         times: vec![(plan.head, plan.seed.time)],

@@ -25,7 +25,7 @@ const ANYTHING: &str = "…";
 
 /// Allowed first words of commands in `sh` blocks: programs that need a cluster, a registry, a
 /// host's services, files of a release or minutes to build, or that never end.
-const PROGRAMS_NOT_RUN: [&str; 20] = [
+const PROGRAMS_NOT_RUN: [&str; 21] = [
     "cargo ",
     "etcdctl ",
     "gh ",
@@ -35,6 +35,7 @@ const PROGRAMS_NOT_RUN: [&str; 20] = [
     "kubectl ",
     "meshkeep load",
     "meshkeep serve",
+    "meshkeep verify",
     "minisign ",
     "npm ",
     "pip ",

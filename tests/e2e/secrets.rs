@@ -251,19 +251,23 @@ async fn a_data_directory_open_to_other_users_is_restricted() {
 }
 
 /// Every command that sends requests to a server, with arguments that make it do so.
-const QUERY_COMMANDS: [(&str, &[&str]); 14] = [
+const QUERY_COMMANDS: [(&str, &[&str]); 18] = [
     ("bundle", &["--output", "-"]),
     ("config", &[]),
+    ("diff", &["--agent", "tests/data/agent/1.18-ip.json"]),
     ("entries", &[]),
     ("explain", &["10.1.0.1"]),
     ("find", &["cart"]),
     ("get", &["nodes"]),
     ("healthcheck", &[]),
+    ("history", &["10.1.0.1"]),
+    ("impact", &["paris"]),
     ("log", &[]),
     ("lookup", &["10.1.0.1"]),
     ("problems", &[]),
     ("rejected", &[]),
     ("status", &["--wait", "--timeout", "1s"]),
+    ("verify", &[]),
     ("version", &[]),
     ("watch", &[]),
 ];

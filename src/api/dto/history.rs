@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::dto::objects::history::{EntryVersion, UnknownPeriod, VersionList};
+use crate::dto::meta::UnknownPeriod;
 use crate::dto::objects::last_change::LastChange;
 use crate::dto::streamed::StreamedObject;
+use crate::dto::streamed::{EntryVersion, VersionList};
 use crate::dto::text::rfc3339;
 use crate::dto::values::closed::{StreamedKind, VersionEnd};
 use crate::handle::{self, EntryVersions, PastReading};

@@ -1,8 +1,9 @@
 //! `/metrics`: metrics for Prometheus, read from the newest snapshot at each scrape.
 //!
 //! All names have one namespace and base units; counters end with `_total`. Writing the text format
-//! (version 0.0.4, or OpenMetrics 1.0.0 if the client prefers it) needs 40 lines, so there is neither
-//! a library nor a registry, and nothing is stored between scrapes. A remote cluster is `target_cluster`, as in `cilium_kvstoremesh_*`.
+//! (version 0.0.4, or OpenMetrics 1.0.0 if the client prefers it) needs 40 lines, so there is
+//! neither a library nor a registry, and nothing is stored between scrapes. A remote cluster is
+//! `target_cluster`, as in `cilium_kvstoremesh_*`.
 
 mod clusters;
 mod history;

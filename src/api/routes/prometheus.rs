@@ -19,6 +19,7 @@ use crate::api::problem::{Problem, ProblemCode};
 use crate::api::query::{Parameters, PrometheusQuery, parse_clusters};
 use crate::api::state::ApiState;
 use crate::dto::objects::prometheus::TargetGroup;
+use crate::dto::problem::ProblemDocument;
 use crate::handle::{Filter, LabelSelector, Reading, ScanEnd, ScanUsage, SourceMeta};
 use crate::model::{ClusterName, EntryKey, Kind, check_exact_name};
 
@@ -41,7 +42,10 @@ const NAMESPACE_LABEL: &str = "k8s:io.kubernetes.pod.namespace";
 /// Kubernetes label of a pod's identity. An answer has at most 10,000 targets; a request that
 /// selects more is refused, because Prometheus would drop the others.
 #[utoipa::path(get, path = "/v1/prometheus/sd", operation_id = "listPrometheusTargets", tag = "services", params(PrometheusQuery),
-    responses((status = 200, description = "The targets, one in each group.", body = Vec<TargetGroup>)))]
+    responses(
+        (status = 200, description = "The targets, one in each group.", body = Vec<TargetGroup>),
+        (status = 404, description = "There is no such object.", body = ProblemDocument)
+    ))]
 pub(crate) async fn list_prometheus_targets(
     State(state): State<ApiState>,
     query: Parameters<PrometheusQuery>,

@@ -6,6 +6,7 @@ use axum::extract::State;
 use crate::api::problem::{Problem, ProblemCode};
 use crate::api::query::{Parameters, StartVerificationsQuery, VerificationsQuery, parse_clusters};
 use crate::api::state::ApiState;
+use crate::dto::problem::ProblemDocument;
 use crate::dto::status::{ClusterVerification, VerificationList};
 use crate::handle::{Handle, Reading};
 use crate::model::ClusterName;
@@ -15,7 +16,10 @@ use crate::model::ClusterName;
 /// A verification is complete once `answered` is at least the `requested` of the answer that
 /// started it.
 #[utoipa::path(get, path = "/v1/verifications", operation_id = "listVerifications", tag = "clusters", params(VerificationsQuery),
-    responses((status = 200, description = "The results.", body = VerificationList)))]
+    responses(
+        (status = 200, description = "The results.", body = VerificationList),
+        (status = 404, description = "There is no such object.", body = ProblemDocument)
+    ))]
 pub(crate) async fn list_verifications(
     State(state): State<ApiState>,
     query: Parameters<VerificationsQuery>,
@@ -32,7 +36,10 @@ pub(crate) async fn list_verifications(
 /// A cluster that is not connected is compared once it is.
 #[utoipa::path(post, path = "/v1/verifications", operation_id = "startVerifications", tag = "clusters",
     params(StartVerificationsQuery),
-    responses((status = 200, description = "The numbers of the requests, and the earlier results.", body = VerificationList)))]
+    responses(
+        (status = 200, description = "The numbers of the requests, and the earlier results.", body = VerificationList),
+        (status = 404, description = "There is no such object.", body = ProblemDocument)
+    ))]
 pub(crate) async fn start_verifications(
     State(state): State<ApiState>,
     query: Parameters<StartVerificationsQuery>,

@@ -1,5 +1,5 @@
-//! `meshkeep config`: the effective settings, and the source of each. `meshkeep config schema` prints
-//! the schema of the config file.
+//! `meshkeep config`: the effective settings, and the source of each. `meshkeep config schema`
+//! prints the schema of the config file.
 
 use std::io::Write as _;
 

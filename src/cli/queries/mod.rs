@@ -9,7 +9,6 @@ mod filters;
 pub(super) mod find;
 pub(super) mod get;
 pub(super) mod healthcheck;
-pub(super) mod history;
 pub(super) mod kinds;
 pub(super) mod lookup;
 pub(super) mod problems;

@@ -269,7 +269,7 @@ fn time_of(event: &WatchEvent) -> String {
 
 /// Returns a short description of an object. Deleted objects and objects of other kinds have only
 /// their short key.
-pub(super) fn describe_object(key: &str, object: Option<&StreamedObject>) -> String {
+pub(in crate::cli) fn describe_object(key: &str, object: Option<&StreamedObject>) -> String {
     let parts = match object {
         Some(StreamedObject::Ipcache(entry)) => vec![entry.prefix.clone(), owner(entry), format!("id {}", entry.identity)],
         Some(StreamedObject::Identity(identity)) => vec![identity.id.to_string(), labels(identity.labels.0.iter())],

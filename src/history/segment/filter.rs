@@ -4,10 +4,10 @@
 //! A "no" is certain; a value that the segment does not have gets a "yes" about once in a hundred
 //! times. All bits of an element are in one page, so that a query reads and checks a single page.
 //!
-//! A page has [`PAGE_BYTES`] bytes: the bits, then the CRC-32 of the bits. The page of an element is
-//! `high × pages / 2^32`, where high is the upper half of its hash, and its bits are
-//! `(low + i × step) mod bits` for i from 0 to 6, where low is the lower half, and step is the
-//! lower half of the mixed hash, made odd.
+//! A page has [`PAGE_BYTES`] bytes: the bits, then the CRC-32 of the bits. The page of an element
+//! is `high × pages / 2^32`, where high is the upper half of its hash, and its bits are `(low + i ×
+//! step) mod bits` for i from 0 to 6, where low is the lower half, and step is the lower half of
+//! the mixed hash, made odd.
 
 use crate::model::{EntryKey, ObjectPrefix};
 

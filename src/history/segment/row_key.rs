@@ -11,8 +11,8 @@ use ipnet::IpNet;
 use crate::model::{ClusterName, EntryKey, Kind, ObjectPrefix, Sequence};
 use crate::pack::{ByteReader, DecodeError, put_text, put_varint};
 
-/// Part of a segment. The order is that of [`Kind`], except that both kinds of ipcache entries share
-/// two sections.
+/// Part of a segment. The order is that of [`Kind`], except that both kinds of ipcache entries
+/// share two sections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::history) enum Section {
     EndpointSlices,
@@ -77,8 +77,8 @@ impl RowKey {
     }
 }
 
-/// Returns the prefix in the name of an ipcache entry. A usable entry always has the prefix that its
-/// name has.
+/// Returns the prefix in the name of an ipcache entry. A usable entry always has the prefix that
+/// its name has.
 pub(in crate::history) fn prefix_of(key: &EntryKey) -> Option<ObjectPrefix> {
     match key.kind {
         Kind::Ip => ObjectPrefix::parse(&key.name),

@@ -32,8 +32,8 @@ pub(super) struct ModelHistory {
     pub(super) clock: Millis,
 }
 
-/// Returns the keys of a small mesh: each kind, hosts and CIDRs of both families, and addresses that
-/// several clusters have.
+/// Returns the keys of a small mesh: each kind, hosts and CIDRs of both families, and addresses
+/// that several clusters have.
 pub(super) fn mesh_keys() -> Vec<EntryKey> {
     let mut keys = Vec::new();
     for cluster in ["eu", "eu-west", "paris"] {

@@ -10,7 +10,7 @@ use std::ops::Range;
 use zstd::bulk::{Compressor, Decompressor};
 
 use super::checksum::{ByteReader, DecodeError, put_text, put_varint};
-use super::replaced::is_log_only;
+use super::codec::is_log_only;
 use crate::pack::common_prefix_length;
 
 /// zstd's fastest ordinary level (docs/develop/measurements.md §1.1).

@@ -20,6 +20,10 @@ const CURSOR_TAG: u8 = b'c';
 const CLUSTER_TAG: u8 = b'k';
 const GAPS_TAG: u8 = b'g';
 const RUN_TAG: u8 = b's';
+/// First byte of the key of a replaced record.
+pub(super) const REPLACED_TAG: u8 = b'h';
+/// First byte of the key of a range of replaced records.
+pub(super) const REPLACED_RANGE_TAG: u8 = b'r';
 /// First byte of the stored key of a tombstone.
 pub(in crate::store) const TOMBSTONE_TAG: u8 = b't';
 
@@ -59,6 +63,11 @@ const CONFIG_SLICES_GIVEN: u8 = 1 << 5;
 const CLUSTER_CONTACT: u8 = 1 << 6;
 /// Set if the record has notices: the keys of the cluster that are no entries, such as canaries.
 const CLUSTER_NOTICES: u8 = 1 << 7;
+
+/// Returns whether a key is only in the log.
+pub(in crate::store) fn is_log_only(key: &[u8]) -> bool {
+    matches!(key.first(), Some(&REPLACED_TAG | &REPLACED_RANGE_TAG))
+}
 
 /// A decoded key.
 #[derive(Debug, Clone, PartialEq, Eq)]

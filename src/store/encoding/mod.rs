@@ -6,4 +6,5 @@ pub(super) mod checksum;
 pub(super) mod codec;
 pub(super) mod group;
 pub(super) mod replaced;
+mod replaced_record;
 pub(super) mod stored_value;

@@ -10,16 +10,14 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::block::KeyValueBlock;
-use super::checksum::{ByteReader, DecodeError, put_text, put_varint};
-use super::codec::{decode_entry_name, decode_record, encode_record, entry_name, micros_since_1970, time_from_micros};
+use super::checksum::{ByteReader, DecodeError, put_varint};
+use super::codec::{REPLACED_RANGE_TAG, REPLACED_TAG, micros_since_1970, time_from_micros};
+use super::replaced_record;
 use super::stored_value::{KeyBytes, StoredValue};
-use crate::model::{DeleteReason, ReplacedRecord, ReplacedRecords, Sequence};
+use crate::model::{ReplacedRecord, ReplacedRecords, Sequence};
 
 /// Format version of both values.
 const FORMAT_VERSION: u8 = 1;
-
-const RECORD_TAG: u8 = b'h';
-const RANGE_TAG: u8 = b'r';
 
 /// Range of sequences in the log.
 #[derive(Debug)]
@@ -34,11 +32,6 @@ struct StoredRange {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ReplacedLog(Vec<Arc<KeyValueBlock>>);
 
-/// Returns whether a key is only in the log.
-pub(in crate::store) fn is_log_only(key: &[u8]) -> bool {
-    matches!(key.first(), Some(&RECORD_TAG | &RANGE_TAG))
-}
-
 fn sequence_key(tag: u8, sequence: Sequence) -> KeyBytes {
     [&[tag][..], &sequence.0.to_be_bytes()].concat().into()
 }
@@ -46,35 +39,10 @@ fn sequence_key(tag: u8, sequence: Sequence) -> KeyBytes {
 /// Returns the keys and values of replaced records, with their range.
 pub(super) fn log_values(replaced: &ReplacedRecords) -> impl Iterator<Item = (KeyBytes, Option<StoredValue>)> {
     let record = |(sequence, record): (&Sequence, &ReplacedRecord)| {
-        (sequence_key(RECORD_TAG, *sequence), Some(StoredValue::Replaced(record.clone())))
+        (sequence_key(REPLACED_TAG, *sequence), Some(StoredValue::Replaced(record.clone())))
     };
-    let range = (sequence_key(RANGE_TAG, replaced.last), Some(StoredValue::Item(encode_range(replaced).into())));
+    let range = (sequence_key(REPLACED_RANGE_TAG, replaced.last), Some(StoredValue::Item(encode_range(replaced).into())));
     replaced.records.iter().map(record).chain([range])
-}
-
-/// Encodes a replaced record.
-pub(super) fn encode(replaced: &ReplacedRecord) -> Vec<u8> {
-    let mut out = vec![FORMAT_VERSION];
-    out.push(match replaced.deleted {
-        None => 0,
-        Some(DeleteReason::Deleted) => 1,
-        Some(DeleteReason::ClusterRemoved) => 2,
-    });
-    put_text(&mut out, entry_name(&replaced.record.key).as_bytes());
-    out.extend_from_slice(&encode_record(&replaced.record));
-    out
-}
-
-fn decode(body: &[u8]) -> Result<ReplacedRecord, DecodeError> {
-    let mut reader = ByteReader::with_version(body, FORMAT_VERSION)?;
-    let deleted = match reader.byte()? {
-        0 => None,
-        1 => Some(DeleteReason::Deleted),
-        2 => Some(DeleteReason::ClusterRemoved),
-        _ => return Err(DecodeError::Field("reason")),
-    };
-    let key = decode_entry_name(reader.text("key")?).ok_or(DecodeError::Field("key"))?;
-    Ok(ReplacedRecord { record: Arc::new(decode_record(key, reader.rest())?), deleted })
 }
 
 fn encode_range(replaced: &ReplacedRecords) -> Vec<u8> {
@@ -125,7 +93,7 @@ impl ReplacedLog {
             let Some((tag, number)) = key.split_first() else { continue };
             let (Ok(number), Some(body)) = (<[u8; 8]>::try_from(number), body) else { continue };
             let at = Sequence(u64::from_be_bytes(number));
-            if *tag == RECORD_TAG {
+            if *tag == REPLACED_TAG {
                 records.insert(at, body);
             } else if at > sequence {
                 ranges.extend(decode_range(at, body).map(|range| (at, range)));
@@ -148,8 +116,8 @@ impl ReplacedLog {
 }
 
 impl StoredRange {
-    /// Returns the range after a sequence, with its records. `None` if a record is missing or cannot
-    /// be decoded.
+    /// Returns the range after a sequence, with its records. `None` if a record is missing or
+    /// cannot be decoded.
     fn with_records(self, bodies: &BTreeMap<Sequence, &[u8]>, sequence: Sequence) -> Option<ReplacedRecords> {
         let Self { after, last, record_count, times } = self;
         if bodies.range(after.next()..=last).count() as u64 != record_count {
@@ -158,7 +126,7 @@ impl StoredRange {
         let mut replaced = ReplacedRecords { after, last, times, records: BTreeMap::new() };
         replaced.remove_up_to(sequence);
         for (sequence, body) in bodies.range(replaced.after.next()..=last) {
-            replaced.records.insert(*sequence, decode(body).ok()?);
+            replaced.records.insert(*sequence, replaced_record::decode(body).ok()?);
         }
         Some(replaced)
     }

@@ -37,7 +37,7 @@ impl StoredValue {
         match self {
             Self::Record(record) => Cow::Owned(codec::encode_record(record)),
             Self::Item(body) => Cow::Borrowed(body),
-            Self::Replaced(replaced) => Cow::Owned(super::replaced::encode(replaced)),
+            Self::Replaced(replaced) => Cow::Owned(super::replaced_record::encode(replaced)),
         }
     }
 }

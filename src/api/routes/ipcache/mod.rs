@@ -25,7 +25,7 @@ use crate::api::state::ApiState;
 use crate::dto::IpcacheList;
 use crate::dto::lookup::LookupAnswer;
 use crate::dto::meta::ItemMeta;
-use crate::dto::objects::history::UnknownPeriod;
+use crate::dto::meta::UnknownPeriod;
 use crate::dto::objects::{IpcacheAnswer, IpcacheEntry};
 use crate::dto::text::rfc3339;
 use crate::handle::{PastLookup, PastReading};

@@ -12,7 +12,8 @@ use crate::api::problem::{Problem, ProblemCode};
 use crate::api::query::{HistoryQuery, Parameters};
 use crate::api::routes::cluster_in_path;
 use crate::api::state::ApiState;
-use crate::dto::objects::history::VersionList;
+use crate::dto::problem::ProblemDocument;
+use crate::dto::streamed::VersionList;
 use crate::handle::{Handle, PastReading, VersionSelection};
 use crate::model::{EntryKey, Kind, Sequence};
 
@@ -23,7 +24,10 @@ use crate::model::{EntryKey, Kind, Sequence};
 /// `identity`: the identity and the ipcache entries that name it. `gaps` has the periods in which
 /// meshkeep did not see changes when they happened.
 #[utoipa::path(get, path = "/v1/history", operation_id = "listVersions", tag = "history", params(HistoryQuery),
-    responses((status = 200, description = "A page of versions.", body = VersionList)))]
+    responses(
+        (status = 200, description = "A page of versions.", body = VersionList),
+        (status = 404, description = "There is no such object.", body = ProblemDocument)
+    ))]
 pub(crate) async fn list_versions(
     State(state): State<ApiState>,
     query: Parameters<HistoryQuery>,

@@ -30,14 +30,14 @@ const REPETITIONS: usize = 3;
 /// Time between two comparisons of a key.
 const REPETITION_PAUSE: Duration = Duration::from_secs(1);
 
-/// Difference between the two mirrors.
+/// MirrorDifference between the two mirrors.
 #[derive(Debug, Serialize, Deserialize)]
-struct Difference {
+struct MirrorDifference {
     key: String,
     difference: String,
 }
 
-const SHAPE: TableShape<Difference> = TableShape {
+const SHAPE: TableShape<MirrorDifference> = TableShape {
     columns: &[TableColumn::new("KEY", |one| one.key.clone()), TableColumn::new("DIFFERENCE", |one| one.difference.clone())],
     name: |one| one.key.clone(),
 };
@@ -103,7 +103,7 @@ pub(super) async fn compare(
         differing = compare_again(here, there, differing, &same_etcd).await?;
     }
     let is_equal = differing.is_empty();
-    let differences = differing.into_iter().map(|(key, difference)| serde_json::to_value(Difference { key, difference }));
+    let differences = differing.into_iter().map(|(key, difference)| serde_json::to_value(MirrorDifference { key, difference }));
     list.print_list(&SHAPE, differences.collect::<Result<Vec<Value>, _>>()?)?;
     Ok(ExitStatus::from_success(is_equal))
 }

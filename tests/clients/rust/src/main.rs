@@ -140,7 +140,7 @@ async fn main() {
     let tag = services.headers()["ETag"].to_str().unwrap().to_owned();
     let services = services.into_inner();
     let Err(Error::UnexpectedResponse(unchanged)) = list_services(Some(&tag)).await else { panic!("the list changed") };
-    let lookup = client.lookup_ip(&ips[0].parse().unwrap(), None, None, None, None).await.unwrap().into_inner();
+    let lookup = client.lookup_ip(None, &ips[0].parse().unwrap(), None, None, None, None).await.unwrap().into_inner();
     let batch = client.lookup_ips(None, None, None, &LookupRequest { ips }).await.unwrap().into_inner();
     let refused = client.get_node(&"nowhere".parse().unwrap(), &"nobody".parse().unwrap(), None, None, None, None).await.unwrap_err();
     let Error::ErrorResponse(problem) = refused else { panic!("no problem document: {refused}") };

@@ -4,18 +4,19 @@
 use clap::Args;
 use serde_json::Value;
 
-use super::api_client::{ApiClient, ServerOptions, items};
-use super::watch::describe_object;
 use crate::cli::failure::{ExitStatus, Failure};
+use crate::cli::queries::api_client::{ApiClient, ServerOptions, items};
+use crate::cli::queries::watch::describe_object;
 use crate::cli::terminal::list_output::ListOptions;
 use crate::cli::terminal::output::{TableColumn, TableShape, parse_answer, text};
-use crate::dto::objects::history::{EntryVersion, UnknownPeriod, VersionList};
+use crate::dto::meta::UnknownPeriod;
 use crate::dto::objects::last_change::LastChange;
+use crate::dto::streamed::{EntryVersion, VersionList};
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct HistoryOptions {
-    /// An address, pod/NAMESPACE/NAME, identity/NUMBER, node/CLUSTER/NAME, cluster/NAME, or a key in
-    /// cache form
+pub(in crate::cli) struct VersionQueryOptions {
+    /// An address, pod/NAMESPACE/NAME, identity/NUMBER, node/CLUSTER/NAME, cluster/NAME, or a key
+    /// in cache form
     #[arg(value_name = "WHAT")]
     subject: String,
     /// Maximum number of versions
@@ -38,7 +39,7 @@ const VERSIONS: TableShape<EntryVersion> = TableShape {
 };
 
 /// Prints the versions. Returns [`ExitStatus::Failed`] if there are none.
-pub(in crate::cli) async fn run(options: &HistoryOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {
+pub(in crate::cli) async fn run(options: &VersionQueryOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {
     let (name, value) = parameter(&options.subject);
     let limit = options.limit.to_string();
     let answer: Value = ApiClient::new(server)?.get("/v1/history", &[(name, value), ("limit", &limit)]).await?;
