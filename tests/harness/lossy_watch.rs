@@ -1,6 +1,7 @@
 //! A server in front of an etcd whose watches lose or falsify changes on request. All other calls
 //! are forwarded unchanged.
 
+use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
@@ -146,6 +147,7 @@ impl PbWatchService for Service {
 async fn serve_watches(state: Arc<WatchState>, mut requests: Streaming<PbWatchRequest>, answers: mpsc::Sender<Answer>) {
     let Ok(mut client) = Client::connect([&state.url], None).await else { return };
     let mut watches = JoinSet::new();
+    let mut by_id = HashMap::new();
     while let Some(Ok(request)) = requests.next().await {
         match request.request_union {
             Some(PbWatchRequestUnion::CreateRequest(create)) => {
@@ -159,7 +161,14 @@ async fn serve_watches(state: Arc<WatchState>, mut requests: Streaming<PbWatchRe
                     options = options.with_range(create.range_end);
                 }
                 let watch = ForwardedWatch { number, id: create.watch_id, key: create.key, options };
-                watches.spawn(watch.serve(Arc::clone(&state), client.clone(), answers.clone()));
+                let task = watches.spawn(watch.serve(Arc::clone(&state), client.clone(), answers.clone()));
+                by_id.insert(create.watch_id, task);
+            }
+            // the error must not be made in a watch that the client does not read any more
+            Some(PbWatchRequestUnion::CancelRequest(cancel)) => {
+                if let Some(task) = by_id.remove(&cancel.watch_id) {
+                    task.abort();
+                }
             }
             Some(PbWatchRequestUnion::ProgressRequest(_)) => {
                 let Ok(reply) = client.get("progress", None).await else { return };
@@ -168,7 +177,7 @@ async fn serve_watches(state: Arc<WatchState>, mut requests: Streaming<PbWatchRe
                     return;
                 }
             }
-            _ => {}
+            None => {}
         }
     }
 }
