@@ -168,7 +168,8 @@ impl ClusterConnection<'_> {
             .run()
             .boxed()
         });
-        let verifier = Verifier::new(&self.task.name, source.clone(), &self.task.context, scopes.to_vec());
+        let publications = Kind::ALL.map(|kind| cluster_config::kind_publication(kind, &config));
+        let verifier = Verifier::new(&self.task.name, source.clone(), &self.task.context, scopes.to_vec(), publications);
         let others = [
             verifier.run().boxed(),
             self.watch_canaries(&source, &canary_senders).boxed(),

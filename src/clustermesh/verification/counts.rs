@@ -25,8 +25,9 @@ impl Verifier<'_> {
                 self.context.reporter.change_resource(kind, |resource| resource.verification.counted_at = Some(SystemTime::now()));
                 continue;
             };
-            if self.compare_kind(kind, false).await?.is_some_and(|comparison| comparison.differing.is_empty()) {
-                self.explained[kind.index()] = surplus;
+            if let Some(comparison) = self.compare_kind(kind, false).await? {
+                // the list that follows a difference makes the counts equal
+                self.explained[kind.index()] = if comparison.differing.is_empty() { surplus } else { 0 };
             }
         }
         Ok(())

@@ -12,17 +12,19 @@ mod comparison;
 mod counts;
 mod ranges;
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use tokio::time::{MissedTickBehavior, interval_at, sleep_until};
+use tokio::time::{MissedTickBehavior, interval_at, sleep, sleep_until};
 
 use self::ranges::RangeStart;
 use super::connection_error::ConnectionError;
 use super::scope::{ClusterContext, ScopeProgress, SourceConnection};
 use crate::instruments::{LogLimiter, LogPermit, VerificationRequest};
 use crate::model::{ClusterName, Divergence, Kind, KindVerification, Revision, Scope, VerificationRun};
+use crate::wire::cluster_config::KindPublication;
 use crate::wire::keys;
 use cilium_kvstore::KvstoreError;
 
@@ -33,6 +35,15 @@ static DIVERGENCE_LOG: LogLimiter = LogLimiter::new();
 /// A million keys have some 70 MB in etcd's replies, so they are read within an hour.
 const BYTES_PER_SECOND_MAX: u64 = 20_000;
 
+/// Maximum time for which a request of a client waits until all kinds are listed and watched.
+const SETTLE_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Time between two attempts to compare a kind that is not yet listed and watched.
+const SETTLE_PAUSE: Duration = Duration::from_millis(100);
+
+/// Number of attempts per interval between two comparisons of the counts, while kinds are listed.
+const ATTEMPTS_PER_INTERVAL: u32 = 6;
+
 /// Verification of one cluster over one connection.
 pub(super) struct Verifier<'a> {
     cluster: &'a ClusterName,
@@ -40,6 +51,8 @@ pub(super) struct Verifier<'a> {
     context: &'a ClusterContext,
     /// Progress of each kind, in the order of [`Kind::ALL`].
     scopes: Vec<Arc<ScopeProgress>>,
+    /// Form in which the cluster publishes each kind, in the same order.
+    publications: [KindPublication; Kind::ALL.len()],
     /// Difference of the counts of each kind that a comparison of all keys did not confirm, for
     /// instance because of keys that are not entries.
     explained: [i64; Kind::ALL.len()],
@@ -52,6 +65,8 @@ pub(super) struct Verifier<'a> {
 struct Round {
     started: Instant,
     kind: Kind,
+    /// Kinds that are compared afterwards.
+    remaining: VecDeque<Kind>,
     comparison: KindComparison,
     /// Time at which the next range is due.
     next_range: Instant,
@@ -89,18 +104,20 @@ impl<'a> Verifier<'a> {
         source: SourceConnection,
         context: &'a ClusterContext,
         scopes: Vec<Arc<ScopeProgress>>,
+        publications: [KindPublication; Kind::ALL.len()],
     ) -> Self {
         let now = Instant::now();
         let round = Round {
             started: now,
             kind: Kind::ALL[0],
+            remaining: Kind::ALL.into_iter().skip(1).collect(),
             comparison: KindComparison::default(),
             next_range: now,
             with_values: None,
             values_compared: now,
         };
         let answered = context.reporter.answered_request();
-        Self { cluster, source, context, scopes, explained: [0; Kind::ALL.len()], round, answered }
+        Self { cluster, source, context, scopes, publications, explained: [0; Kind::ALL.len()], round, answered }
     }
 
     /// Runs until the source answers with another history than before. Other errors only delay the
@@ -116,7 +133,7 @@ impl<'a> Verifier<'a> {
             let result = tokio::select! {
                 _ = tick.tick() => self.compare_counts().await,
                 () = sleep_until(self.round.next_range.into()) => self.continue_round().await,
-                request = self.context.verification_requests.take_after(self.cluster.as_str(), self.answered) => {
+                request = self.context.verification_requests.wait_after(self.cluster.as_str(), self.answered) => {
                     self.answer_request(request).await
                 }
             };
@@ -149,43 +166,52 @@ impl<'a> Verifier<'a> {
                 bytes.saturating_mul(1_000) / BYTES_PER_SECOND_MAX
             }
             ComparisonStep::Complete | ComparisonStep::Unsettled => {
-                if matches!(step, ComparisonStep::Complete) {
+                let is_complete = matches!(step, ComparisonStep::Complete);
+                if is_complete {
                     self.finish_comparison(kind, &comparison);
                 }
-                self.start_next_kind();
+                self.start_next_kind(is_complete);
                 0
             }
         };
-        let paused = Instant::now() + std::time::Duration::from_millis(pause);
+        let paused = Instant::now() + Duration::from_millis(pause);
         self.round.next_range = self.round.next_range.max(paused);
         Ok(())
     }
 
-    /// Moves on to the next kind. After the last one, a new round starts at its time.
-    fn start_next_kind(&mut self) {
-        if self.round.with_values == Some(self.round.kind) {
-            self.round.with_values = None;
-            self.round.values_compared = Instant::now();
+    /// Moves on to the next kind. A kind that was being listed is compared after the others. After
+    /// the last one, a new round starts at its time.
+    fn start_next_kind(&mut self, is_complete: bool) {
+        let (now, kind, timing) = (Instant::now(), self.round.kind, &self.context.timing.cluster);
+        let round_end = self.round.started + timing.verify_round;
+        if is_complete && self.round.with_values == Some(kind) {
+            self.round.values_compared = now;
         }
-        let next = Kind::ALL.into_iter().find(|kind| kind.index() > self.round.kind.index());
-        if next.is_none() {
-            self.round.started += self.context.timing.cluster.verify_round;
-            self.round.started = self.round.started.max(Instant::now());
+        if !is_complete && now < round_end && self.has_result(kind) {
+            self.round.remaining.push_back(kind);
+            self.round.next_range = now + timing.verify_interval / ATTEMPTS_PER_INTERVAL;
+        }
+        if let Some(next) = self.round.remaining.pop_front() {
+            self.round.kind = next;
+        } else {
+            self.round.started = round_end.max(now);
             self.round.next_range = self.round.started;
+            self.round.remaining.extend(&Kind::ALL[1..]);
+            self.round.kind = Kind::ALL[0];
         }
-        self.round.kind = next.unwrap_or(Kind::ALL[0]);
-        if self.round.values_compared.elapsed() >= self.context.timing.cluster.verify_values_interval {
-            self.round.with_values = Some(self.round.kind);
-        }
+        let is_due = self.round.values_compared.elapsed() >= timing.verify_values_interval;
+        self.round.with_values = is_due.then_some(self.round.kind);
     }
 
-    /// Answers a request of a client: compares all keys of all kinds at once.
+    /// Answers a request of a client: compares all keys of all kinds at once. Kinds that the
+    /// cluster does not publish have no result.
     async fn answer_request(&mut self, request: VerificationRequest) -> Result<(), KvstoreError> {
         let mut kinds = Vec::new();
         let mut result = Ok(());
-        for kind in Kind::ALL {
+        let settled_until = Instant::now() + SETTLE_TIME_MAX;
+        for kind in Kind::ALL.into_iter().filter(|kind| self.has_result(*kind)).collect::<Vec<_>>() {
             let comparison = match result {
-                Ok(()) => self.compare_kind(kind, request.with_values).await,
+                Ok(()) => self.compare_settled_kind(kind, request.with_values, settled_until).await,
                 Err(_) => Ok(None),
             };
             let comparison = comparison.unwrap_or_else(|error| {
@@ -208,6 +234,33 @@ impl<'a> Verifier<'a> {
         let run = VerificationRun { number: request.number, ended: SystemTime::now(), with_values: request.with_values, kinds };
         self.context.reporter.change_status(|status| status.verification_run = Some(Arc::new(run)));
         result
+    }
+
+    /// Returns whether a request compares a kind. A kind that the cluster's config disables may be
+    /// watched nevertheless.
+    fn has_result(&self, kind: Kind) -> bool {
+        match self.publications[kind.index()] {
+            KindPublication::Published => true,
+            KindPublication::Disabled => self.progress(kind).current().watching,
+            KindPublication::Absent => false,
+        }
+    }
+
+    /// Compares all keys of a kind at once, if necessary after it was listed and its watch began.
+    /// `None` if that did not happen in time.
+    async fn compare_settled_kind(
+        &mut self,
+        kind: Kind,
+        with_values: bool,
+        until: Instant,
+    ) -> Result<Option<KindComparison>, KvstoreError> {
+        loop {
+            let comparison = self.compare_kind(kind, with_values).await?;
+            if comparison.is_some() || Instant::now() >= until {
+                return Ok(comparison);
+            }
+            sleep(SETTLE_PAUSE).await;
+        }
     }
 
     /// Compares all keys of a kind at once, and publishes the result. `None` while the kind is

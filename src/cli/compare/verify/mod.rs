@@ -59,14 +59,14 @@ const SHAPE: TableShape<VerifiedKind> = TableShape {
 
 fn result_text(one: &VerifiedKind) -> String {
     match (one.result.compared, one.result.differing_count) {
-        (false, _) => coloured("not watched", Colour::Faint),
+        (false, _) => coloured("not compared", Colour::Red),
         (true, 0) => "equal".to_owned(),
         (true, count) => coloured(&format!("{} differ", number(count)), Colour::Red),
     }
 }
 
 /// Starts the comparison, waits for its end and prints the result. Returns
-/// [`ExitStatus::Failed`] if keys differ, or if a cluster was not compared.
+/// [`ExitStatus::Failed`] if keys differ, or if a cluster or one of its kinds was not compared.
 pub(in crate::cli) async fn run(options: &VerifyOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {
     let client = ApiClient::new(server)?;
     let clusters: Vec<(&str, &str)> = options.clusters.iter().map(|name| ("cluster", name.as_str())).collect();
@@ -89,7 +89,11 @@ pub(in crate::cli) async fn run(options: &VerifyOptions, server: &ServerOptions)
         .into_iter()
         .flat_map(|one| one.kinds.into_iter().map(move |result| VerifiedKind { cluster: one.cluster.clone(), result }))
         .collect();
-    let is_equal = missing.is_empty() && rows.iter().all(|one| one.result.differing_count == 0);
+    for VerifiedKind { cluster, result } in rows.iter().filter(|one| !one.result.compared) {
+        let reason = "it is being listed, or the connection broke: run the command again";
+        crate::cli::print_to_stderr(format!("{} of {cluster} was not compared: {reason}\n", result.kind));
+    }
+    let is_equal = missing.is_empty() && rows.iter().all(|one| one.result.compared && one.result.differing_count == 0);
     let rows = rows.iter().map(serde_json::to_value).collect::<Result<Vec<Value>, _>>()?;
     options.list.print_list(&SHAPE, rows)?;
     Ok(ExitStatus::from_success(is_equal))
