@@ -237,7 +237,7 @@ export const changes = {
             <span class="quiet">${pausedAt !== null ? html`paused: <b>${number(pausedCount)}</b> since ${clock(pausedAt)}` : link.state === "lost" ? "lost, reconnecting" : link.state === "connecting" ? "connecting" : link.state === "surplus" ? "waiting: other windows of this page use the connections" : `${plural(count, "change")} in the last ten minutes and since then`}</span>
           </div>
           ${trouble && html`<p class="sentence red">${trouble}</p>`}
-          ${lines.length === 0 && !trouble && html`<p class="sentence quiet">No changes in the last ten minutes. New changes appear here immediately.</p>`}
+          ${lines.length === 0 && link.state === "following" && !trouble && html`<p class="sentence quiet">No changes in the last ten minutes. New changes appear here immediately.</p>`}
           <ol class="changes" aria-label="changes, newest first">${lines.slice(0, pausedAt === null ? DRAWN_MAX : LINES_MAX).map((one) => html`<${Line} key=${one.id} one=${one} />`)}</ol>
           ${pausedAt === null && lines.length > DRAWN_MAX && html`<p class="quiet">${number(lines.length - DRAWN_MAX)} older changes are kept: pause to read them.</p>`}`;
       },
