@@ -139,12 +139,29 @@ fn get_clusters_is_the_same_as_its_files() {
     });
 }
 
-/// Returns the example of a kind in the OpenAPI document, once for each cluster.
+/// Returns the example of a kind in the OpenAPI document, once for each cluster, last changed 3 days
+/// and 2 hours ago.
 fn examples(schema: &str, cluster_count: usize) -> Vec<Value> {
     let examples: Value = serde_json::from_str(include_str!("../../../api/openapi/examples.json")).unwrap();
-    let example = &examples["schemas"][schema];
+    let mut example = examples["schemas"][schema].clone();
+    let age = jiff::SignedDuration::from_hours(3 * 24 + 2) + jiff::SignedDuration::from_mins(30);
+    set_changed_at(&mut example, &(jiff::Timestamp::now() - age).to_string());
     let with_name = |name: &String| serde_json::from_str(&example.to_string().replace("paris", name).replace("tokyo", name)).unwrap();
     cluster_names(cluster_count).iter().map(with_name).collect()
+}
+
+/// Replaces the time of the last change in an object and in the objects in it: a fixed time would
+/// have another age each day.
+fn set_changed_at(value: &mut Value, time: &str) {
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                if name == "changedAt" { *field = json!(time) } else { set_changed_at(field, time) }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| set_changed_at(item, time)),
+        _ => {}
+    }
 }
 
 #[test]
