@@ -58,7 +58,8 @@ impl StoredSegment {
         }
     }
 
-    fn record_damage(&self, error: &SegmentError) {
+    /// Records a damage, and logs the first one.
+    pub(super) fn record_damage(&self, error: &SegmentError) {
         let path = self.path.display();
         if self.damage.set(format!("{path}: {error}")).is_ok() {
             tracing::error!(%path, %error, "cannot use a segment of the history: answers about its period are incomplete");

@@ -41,13 +41,18 @@ pub(super) enum SealError {
 
 /// Rows of one input of a merge, with the next one decoded.
 struct MergeInput<'a> {
+    /// `None` for the sealed records.
+    segment: Option<&'a StoredSegment>,
     rows: Box<dyn Iterator<Item = Result<ReplacedVersion, SegmentError>> + 'a>,
     next: Option<(RowKey, ReplacedVersion)>,
 }
 
 impl<'a> MergeInput<'a> {
-    fn new(rows: impl Iterator<Item = Result<ReplacedVersion, SegmentError>> + 'a) -> Result<Self, SegmentError> {
-        let mut input = Self { rows: Box::new(rows), next: None };
+    fn new(
+        segment: Option<&'a StoredSegment>,
+        rows: impl Iterator<Item = Result<ReplacedVersion, SegmentError>> + 'a,
+    ) -> Result<Self, SegmentError> {
+        let mut input = Self { segment, rows: Box::new(rows), next: None };
         input.advance()?;
         Ok(input)
     }
@@ -88,29 +93,30 @@ pub(super) fn write_segment(
     sealed: &BufferedRange,
 ) -> Result<StoredSegment, SealError> {
     let (mut pairs, mut inputs): (Vec<TimePair>, Vec<MergeInput<'_>>) = (Vec::new(), Vec::new());
-    for segment in absorbed {
-        let (input, earlier) =
-            segment.read(|segment| Ok((MergeInput::new(segment.rows()?)?, segment.all_pairs()?))).ok_or(SealError::DamagedSegment)?;
+    for stored in absorbed {
+        let opened = stored.read(|segment| Ok((MergeInput::new(Some(stored), segment.rows()?)?, segment.all_pairs()?)));
+        let (input, earlier) = opened.ok_or(SealError::DamagedSegment)?;
         inputs.push(input);
         earlier.into_iter().for_each(|pair| push_pair(&mut pairs, pair));
     }
     sealed.pairs().iter().for_each(|pair| push_pair(&mut pairs, *pair));
     let mut versions: Vec<&ReplacedVersion> = sealed.versions().collect();
     versions.sort_by_cached_key(|version| version.row_key());
-    inputs.extend(MergeInput::new(versions.into_iter().cloned().map(Ok)));
+    inputs.extend(MergeInput::new(None, versions.into_iter().cloned().map(Ok)));
     let after = absorbed.first().map_or(sealed.after, |oldest| oldest.after);
     let mut is_damaged = false;
     let written = directory.write(|mut writer| {
         loop {
             let key = |input: &&mut MergeInput<'_>| input.next.as_ref().map(|(key, _)| key.clone());
             let Some(lowest) = inputs.iter_mut().filter(|input| input.next.is_some()).min_by_key(key) else { break };
-            let Some((key, version)) = lowest.advance().map_err(|error| {
+            let segment = lowest.segment;
+            let advanced = lowest.advance().map_err(|error| {
+                // a segment with a known damage is not absorbed again
+                segment.inspect(|segment| segment.record_damage(&error));
                 is_damaged = true;
                 io::Error::other(error.to_string())
-            })?
-            else {
-                continue;
-            };
+            });
+            let Some((key, version)) = advanced? else { continue };
             writer.push(key, version)?;
         }
         writer.finish(after, sealed.last, &pairs)

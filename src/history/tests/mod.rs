@@ -3,6 +3,7 @@
 mod life;
 mod model;
 mod segments;
+mod writing;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -1,0 +1,85 @@
+//! The writer of the history on real files: damage, limits, gaps and failures.
+
+use std::fs;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use super::{key, record};
+use crate::history::{HistoryOptions, HistoryReader, HistoryWriter, history};
+use crate::model::{Kind, ReplacedRecord, ReplacedRecordSink as _, ReplacedRecords, Sequence};
+
+/// Time of the first sequence of [`replaced`].
+const START: SystemTime = SystemTime::UNIX_EPOCH;
+
+const OPTIONS: HistoryOptions = HistoryOptions { age_max: Duration::from_secs(1 << 40), bytes_max: 1 << 30 };
+
+/// A history in a directory of its own, and the last group that it released.
+struct TestHistory {
+    writer: HistoryWriter,
+    reader: HistoryReader,
+    released: Arc<AtomicU64>,
+}
+
+impl TestHistory {
+    fn open(directory: &Path, options: HistoryOptions) -> Self {
+        let released = Arc::new(AtomicU64::new(0));
+        let last_released = Arc::clone(&released);
+        let release = move |group| {
+            last_released.fetch_max(group, Ordering::Relaxed);
+        };
+        let (writer, reader) = history(directory, options, release).unwrap();
+        Self { writer, reader, released }
+    }
+
+    /// Adds one group, which is synced, and seals it.
+    fn seal(&self, group: u64, replaced: &ReplacedRecords) {
+        self.reader.add_replaced(group, replaced);
+        self.reader.confirm_synced(group);
+        self.reader.request_seal();
+        self.writer.run_due_tasks();
+    }
+
+    /// Returns the ranges of the segments: the sequence before each, and its last one.
+    fn ranges(&self) -> Vec<(u64, u64)> {
+        self.reader.snapshot().segments.iter().map(|segment| (segment.after.0, segment.last.0)).collect()
+    }
+
+    fn released(&self) -> u64 {
+        self.released.load(Ordering::Relaxed)
+    }
+}
+
+/// Returns one replaced record for each sequence, each of another address, one second apart.
+fn replaced(sequences: RangeInclusive<u64>) -> ReplacedRecords {
+    let mut replaced = ReplacedRecords::new(Sequence(sequences.start() - 1), Sequence(*sequences.end()));
+    for sequence in sequences {
+        let name = std::net::Ipv4Addr::from(0x0a00_0000 + u32::try_from(sequence).unwrap()).to_string();
+        let record = record(key(Kind::Ip, "paris", &name), 0, 0, 1, sequence * 13);
+        replaced.records.insert(Sequence(sequence), ReplacedRecord { record, deleted: None });
+        replaced.times.push((Sequence(sequence), START + Duration::from_secs(sequence)));
+    }
+    replaced
+}
+
+/// A damage after the first block of a segment is noticed only while the segment is merged.
+#[test]
+fn a_segment_that_is_damaged_after_its_first_block_is_not_merged() {
+    let directory = tempfile::tempdir().unwrap();
+    let history = TestHistory::open(directory.path(), OPTIONS);
+    history.seal(1, &replaced(1..=1_500));
+    let segment = Arc::clone(&history.reader.snapshot().segments[0]);
+    let in_last_block = usize::try_from(segment.fence().unwrap().filter_offset - 10).unwrap();
+    let path = directory.path().join("history/1-1500");
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[in_last_block] ^= 0xff;
+    fs::write(&path, bytes).unwrap();
+
+    let history = TestHistory::open(directory.path(), OPTIONS);
+    history.seal(2, &replaced(1_501..=1_900));
+    assert_eq!(history.ranges(), [(0, 1_500), (1_500, 1_900)]);
+    assert_eq!(history.released(), 2);
+    assert_eq!(history.reader.status().damaged.len(), 1);
+}
