@@ -186,10 +186,12 @@ impl Source<'_> {
         }
     }
 
-    fn first_sequence_after(self, latest_before: Option<Millis>, time: Millis) -> Option<Sequence> {
+    /// Returns the first change whose time, or that of an earlier change, is later than `time`.
+    /// `None` if the source is damaged, `Some(None)` if it has no such change.
+    fn first_sequence_after(self, latest_before: Option<Millis>, time: Millis) -> Option<Option<Sequence>> {
         match self {
-            Self::Segment(segment) => segment.read(|segment| segment.first_sequence_after(latest_before, time)).flatten(),
-            Self::Buffered(range) => range.first_sequence_after(latest_before, time),
+            Self::Segment(segment) => segment.read(|segment| segment.first_sequence_after(latest_before, time)),
+            Self::Buffered(range) => Some(range.first_sequence_after(latest_before, time)),
         }
     }
 
@@ -210,24 +212,24 @@ impl HistorySnapshot {
         let (mut latest_before, mut previous): (Option<Millis>, Option<Sequence>) = (None, None);
         let mut sequence = None;
         for source in self.sources() {
-            if let Some(first) = source.first_sequence_after(latest_before, time) {
+            match source.first_sequence_after(latest_before, time) {
                 // the changes before a gap happened before the time, and those in the gap may have
-                let follows_gap = previous != Some(source.after());
-                let is_first = self.first_pair_of(source) == Some(first);
-                let before_first = Sequence(first.0.saturating_sub(1));
-                sequence = Some(if follows_gap && is_first { previous? } else { before_first });
-                break;
+                Some(Some(first)) => {
+                    let follows_gap = previous != Some(source.after());
+                    let is_first = first_pair_of(source) == Some(first);
+                    let before_first = Sequence(first.0.saturating_sub(1));
+                    sequence = Some(if follows_gap && is_first { previous? } else { before_first });
+                    break;
+                }
+                Some(None) => previous = Some(source.last()),
+                // a damaged segment is a gap
+                None => {}
             }
             latest_before = latest_before.max(source.times().map(|range| range.latest));
-            previous = Some(source.last());
         }
         let sequence = sequence.or(previous)?;
         let after_latest = self.sources().rev().find_map(|source| source.sequence_after_last_before(time));
         Some(SequenceAt { sequence, latest: after_latest.map_or(sequence, |after| Sequence(after.0.saturating_sub(1))).max(sequence) })
-    }
-
-    fn first_pair_of(&self, source: Source<'_>) -> Option<Sequence> {
-        source.first_sequence_after(Some(Millis(i64::MAX)), Millis(i64::MIN))
     }
 
     /// Returns the time of a change. `None` if the history does not contain it.
@@ -364,6 +366,11 @@ impl HistorySnapshot {
         page.gaps.reverse();
         page
     }
+}
+
+/// Returns the first change whose time a source has.
+fn first_pair_of(source: Source<'_>) -> Option<Sequence> {
+    source.first_sequence_after(Some(Millis(i64::MAX)), Millis(i64::MIN)).flatten()
 }
 
 /// Returns the state of a key at a sequence. `next` is the record that the first later change

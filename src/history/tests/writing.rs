@@ -64,6 +64,13 @@ fn replaced(sequences: RangeInclusive<u64>) -> ReplacedRecords {
     replaced
 }
 
+/// Flips a byte of a file.
+fn flip_byte(path: &Path, offset: u64) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[usize::try_from(offset).unwrap()] ^= 0xff;
+    fs::write(path, bytes).unwrap();
+}
+
 /// A damage after the first block of a segment is noticed only while the segment is merged.
 #[test]
 fn a_segment_that_is_damaged_after_its_first_block_is_not_merged() {
@@ -71,15 +78,30 @@ fn a_segment_that_is_damaged_after_its_first_block_is_not_merged() {
     let history = TestHistory::open(directory.path(), OPTIONS);
     history.seal(1, &replaced(1..=1_500));
     let segment = Arc::clone(&history.reader.snapshot().segments[0]);
-    let in_last_block = usize::try_from(segment.fence().unwrap().filter_offset - 10).unwrap();
-    let path = directory.path().join("history/1-1500");
-    let mut bytes = fs::read(&path).unwrap();
-    bytes[in_last_block] ^= 0xff;
-    fs::write(&path, bytes).unwrap();
+    flip_byte(&directory.path().join("history/1-1500"), segment.fence().unwrap().filter_offset - 10);
 
     let history = TestHistory::open(directory.path(), OPTIONS);
     history.seal(2, &replaced(1_501..=1_900));
     assert_eq!(history.ranges(), [(0, 1_500), (1_500, 1_900)]);
     assert_eq!(history.released(), 2);
+    assert_eq!(history.reader.status().damaged.len(), 1);
+}
+
+/// Changes of a damaged segment may have happened before or after a time in its period.
+#[test]
+fn a_time_in_a_damaged_segment_is_before_its_changes() {
+    let directory = tempfile::tempdir().unwrap();
+    let history = TestHistory::open(directory.path(), OPTIONS);
+    // with gaps between them, the segments are not merged
+    for (group, sequences) in [(1, 1..=100), (2, 102..=200), (3, 202..=300)] {
+        history.seal(group, &replaced(sequences));
+    }
+    let index = history.reader.snapshot().segments[1].fence().unwrap().index;
+    flip_byte(&directory.path().join("history/102-200"), index.offset);
+
+    let history = TestHistory::open(directory.path(), OPTIONS);
+    let snapshot = history.reader.snapshot();
+    let sequence_at = |seconds| snapshot.sequence_at(START + Duration::from_secs(seconds)).unwrap().sequence;
+    assert_eq!([50, 150, 200, 250].map(sequence_at), [50, 100, 200, 250].map(Sequence));
     assert_eq!(history.reader.status().damaged.len(), 1);
 }
