@@ -27,6 +27,8 @@ pub(super) struct BufferedRange {
     pub(super) after: Sequence,
     /// Last sequence of the range.
     pub(super) last: Sequence,
+    /// Last group of the log with a change of the range.
+    pub(super) group: u64,
     pairs: Arc<Vec<TimePair>>,
     batches: Vec<Arc<Vec<BufferedVersion>>>,
     /// Approximate memory of the versions and times.
@@ -42,8 +44,8 @@ impl BufferedRange {
         self.last == self.after
     }
 
-    /// Adds records that follow the range.
-    pub(super) fn add(&mut self, replaced: &ReplacedRecords) {
+    /// Adds the records of a group, which follow the range.
+    pub(super) fn add(&mut self, group: u64, replaced: &ReplacedRecords) {
         let pairs = Arc::make_mut(&mut self.pairs);
         let before = pairs.len();
         for (sequence, time) in &replaced.times {
@@ -56,7 +58,7 @@ impl BufferedRange {
             self.byte_count += version.byte_count();
             self.push(BufferedVersion { prefix: prefix_of(&version.record.key), version });
         }
-        self.last = replaced.last;
+        (self.last, self.group) = (replaced.last, group);
     }
 
     fn push(&mut self, buffered: BufferedVersion) {
@@ -66,10 +68,11 @@ impl BufferedRange {
         }
     }
 
-    /// Moves everything up to a sequence out.
-    pub(super) fn take_up_to(&mut self, last: Sequence) -> Self {
+    /// Moves everything up to the last sequence of a group out.
+    pub(super) fn take_up_to(&mut self, group: u64, last: Sequence) -> Self {
         if last >= self.last {
-            return std::mem::replace(self, Self::new(self.last));
+            let whole = std::mem::replace(self, Self::new(self.last));
+            return Self { group, ..whole };
         }
         let whole = std::mem::replace(self, Self::new(last));
         let (mut taken, mut rest) = (Self::new(whole.after), Self::new(last));
@@ -83,7 +86,8 @@ impl BufferedRange {
         for part in [&mut taken, &mut rest] {
             part.byte_count += part.pairs.len() * size_of::<TimePair>();
         }
-        (taken.last, rest.last) = (last, whole.last);
+        (taken.last, taken.group) = (last, group);
+        (rest.last, rest.group) = (whole.last, whole.group);
         *self = rest;
         taken
     }

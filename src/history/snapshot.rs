@@ -1,5 +1,6 @@
 //! The history at one moment: its segments and the records that are not in a segment yet.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -13,8 +14,9 @@ use crate::model::Sequence;
 pub struct HistorySnapshot {
     /// Oldest first.
     pub(super) segments: Vec<Arc<StoredSegment>>,
-    /// Records that are being written to a segment.
-    pub(super) sealing: Option<BufferedRange>,
+    /// Records that are or will be written to segments, oldest first. Only the newest may be
+    /// followed directly by the buffer.
+    pub(super) sealing: VecDeque<BufferedRange>,
     pub(super) buffer: BufferedRange,
 }
 

@@ -24,14 +24,19 @@ use crate::model::{ReplacedRecordSink, ReplacedRecords, Sequence};
 /// segment of 600 KB.
 const SEAL_BYTES: usize = 8 << 20;
 
-/// Memory of the buffer above which it is dropped, because sealing is too slow or nothing is
-/// synced.
+/// Number of sequences in the buffer above which it is sealed. Creations have sequences and are in
+/// the log, but have no records in the buffer.
+const SEAL_SEQUENCES: u64 = 65_536;
+
+/// Memory of all records that are not in a segment above which the buffer is dropped, because
+/// sealing is too slow or nothing is synced.
 const BUFFER_BYTES_MAX: usize = 4 * SEAL_BYTES;
 
 /// Maximum number of groups that wait to be synced. The store syncs 40 times a second.
 const UNSYNCED_GROUPS_MAX: usize = 65_536;
 
 /// Age of the buffer's first change after which it is sealed. It bounds the log that a start reads.
+/// Also the interval at which old segments are removed when nothing changes.
 const SEAL_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Maximum length of a segment, unless [`SEGMENTS_TARGET`] of them are less than the history may
@@ -129,7 +134,7 @@ pub fn history(
     let directory = SegmentDirectory::in_data_directory(data_directory);
     let segments: Vec<_> = directory.open_segments()?.into_iter().map(Arc::new).collect();
     let last = segments.iter().map(|segment| segment.last).max().unwrap_or_default();
-    let contents = HistorySnapshot { segments, sealing: None, buffer: BufferedRange::new(last) };
+    let contents = HistorySnapshot { segments, sealing: VecDeque::new(), buffer: BufferedRange::new(last) };
     let state = Mutex::new(HistoryState { contents, ..HistoryState::default() });
     let shared = Arc::new(HistoryShared { directory, options, state, changed: Condvar::new(), release_groups: Box::new(release_groups) });
     Ok((HistoryWriter(Arc::clone(&shared)), HistoryReader(shared)))
@@ -195,20 +200,19 @@ impl ReplacedRecordSink for HistoryReader {
             return;
         }
         if state.contents.buffer.last != replaced.after {
-            if !state.contents.buffer.is_empty() {
-                state.drop_buffer("changes are missing");
-            }
             // a gap, or the beginning of the history
-            state.contents.buffer = BufferedRange::new(replaced.after);
+            let before = std::mem::replace(&mut state.contents.buffer, BufferedRange::new(replaced.after));
+            if !before.is_empty() {
+                state.contents.sealing.push_back(before);
+                state.since = None;
+            }
         }
-        state.contents.buffer.add(replaced);
+        state.contents.buffer.add(group, replaced);
         state.since.get_or_insert_with(Instant::now);
         state.unsynced.push_back((group, replaced.last));
-        if state.contents.buffer.byte_count > BUFFER_BYTES_MAX || state.unsynced.len() > UNSYNCED_GROUPS_MAX {
+        let sealing_bytes: usize = state.contents.sealing.iter().map(|range| range.byte_count).sum();
+        if sealing_bytes + state.contents.buffer.byte_count > BUFFER_BYTES_MAX || state.unsynced.len() > UNSYNCED_GROUPS_MAX {
             state.drop_buffer("the history cannot be written as fast as changes arrive");
-        }
-        if state.contents.buffer.byte_count > SEAL_BYTES {
-            self.0.changed.notify_all();
         }
     }
 
@@ -218,7 +222,11 @@ impl ReplacedRecordSink for HistoryReader {
             state.unsynced.pop_front();
             state.synced = (synced, last);
         }
-        let has_all = state.contents.buffer.is_empty() && state.contents.sealing.is_none();
+        state.synced.0 = state.synced.0.max(group);
+        let has_all = state.contents.buffer.is_empty() && state.contents.sealing.is_empty();
+        if state.is_seal_due() {
+            self.0.changed.notify_all();
+        }
         drop(state);
         if has_all {
             (self.0.release_groups)(group);
@@ -250,12 +258,17 @@ impl HistoryState {
         self.since = None;
     }
 
-    /// Returns whether the buffer must be sealed now.
+    /// Returns whether records must be sealed now. Only synced records can be sealed.
     fn is_seal_due(&self) -> bool {
-        let has_synced = self.synced.1 > self.contents.buffer.after;
+        if let Some(oldest) = self.contents.sealing.front() {
+            return oldest.group <= self.synced.0;
+        }
+        let buffer = &self.contents.buffer;
+        let has_synced = self.synced.1 > buffer.after;
         let is_due = self.stopped
             || self.seal_requested
-            || self.contents.buffer.byte_count > SEAL_BYTES
+            || buffer.byte_count > SEAL_BYTES
+            || buffer.last.0 - buffer.after.0 > SEAL_SEQUENCES
             || self.since.is_some_and(|since| since.elapsed() >= SEAL_INTERVAL);
         has_synced && is_due
     }
@@ -263,9 +276,9 @@ impl HistoryState {
 
 /// Next work of the writer.
 enum WriterTask {
-    /// Seals records of groups up to this one.
-    Seal(BufferedRange, u64),
+    Seal(BufferedRange),
     FreeSpace,
+    RemoveOldSegments,
 }
 
 impl HistoryWriter {
@@ -296,7 +309,8 @@ impl Drop for HistoryWriter {
         if thread::panicking() {
             let mut state = self.0.state();
             state.drop_buffer("the thread of the history panicked");
-            (state.has_failed, state.contents.sealing) = (true, None);
+            state.has_failed = true;
+            state.contents.sealing.clear();
             drop(state);
             (self.0.release_groups)(u64::MAX);
         }
@@ -316,18 +330,21 @@ impl HistoryShared {
         if !state.is_seal_due() {
             return None;
         }
-        let (group, last) = state.synced;
-        let sealed = state.contents.buffer.take_up_to(last);
-        state.since = (!state.contents.buffer.is_empty()).then(Instant::now);
-        state.seal_requested = false;
-        state.contents.sealing = Some(sealed.clone());
-        Some(WriterTask::Seal(sealed, group))
+        if state.contents.sealing.is_empty() {
+            let (group, last) = state.synced;
+            let sealed = state.contents.buffer.take_up_to(group, last);
+            state.since = (!state.contents.buffer.is_empty()).then(Instant::now);
+            state.seal_requested = false;
+            state.contents.sealing.push_back(sealed);
+        }
+        state.contents.sealing.front().cloned().map(WriterTask::Seal)
     }
 
     fn run_task(&self, task: WriterTask) {
         match task {
-            WriterTask::Seal(sealed, group) => self.seal(&sealed, group),
+            WriterTask::Seal(sealed) => self.seal(&sealed),
             WriterTask::FreeSpace => self.free_space(),
+            WriterTask::RemoveOldSegments => {}
         }
         self.remove_old_segments();
     }
@@ -342,19 +359,22 @@ impl HistoryShared {
             if state.stopped {
                 return None;
             }
-            let age_left = state.since.map(|since| SEAL_INTERVAL.saturating_sub(since.elapsed()).max(Duration::from_millis(100)));
-            state = match age_left {
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(left) => self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
-            };
+            let left = state.since.map(|since| SEAL_INTERVAL.saturating_sub(since.elapsed()));
+            // records that are due but not synced are announced by confirm_synced
+            let left = left.filter(|left| !left.is_zero()).unwrap_or(SEAL_INTERVAL);
+            let (guard, outcome) = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
+            state = guard;
+            if outcome.timed_out() {
+                return Some(self.due_task(&mut state).unwrap_or(WriterTask::RemoveOldSegments));
+            }
         }
     }
 
     /// Writes sealed records to a segment. If that fails, they are lost.
-    fn seal(&self, sealed: &BufferedRange, group: u64) {
+    fn seal(&self, sealed: &BufferedRange) {
         let outcome = self.write(sealed);
         let mut state = self.state();
-        state.contents.sealing = None;
+        state.contents.sealing.pop_front();
         state.failure = outcome.as_ref().err().map(ToString::to_string);
         if let Err(error) = &outcome
             && let Some(LogPermit { more }) = FAILURES.permit(&error.to_string())
@@ -372,7 +392,7 @@ impl HistoryShared {
         };
         drop(state);
         absorbed.iter().for_each(|segment| self.directory.remove(segment));
-        (self.release_groups)(group);
+        (self.release_groups)(sealed.group);
     }
 
     /// Writes a segment. On a full disk, removes the oldest segments until there is space. Returns

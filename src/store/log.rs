@@ -93,7 +93,11 @@ impl WriteAheadLog {
             state.released_group = Some(0);
             state.synced_group
         };
-        recovered.iter().for_each(|replaced| history.add_replaced(synced_group, replaced));
+        if let Some((newest, earlier)) = recovered.split_last() {
+            // after a seal of earlier ranges the log still needs the groups of the newest one
+            earlier.iter().for_each(|replaced| history.add_replaced(0, replaced));
+            history.add_replaced(synced_group, newest);
+        }
         history.confirm_synced(synced_group);
         drop(self.history.set(history));
     }

@@ -105,3 +105,50 @@ fn a_time_in_a_damaged_segment_is_before_its_changes() {
     assert_eq!([50, 150, 200, 250].map(sequence_at), [50, 100, 200, 250].map(Sequence));
     assert_eq!(history.reader.status().damaged.len(), 1);
 }
+
+/// A list into an empty store has creations only: they fill the log, but not the buffer.
+#[test]
+fn many_creations_are_sealed_so_that_the_log_can_be_cut() {
+    let directory = tempfile::tempdir().unwrap();
+    let history = TestHistory::open(directory.path(), OPTIONS);
+    for group in 1..=70_u64 {
+        history.reader.add_replaced(group, &ReplacedRecords::new(Sequence((group - 1) * 1_000), Sequence(group * 1_000)));
+        history.reader.confirm_synced(group);
+        history.writer.run_due_tasks();
+    }
+    assert_eq!((history.ranges(), history.released()), (vec![(0, 66_000)], 66));
+}
+
+/// The log may have several ranges at a start, for example after a damage in it.
+#[test]
+fn changes_before_a_gap_in_the_log_are_sealed() {
+    let directory = tempfile::tempdir().unwrap();
+    let history = TestHistory::open(directory.path(), OPTIONS);
+    for (group, sequences) in [(0, 1..=10), (0, 20..=30), (7, 40..=50)] {
+        history.reader.add_replaced(group, &replaced(sequences));
+    }
+    history.reader.confirm_synced(7);
+    history.writer.run_due_tasks();
+    assert_eq!((history.ranges(), history.released()), (vec![(0, 10), (19, 30)], 0), "the log still needs group 7");
+    history.reader.request_seal();
+    history.writer.run_due_tasks();
+    assert_eq!((history.ranges(), history.released()), (vec![(0, 10), (19, 30), (39, 50)], 7));
+    assert_eq!(history.reader.status().gap_count, 2);
+}
+
+#[test]
+fn only_synced_groups_are_sealed() {
+    let directory = tempfile::tempdir().unwrap();
+    let history = TestHistory::open(directory.path(), OPTIONS);
+    history.reader.add_replaced(1, &replaced(1..=10));
+    history.reader.add_replaced(2, &replaced(11..=20));
+    history.reader.request_seal();
+    history.writer.run_due_tasks();
+    assert_eq!(history.ranges(), []);
+    history.reader.confirm_synced(1);
+    history.writer.run_due_tasks();
+    assert_eq!((history.ranges(), history.released()), (vec![(0, 10)], 1));
+    history.reader.stop();
+    history.writer.run_due_tasks();
+    assert_eq!(history.ranges(), [(0, 10)], "the second group is not synced");
+}
