@@ -174,7 +174,7 @@ impl HistoryReader {
             (state.contents.clone(), state.failure.clone())
         };
         let fences = || contents.segments.iter().filter_map(|segment| segment.fence());
-        let bytes = contents.segments.iter().map(|segment| segment.length).sum();
+        let bytes = total_length(&contents.segments);
         let times = fences().filter_map(|fence| fence.times).reduce(TimeRange::covering);
         let span = times.map(TimeRange::span).filter(|span| *span >= Duration::from_secs(3600));
         let reach =
@@ -421,41 +421,46 @@ impl HistoryShared {
 
     /// Removes the oldest segments, an eighth of the history but at least one.
     fn free_space(&self) {
-        let total: u64 = self.state().contents.segments.iter().map(|segment| segment.length).sum();
-        let mut freed = 0;
-        self.remove_segments_while(|segment| {
-            let is_removed = freed == 0 || freed + segment.length <= total / FULL_DISK_SHARE;
-            freed += segment.length;
-            is_removed
+        let bytes = self.remove_oldest_segments(|segments| {
+            let share = total_length(segments) / FULL_DISK_SHARE;
+            (1..=segments.len()).take_while(|count| *count == 1 || total_length(&segments[..*count]) <= share).count()
         });
-        if let Some(LogPermit { more }) = FAILURES.permit("full") {
-            tracing::warn!(bytes = freed, more, "the disk is full: removed the oldest part of the history");
+        if bytes > 0
+            && let Some(LogPermit { more }) = FAILURES.permit("full")
+        {
+            tracing::warn!(bytes, more, "the disk is full: removed the oldest part of the history");
         }
     }
 
-    /// Removes the segments that are too old or exceed the maximum size.
+    /// Removes the oldest segments until the first is neither too old nor exceeds the maximum size.
     fn remove_old_segments(&self) {
-        let mut bytes: u64 = self.state().contents.segments.iter().map(|segment| segment.length).sum();
         let oldest = SystemTime::now().checked_sub(self.options.age_max).map(Millis::from);
-        self.remove_segments_while(|segment| {
-            let latest = segment.fence().and_then(|fence| fence.times).map(|range| range.latest);
-            let is_old = oldest.zip(latest).is_some_and(|(oldest, latest)| latest < oldest);
-            let is_removed = is_old || bytes > self.options.bytes_max;
-            bytes -= segment.length;
-            is_removed
+        self.remove_oldest_segments(|segments| {
+            let is_removed = |start: &usize| {
+                // a segment whose times are not known is older than the next one
+                let latest = segments[*start..].iter().find_map(|segment| Some(segment.fence()?.times?.latest));
+                let is_old = oldest.zip(latest).is_some_and(|(oldest, latest)| latest < oldest);
+                is_old || total_length(&segments[*start..]) > self.options.bytes_max
+            };
+            (0..segments.len()).take_while(is_removed).count()
         });
     }
 
-    /// Removes the oldest segments for which a test is true, up to the first for which it is not.
-    fn remove_segments_while(&self, test: impl FnMut(&Arc<StoredSegment>) -> bool) {
+    /// Removes the oldest segments, as many as `count` returns. Returns their length in bytes.
+    fn remove_oldest_segments(&self, count: impl FnOnce(&[Arc<StoredSegment>]) -> usize) -> u64 {
         let removed: Vec<Arc<StoredSegment>> = {
-            let mut state = self.state();
-            let mut test = test;
-            let count = state.contents.segments.iter().position(|segment| !test(segment)).unwrap_or(state.contents.segments.len());
-            state.contents.segments.drain(..count).collect()
+            let segments = &mut self.state().contents.segments;
+            let count = count(segments);
+            segments.drain(..count).collect()
         };
         removed.iter().for_each(|segment| self.directory.remove(segment));
+        total_length(&removed)
     }
+}
+
+/// Returns the length of some segments in bytes.
+fn total_length(segments: &[Arc<StoredSegment>]) -> u64 {
+    segments.iter().map(|segment| segment.length).sum()
 }
 
 /// Returns whether an error means that the disk or the quota is full.

@@ -152,3 +152,39 @@ fn only_synced_groups_are_sealed() {
     history.writer.run_due_tasks();
     assert_eq!(history.ranges(), [(0, 10)], "the second group is not synced");
 }
+
+#[test]
+fn old_segments_are_removed_also_behind_a_damaged_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let age = |sequence| SystemTime::now().duration_since(START + Duration::from_secs(sequence)).unwrap();
+    // all changes are older than this, except those of the last segment
+    let options = HistoryOptions { age_max: age(250), ..OPTIONS };
+    let history = TestHistory::open(directory.path(), OPTIONS);
+    for (group, sequences) in [(1, 1..=100), (2, 102..=200), (3, 202..=300)] {
+        history.seal(group, &replaced(sequences));
+    }
+    flip_byte(&directory.path().join("history/1-100"), fs::metadata(directory.path().join("history/1-100")).unwrap().len() - 1);
+
+    let history = TestHistory::open(directory.path(), options);
+    assert_eq!(history.ranges(), [(0, 100), (101, 200), (201, 300)]);
+    history.reader.stop();
+    let (writer, reader) = (history.writer, history.reader);
+    writer.run();
+    assert_eq!(reader.snapshot().segments.iter().map(|segment| segment.last.0).collect::<Vec<_>>(), [300]);
+}
+
+#[test]
+fn the_oldest_segments_are_removed_beyond_the_maximum_size() {
+    let directory = tempfile::tempdir().unwrap();
+    let history = TestHistory::open(directory.path(), OPTIONS);
+    for (group, sequences) in [(1, 1..=100), (2, 102..=200), (3, 202..=300)] {
+        history.seal(group, &replaced(sequences));
+    }
+    let bytes_max = history.reader.status().bytes - 1;
+    let history = TestHistory::open(directory.path(), HistoryOptions { bytes_max, ..OPTIONS });
+    history.seal(4, &replaced(302..=310));
+    assert_eq!(history.ranges(), [(101, 200), (201, 300), (301, 310)]);
+    history.reader.report_full_disk();
+    history.writer.run_due_tasks();
+    assert_eq!(history.ranges(), [(201, 300), (301, 310)], "at least one segment");
+}
