@@ -52,6 +52,9 @@ const SPAN_SHARE: u32 = 8;
 /// Share of the history that is removed when the mirror has no space on the disk.
 const FULL_DISK_SHARE: u64 = 8;
 
+/// Failure after a panic of the writer.
+pub(super) const PANIC: &str = "the thread of the history panicked: restart meshkeep";
+
 /// Recently logged failures.
 static FAILURES: LogLimiter = LogLimiter::new();
 
@@ -79,7 +82,7 @@ pub struct HistoryStatus {
     pub gap_count: usize,
     /// Damaged segments, human-readable.
     pub damaged: Vec<String>,
-    /// Last failure to write, human-readable; `None` once writing works.
+    /// Last failure to write or to read the directory, human-readable; `None` once writing works.
     pub failure: Option<String>,
     /// How far back the maximum size reaches at the rate of change of the current segments. `None`
     /// if they cover less than an hour.
@@ -108,7 +111,7 @@ struct HistoryState {
     seal_requested: bool,
     disk_full: bool,
     stopped: bool,
-    /// True after a panic of the writer: nothing is added any more.
+    /// True after a panic of the writer, or if the directory cannot be read: nothing is added.
     has_failed: bool,
     failure: Option<String>,
 }
@@ -124,20 +127,27 @@ pub struct HistoryWriter(Arc<HistoryShared>);
 /// Opens the history in a data directory, with the records that the log still has. `release_groups`
 /// is called with the last group of the log that the history does not need; it must not block.
 ///
-/// # Errors
-/// An error of the directory. A damaged segment is no error.
+/// If the directory cannot be read, the history stays empty and reports the failure.
 pub fn history(
     data_directory: &Path,
     options: HistoryOptions,
     release_groups: impl Fn(u64) + Send + Sync + 'static,
-) -> io::Result<(HistoryWriter, HistoryReader)> {
+) -> (HistoryWriter, HistoryReader) {
     let directory = SegmentDirectory::in_data_directory(data_directory);
-    let segments: Vec<_> = directory.open_segments()?.into_iter().map(Arc::new).collect();
+    let (segments, failure) = match directory.open_segments() {
+        Ok(segments) => (segments, None),
+        Err(error) => {
+            let path = directory.path().display();
+            tracing::error!(%path, %error, "cannot read the history: meshkeep keeps none until it is restarted");
+            (Vec::new(), Some(format!("cannot read {path}: {error}")))
+        }
+    };
+    let segments: Vec<_> = segments.into_iter().map(Arc::new).collect();
     let last = segments.iter().map(|segment| segment.last).max().unwrap_or_default();
     let contents = HistorySnapshot { segments, sealing: VecDeque::new(), buffer: BufferedRange::new(last) };
-    let state = Mutex::new(HistoryState { contents, ..HistoryState::default() });
+    let state = Mutex::new(HistoryState { contents, has_failed: failure.is_some(), failure, ..HistoryState::default() });
     let shared = Arc::new(HistoryShared { directory, options, state, changed: Condvar::new(), release_groups: Box::new(release_groups) });
-    Ok((HistoryWriter(Arc::clone(&shared)), HistoryReader(shared)))
+    (HistoryWriter(Arc::clone(&shared)), HistoryReader(shared))
 }
 
 impl fmt::Debug for HistoryShared {
@@ -308,8 +318,8 @@ impl Drop for HistoryWriter {
     fn drop(&mut self) {
         if thread::panicking() {
             let mut state = self.0.state();
-            state.drop_buffer("the thread of the history panicked");
-            state.has_failed = true;
+            state.drop_buffer(PANIC);
+            (state.has_failed, state.failure) = (true, Some(PANIC.to_owned()));
             state.contents.sealing.clear();
             drop(state);
             (self.0.release_groups)(u64::MAX);

@@ -15,7 +15,7 @@ pub(super) struct RunningHistory {
     thread: JoinHandle<()>,
 }
 
-/// Opens the history next to a store. Without a readable directory meshkeep runs without history.
+/// Opens the history next to a store. `None` with `--history off`.
 pub(super) fn open(settings: &HistorySettings, data_dir: &Path, store: &Store) -> Option<(HistoryWriter, HistoryReader)> {
     if settings.mode == HistoryMode::Off {
         return None;
@@ -28,9 +28,7 @@ pub(super) fn open(settings: &HistorySettings, data_dir: &Path, store: &Store) -
             log.release_groups(group);
         }
     };
-    history(data_dir, options, release_groups)
-        .inspect_err(|error| tracing::error!(%error, "cannot read the history: meshkeep keeps none until it is restarted"))
-        .ok()
+    Some(history(data_dir, options, release_groups))
 }
 
 impl RunningHistory {

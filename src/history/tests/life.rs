@@ -80,7 +80,7 @@ impl Life {
         let release = move |group| {
             released.fetch_max(group, Ordering::Relaxed);
         };
-        let (writer, reader) = history(self.directory.path(), self.options, release).unwrap();
+        let (writer, reader) = history(self.directory.path(), self.options, release);
         for (group, replaced) in &self.log {
             let mut replaced = replaced.clone();
             replaced.remove_up_to(reader.last());

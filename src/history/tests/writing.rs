@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use super::{key, record};
-use crate::history::{HistoryOptions, HistoryReader, HistoryWriter, history};
+use crate::history::writer::PANIC;
+use crate::history::{HistoryOptions, HistoryReader, HistoryWriter, PastState, history};
 use crate::model::{Kind, ReplacedRecord, ReplacedRecordSink as _, ReplacedRecords, Sequence};
 
 /// Time of the first sequence of [`replaced`].
@@ -30,7 +31,7 @@ impl TestHistory {
         let release = move |group| {
             last_released.fetch_max(group, Ordering::Relaxed);
         };
-        let (writer, reader) = history(directory, options, release).unwrap();
+        let (writer, reader) = history(directory, options, release);
         Self { writer, reader, released }
     }
 
@@ -187,4 +188,35 @@ fn the_oldest_segments_are_removed_beyond_the_maximum_size() {
     history.reader.report_full_disk();
     history.writer.run_due_tasks();
     assert_eq!(history.ranges(), [(201, 300), (301, 310)], "at least one segment");
+}
+
+/// The mirror must not wait for a history that does not work, and the failure must be visible.
+#[test]
+fn a_history_that_cannot_be_read_reports_it_and_releases_the_log() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("history"), "not a directory").unwrap();
+    let history = TestHistory::open(directory.path(), OPTIONS);
+    history.seal(1, &replaced(1..=10));
+    assert_eq!((history.ranges(), history.released()), (vec![], 1));
+    assert!(history.reader.status().failure.unwrap().starts_with("cannot read "));
+    let snapshot = history.reader.snapshot();
+    let version = snapshot.version_at(&key(Kind::Ip, "paris", "10.0.0.5"), Sequence(3), None);
+    assert_eq!(version.state, PastState::Unknown);
+}
+
+#[test]
+fn a_panic_of_the_writer_is_reported_and_releases_the_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let history = TestHistory::open(directory.path(), OPTIONS);
+    history.reader.add_replaced(1, &replaced(1..=10));
+    let (writer, reader) = (history.writer, history.reader);
+    let panicked = std::thread::spawn(move || {
+        let _writer = writer;
+        panic!("a panic of the test");
+    });
+    panicked.join().unwrap_err();
+    assert_eq!(history.released.load(Ordering::Relaxed), u64::MAX);
+    reader.add_replaced(2, &replaced(11..=20));
+    let version = reader.snapshot().version_at(&key(Kind::Ip, "paris", "10.0.0.5"), Sequence(3), None);
+    assert_eq!((version.state, reader.status().failure.as_deref()), (PastState::Unknown, Some(PANIC)));
 }
