@@ -15,11 +15,11 @@ use std::time::{Instant, SystemTime};
 
 use super::buffered::{BufferedRange, BufferedVersion};
 use super::segment::block::ReplacedVersion;
-use super::segment::search::{covering_prefixes, first_pair_after, first_versions};
+use super::segment::search::first_pair_after;
 use super::segment::times::Millis;
 use super::selection::VersionSelection;
 use super::snapshot::{HistorySnapshot, Source};
-use crate::model::{EntryKey, ObjectPrefix, Record, Sequence};
+use crate::model::{EntryKey, Record, Sequence};
 
 /// State of the mirror at a time, as a sequence: everything up to it had happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,21 +96,57 @@ pub struct VersionPage {
     pub gaps: Vec<HistoryGap>,
 }
 
+/// Newest versions of a source, collected from versions in any order. Keeps at most twice as many
+/// as a page may have.
+struct NewestVersions {
+    limits: PageLimits,
+    versions: Vec<ReplacedVersion>,
+    byte_count: usize,
+}
+
+impl NewestVersions {
+    fn new(limits: PageLimits) -> Self {
+        Self { limits, versions: Vec::new(), byte_count: 0 }
+    }
+
+    fn push(&mut self, version: ReplacedVersion) {
+        self.byte_count += page_bytes(&version);
+        self.versions.push(version);
+        let PageLimits { count_max, bytes_max, .. } = self.limits;
+        if self.versions.len() > count_max.saturating_mul(2).max(2) || self.byte_count / 2 > bytes_max {
+            self.drop_oldest();
+        }
+    }
+
+    /// Keeps the newest versions: as many as a page may have, and one more.
+    fn drop_oldest(&mut self) {
+        self.versions.sort_by_key(|version| std::cmp::Reverse(version.replaced_at));
+        let (mut count, mut byte_count) = (0, 0);
+        for version in &self.versions {
+            count += 1;
+            byte_count += page_bytes(version);
+            if count > 1 && (count > self.limits.count_max || byte_count > self.limits.bytes_max) {
+                break;
+            }
+        }
+        self.versions.truncate(count);
+        self.byte_count = byte_count;
+    }
+
+    /// Returns the versions, newest first.
+    fn into_sorted(mut self) -> Vec<ReplacedVersion> {
+        self.drop_oldest();
+        self.versions
+    }
+}
+
+/// Returns the bytes of a version that count for a page.
+fn page_bytes(version: &ReplacedVersion) -> usize {
+    version.record.key.name.len() + version.record.value.len()
+}
+
 impl BufferedRange {
-    /// Returns the versions of a key that changes after `after` replaced, oldest first.
-    pub(super) fn versions_of(&self, key: &EntryKey, after: Sequence) -> Vec<ReplacedVersion> {
-        self.versions().filter(|version| version.replaced_at > after && version.record.key == *key).cloned().collect()
-    }
-
-    /// Returns the versions of all ipcache entries of these prefixes that changes after `after`
-    /// replaced.
-    pub(super) fn versions_of_prefixes(&self, test: impl Fn(ObjectPrefix) -> bool, after: Sequence) -> Vec<ReplacedVersion> {
-        let matches = |buffered: &&BufferedVersion| buffered.version.replaced_at > after && buffered.prefix.is_some_and(&test);
-        self.buffered().filter(matches).map(|buffered| buffered.version.clone()).collect()
-    }
-
-    /// Returns the index of the first pair whose time, or that of an earlier change, is later than
-    /// `time`.
+    /// Returns the first change whose time, or that of an earlier change, is later than `time`.
     pub(super) fn first_sequence_after(&self, latest_before: Option<Millis>, time: Millis) -> Option<Sequence> {
         first_pair_after(self.pairs(), latest_before, time).map(|at| self.pairs()[at].0)
     }
@@ -128,62 +164,62 @@ impl BufferedRange {
 }
 
 impl Source<'_> {
-    /// Returns the versions of a key that changes after `after` replaced, oldest first. `None` if
-    /// the source is damaged.
-    fn versions_of(self, key: &EntryKey, after: Sequence) -> Option<Vec<ReplacedVersion>> {
-        match self {
-            Self::Segment(segment) => segment.read(|segment| segment.versions_of(key, after)),
-            Self::Buffered(range) => Some(range.versions_of(key, after)),
-        }
-    }
-
-    /// Returns the versions of the ipcache entries that cover an address.
-    fn versions_covering(self, ip: IpAddr, after: Sequence) -> Option<Vec<ReplacedVersion>> {
+    /// Returns the version of a key that the first change after `after` replaced. `None` if the
+    /// source is damaged, `Some(None)` if it has no such version.
+    fn first_version_of(self, key: &EntryKey, after: Sequence) -> Option<Option<ReplacedVersion>> {
+        let mut first = None;
         match self {
             Self::Segment(segment) => segment.read(|segment| {
-                let prefixes = covering_prefixes(ip, &segment.fence.cidr_lengths).into_iter();
-                let versions = prefixes.map(|prefix| segment.versions_of_prefix(prefix, after)).collect::<Result<Vec<_>, _>>();
-                versions.map(|versions| versions.concat())
-            }),
-            Self::Buffered(range) => Some(range.versions_of_prefixes(|prefix| prefix.net.contains(&ip), after)),
-        }
-    }
-
-    /// Returns the selected versions that changes after `after` up to `last` replaced, newest
-    /// first.
-    fn versions_where(self, selection: &VersionSelection, (after, last): (Sequence, Sequence)) -> Option<Vec<ReplacedVersion>> {
-        match self {
-            Self::Segment(segment) => segment.read(|segment| {
-                if let VersionSelection::Key(key) = selection {
-                    let mut versions = segment.versions_of(key, after)?;
-                    versions.retain(|version| version.replaced_at <= last);
-                    versions.reverse();
-                    return Ok(versions);
-                }
-                if let Some(elements) = selection.filter_elements(&segment.fence.cidr_lengths)
-                    && !elements.into_iter().map(|element| segment.may_have(element)).collect::<Result<Vec<_>, _>>()?.contains(&true)
-                {
-                    return Ok(Vec::new());
-                }
-                if let VersionSelection::Covering(ip) = selection {
-                    let prefixes = covering_prefixes(*ip, &segment.fence.cidr_lengths).into_iter();
-                    let mut versions =
-                        prefixes.map(|prefix| segment.versions_of_prefix(prefix, after)).collect::<Result<Vec<_>, _>>()?.concat();
-                    versions.retain(|version| version.replaced_at <= last);
-                    versions.sort_by_key(|version| std::cmp::Reverse(version.replaced_at));
-                    return Ok(versions);
-                }
-                let mut versions = segment.versions_where((after, last), &|chunk| selection.rows_that_may_match(chunk))?;
-                versions.retain(|version| selection.matches(&version.record));
-                Ok(versions)
-            }),
+                segment.visit_versions_of(key, after, &mut |version| {
+                    first = Some(version);
+                    false
+                })
+            })?,
             Self::Buffered(range) => {
-                let matches = |version: &&ReplacedVersion| {
-                    version.replaced_at > after && version.replaced_at <= last && selection.matches(&version.record)
-                };
-                Some(range.versions().rev().filter(matches).cloned().collect())
+                let matches = |version: &&ReplacedVersion| version.replaced_at > after && version.record.key == *key;
+                first = range.versions().find(matches).cloned();
             }
         }
+        Some(first)
+    }
+
+    /// Calls `visit` with each version of the ipcache entries that cover an address, in any order.
+    /// `None` if the source is damaged.
+    fn visit_versions_covering(self, ip: IpAddr, visit: &mut dyn FnMut(ReplacedVersion)) -> Option<()> {
+        match self {
+            Self::Segment(segment) => segment.read(|segment| segment.visit_versions_covering(ip, visit)),
+            Self::Buffered(range) => {
+                let covers = |buffered: &&BufferedVersion| buffered.prefix.is_some_and(|prefix| prefix.net.contains(&ip));
+                range.buffered().filter(covers).for_each(|buffered| visit(buffered.version.clone()));
+                Some(())
+            }
+        }
+    }
+
+    /// Returns the newest of the selected versions that changes up to `last` replaced, as many as a
+    /// page may have and one more, newest first. `None` if the source is damaged.
+    fn newest_versions(self, selection: &VersionSelection, last: Sequence, limits: PageLimits) -> Option<Vec<ReplacedVersion>> {
+        let mut newest = NewestVersions::new(limits);
+        let mut visit = |version: ReplacedVersion| {
+            if version.replaced_at <= last && selection.matches(&version.record) {
+                newest.push(version);
+            }
+        };
+        match (self, selection) {
+            (Self::Segment(segment), VersionSelection::Key(key)) => segment.read(|segment| {
+                segment.visit_versions_of(key, segment.fence.after, &mut |version| {
+                    visit(version);
+                    true
+                })
+            })?,
+            (_, VersionSelection::Covering(ip)) => self.visit_versions_covering(*ip, &mut visit)?,
+            (Self::Segment(segment), _) => segment.read(|segment| match selection.filter_element() {
+                Some(element) if !segment.may_have(element)? => Ok(()),
+                Some(_) | None => segment.visit_selected_versions(|chunk| selection.rows_that_may_match(chunk), &mut visit),
+            })?,
+            (Self::Buffered(range), _) => range.versions().cloned().for_each(visit),
+        }
+        Some(newest.into_sorted())
     }
 
     /// Returns the first change whose time, or that of an earlier change, is later than `time`.
@@ -246,7 +282,6 @@ impl HistorySnapshot {
     /// `damaged` has sources that the query could not read.
     fn gaps_between(&self, after: Sequence, last: Sequence, damaged: &BTreeSet<Sequence>) -> Vec<HistoryGap> {
         let (mut gaps, mut covered, mut from) = (Vec::new(), after, None);
-        let mut is_first = true;
         let readable = self.sources().filter(|source| source.is_readable() && !damaged.contains(&source.after()));
         for source in readable {
             let times = source.times();
@@ -255,7 +290,6 @@ impl HistorySnapshot {
                 continue;
             }
             if source.after() > covered && covered < last {
-                let from = if is_first { from } else { from.take() };
                 gaps.push(HistoryGap {
                     after: covered,
                     last: source.after().min(last),
@@ -265,7 +299,6 @@ impl HistorySnapshot {
             }
             covered = covered.max(source.last());
             from = times.map(|range| range.latest.into());
-            is_first = false;
         }
         if covered < last {
             gaps.push(HistoryGap { after: covered, last, from, to: None });
@@ -288,12 +321,12 @@ impl HistorySnapshot {
         }
         let mut damaged = BTreeSet::new();
         let later = self.sources().filter(|source| source.last() > at);
-        let next_change = later.clone().find_map(|source| match source.versions_of(key, at) {
-            Some(versions) => versions.into_iter().next(),
-            None => {
+        let next_change = later.clone().find_map(|source| {
+            let first = source.first_version_of(key, at);
+            if first.is_none() {
                 damaged.insert(source.after());
-                None
             }
+            first.flatten()
         });
         let has_gap = |until: Sequence| !self.gaps_between(at, until, &damaged).is_empty();
         let next = next_change.as_ref().map(|change| &change.record).or(current);
@@ -308,12 +341,16 @@ impl HistorySnapshot {
         let mut damaged = BTreeSet::new();
         let mut changes: BTreeMap<EntryKey, ReplacedVersion> = BTreeMap::new();
         for source in self.sources().filter(|source| source.last() > at) {
-            let Some(versions) = source.versions_covering(ip, at) else {
-                damaged.insert(source.after());
-                continue;
+            let mut first: BTreeMap<EntryKey, ReplacedVersion> = BTreeMap::new();
+            let mut visit = |version: ReplacedVersion| {
+                let is_earlier = |other: &ReplacedVersion| version.replaced_at < other.replaced_at;
+                if version.replaced_at > at && first.get(&version.record.key).is_none_or(is_earlier) {
+                    first.insert(version.record.key.clone(), version);
+                }
             };
-            for (key, version) in first_versions(versions) {
-                changes.entry(key).or_insert(version);
+            match source.visit_versions_covering(ip, &mut visit) {
+                None => drop(damaged.insert(source.after())),
+                Some(()) => first.into_iter().for_each(|(key, version)| drop(changes.entry(key).or_insert(version))),
             }
         }
         let is_whole = self.gaps_between(at, self.last(), &damaged).is_empty();
@@ -342,14 +379,14 @@ impl HistorySnapshot {
                 page.before = Some(read_after);
                 break;
             }
-            let Some(versions) = source.versions_where(selection, (source.after(), newest.min(source.last()))) else {
+            let Some(versions) = source.newest_versions(selection, newest, limits) else {
                 damaged.insert(source.after());
                 read_after = source.after();
                 continue;
             };
             read_after = source.after();
             for version in versions {
-                let length = version.record.key.name.len() + version.record.value.len();
+                let length = page_bytes(&version);
                 if !page.versions.is_empty() && (page.versions.len() >= limits.count_max || bytes + length > limits.bytes_max) {
                     page.before = Some(version.replaced_at);
                     break;

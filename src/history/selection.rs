@@ -1,11 +1,9 @@
 //! Selections of replaced versions: by key, address, identity, pod, or kind and cluster.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::segment::filter::FilterElement;
 use super::segment::row_key::prefix_of;
-use super::segment::search::covering_prefixes;
 use super::segment::writer::decode_object;
 use crate::model::{ClusterName, EntryKey, Kind, Object, Record};
 use crate::pack::{Chunk, FieldTest, IndexedFields, RowField, RowFilter, TextTest};
@@ -36,16 +34,13 @@ pub enum VersionSelection {
 }
 
 impl VersionSelection {
-    /// Returns the elements of which a segment must have at least one; `None` if the filter does
-    /// not help. `cidr_lengths` are the lengths that occur in the segment.
-    pub(super) fn filter_elements(&self, cidr_lengths: &BTreeSet<(bool, u8)>) -> Option<Vec<FilterElement>> {
-        Some(match self {
-            Self::Key(key) => vec![FilterElement::of_key(key)],
-            Self::Covering(ip) => covering_prefixes(*ip, cidr_lengths).into_iter().map(FilterElement::of_prefix).collect(),
-            Self::Identity(identity) => vec![FilterElement::of_identity(*identity)],
-            Self::Pod { namespace, name } => vec![FilterElement::of_pod(namespace, name)],
-            Self::Scopes { .. } => return None,
-        })
+    /// Returns the element that a segment with a match has; `None` if no single element shows it.
+    pub(super) fn filter_element(&self) -> Option<FilterElement> {
+        match self {
+            Self::Identity(identity) => Some(FilterElement::of_identity(*identity)),
+            Self::Pod { namespace, name } => Some(FilterElement::of_pod(namespace, name)),
+            Self::Key(_) | Self::Covering(_) | Self::Scopes { .. } => None,
+        }
     }
 
     /// Returns the rows of a chunk that may match, in order.

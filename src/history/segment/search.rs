@@ -1,7 +1,7 @@
 //! Queries of a segment: each reads a page of the filter, then the index, then the blocks that may
 //! have the rows.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use super::block::{ReplacedVersion, VersionBlock};
 use super::fence::PartSpan;
 use super::filter::{CHECKSUM_BYTES, FilterElement, PAGE_BYTES};
-use super::reader::{Segment, SegmentBytes, SegmentError, SegmentIndex, read_span};
+use super::reader::{Segment, SegmentBytes, SegmentError, read_span};
 use super::row_key::{AddressOrder, RowKey, Section};
 use super::times::{Millis, TimePair};
 use crate::model::{EntryKey, ObjectPrefix, Sequence};
@@ -23,100 +23,70 @@ impl<B: SegmentBytes> Segment<B> {
         Ok(page_may_have(&read_span(&self.bytes, span)?, element)?)
     }
 
-    /// Calls `visit` with each block that may have rows from a key on, in order, and its first such
-    /// row, until it returns false.
-    pub(in crate::history) fn visit_blocks_from(
+    /// Calls `visit` with each version of a key that changes after `after` replaced, oldest first,
+    /// until it returns false.
+    pub(in crate::history) fn visit_versions_of(
         &self,
-        index: &SegmentIndex,
-        from: &RowKey,
-        visit: &mut dyn FnMut(&VersionBlock, usize) -> bool,
+        key: &EntryKey,
+        after: Sequence,
+        visit: &mut dyn FnMut(ReplacedVersion) -> bool,
     ) -> Result<(), SegmentError> {
+        if !self.may_have(FilterElement::of_key(key))? {
+            return Ok(());
+        }
+        self.visit_rows_from(&RowKey::new(key.clone(), after.next()), |row| row.key == *key, visit)
+    }
+
+    /// Calls `visit` with each version of all ipcache entries that cover an address, by prefix, key
+    /// and sequence.
+    pub(in crate::history) fn visit_versions_covering(
+        &self,
+        ip: IpAddr,
+        visit: &mut dyn FnMut(ReplacedVersion),
+    ) -> Result<(), SegmentError> {
+        for prefix in covering_prefixes(ip, &self.fence.cidr_lengths) {
+            if self.may_have(FilterElement::of_prefix(prefix))? {
+                self.visit_rows_from(&RowKey::lowest_of_prefix(prefix), |row| row.is_of_prefix(prefix), &mut |version| {
+                    visit(version);
+                    true
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `visit` with the version of each row from a key on while a test is true, until it
+    /// returns false.
+    fn visit_rows_from(
+        &self,
+        from: &RowKey,
+        test: impl Fn(&RowKey) -> bool,
+        visit: &mut dyn FnMut(ReplacedVersion) -> bool,
+    ) -> Result<(), SegmentError> {
+        let index = self.read_index()?;
         let start = index.blocks.partition_point(|entry| entry.first <= *from).saturating_sub(1);
         for entry in &index.blocks[start..] {
             let block = self.read_block(entry)?;
-            let row = block.position(from);
-            if row < block.len() && !visit(&block, row) {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Calls `visit` with each block, in order, until it returns false.
-    pub(in crate::history) fn visit_blocks(
-        &self,
-        index: &SegmentIndex,
-        visit: &mut dyn FnMut(&VersionBlock) -> bool,
-    ) -> Result<(), SegmentError> {
-        for entry in &index.blocks {
-            if !visit(&self.read_block(entry)?) {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the versions of a key that changes after `after` replaced, oldest first.
-    pub(in crate::history) fn versions_of(&self, key: &EntryKey, after: Sequence) -> Result<Vec<ReplacedVersion>, SegmentError> {
-        if !self.may_have(FilterElement::of_key(key))? {
-            return Ok(Vec::new());
-        }
-        let from = RowKey::new(key.clone(), after.next());
-        self.rows_while(&self.read_index()?, &from, |row| row.key == *key)
-    }
-
-    /// Returns the versions of all ipcache entries of a prefix that changes after `after` replaced,
-    /// in order of key and sequence.
-    pub(in crate::history) fn versions_of_prefix(
-        &self,
-        prefix: ObjectPrefix,
-        after: Sequence,
-    ) -> Result<Vec<ReplacedVersion>, SegmentError> {
-        if !self.may_have(FilterElement::of_prefix(prefix))? {
-            return Ok(Vec::new());
-        }
-        let from = RowKey::lowest_of_prefix(prefix);
-        let mut versions = self.rows_while(&self.read_index()?, &from, |row| row.is_of_prefix(prefix))?;
-        versions.retain(|version| version.replaced_at > after);
-        Ok(versions)
-    }
-
-    /// Returns the rows from a key on for which a test is true.
-    fn rows_while(
-        &self,
-        index: &SegmentIndex,
-        from: &RowKey,
-        test: impl Fn(&RowKey) -> bool,
-    ) -> Result<Vec<ReplacedVersion>, SegmentError> {
-        let mut versions = Vec::new();
-        self.visit_blocks_from(index, from, &mut |block, first| {
-            for row in first..block.len() {
-                if !test(&block.row_key(row)) {
-                    return false;
+            for row in block.position(from)..block.len() {
+                if !test(&block.row_key(row)) || !visit(block.version(row)) {
+                    return Ok(());
                 }
-                versions.push(block.version(row));
             }
-            true
-        })?;
-        Ok(versions)
+        }
+        Ok(())
     }
 
-    /// Returns the versions that changes after `after` up to `last` replaced and whose rows a test
-    /// selects, newest first.
-    pub(in crate::history) fn versions_where(
+    /// Calls `visit` with the version of each row that `select` returns for its chunk.
+    pub(in crate::history) fn visit_selected_versions(
         &self,
-        range: (Sequence, Sequence),
-        select: &dyn Fn(&Chunk) -> Vec<usize>,
-    ) -> Result<Vec<ReplacedVersion>, SegmentError> {
-        let mut versions = Vec::new();
-        self.visit_blocks(&self.read_index()?, &mut |block| {
-            let rows = select(&block.chunk).into_iter();
-            let in_range = rows.filter(|row| block.sequences[*row] > range.0 && block.sequences[*row] <= range.1);
-            versions.extend(in_range.map(|row| block.version(row)));
-            true
-        })?;
-        versions.sort_by_key(|version| std::cmp::Reverse(version.replaced_at));
-        Ok(versions)
+        select: impl Fn(&Chunk) -> Vec<usize>,
+        visit: &mut dyn FnMut(ReplacedVersion),
+    ) -> Result<(), SegmentError> {
+        for entry in &self.read_index()?.blocks {
+            let block = self.read_block(entry)?;
+            select(&block.chunk).into_iter().for_each(|row| visit(block.version(row)));
+        }
+        Ok(())
     }
 
     /// Returns the sequence of the first change whose time, or that of an earlier change, is later
@@ -221,16 +191,4 @@ pub(in crate::history) fn covering_prefixes(ip: IpAddr, cidr_lengths: &BTreeSet<
     let lengths = cidr_lengths.iter().filter(|(is_ipv6, _)| *is_ipv6 == ip.is_ipv6());
     let cidrs = lengths.filter_map(|(_, length)| Some(ObjectPrefix { net: IpNet::new(ip, *length).ok()?.trunc(), host: false }));
     std::iter::once(ObjectPrefix { net: IpNet::from(ip), host: true }).chain(cidrs).collect()
-}
-
-/// Returns the first version of each key, by key, from versions in any order.
-pub(in crate::history) fn first_versions(versions: impl IntoIterator<Item = ReplacedVersion>) -> BTreeMap<EntryKey, ReplacedVersion> {
-    let mut first: BTreeMap<EntryKey, ReplacedVersion> = BTreeMap::new();
-    for version in versions {
-        match first.get(&version.record.key) {
-            Some(earlier) if earlier.replaced_at <= version.replaced_at => {}
-            Some(_) | None => drop(first.insert(version.record.key.clone(), version)),
-        }
-    }
-    first
 }

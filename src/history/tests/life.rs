@@ -11,10 +11,11 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::model::{ModelHistory, covering, mesh_addresses, mesh_keys};
+use crate::history::segment::row_key::prefix_of;
 use crate::history::segment::times::Millis;
 use crate::history::snapshot::HistorySnapshot;
 use crate::history::{HistoryOptions, HistoryReader, HistoryWriter, PageLimits, PastState, ReplacedVersion, VersionSelection, history};
-use crate::model::{EntryKey, ReplacedRecordSink as _, ReplacedRecords, Sequence};
+use crate::model::{EntryKey, Kind, Record, ReplacedRecordSink as _, ReplacedRecords, Sequence};
 
 /// Number of lives. `MESHKEEP_TEST_LIVES` is for long runs.
 const LIVES: u64 = 12;
@@ -264,13 +265,29 @@ impl Life {
         }
     }
 
+    /// Returns a random selection of each kind.
+    fn selections(&mut self) -> Vec<VersionSelection> {
+        let key = self.keys[self.random.random_range(0..self.keys.len())].clone();
+        let addresses = mesh_addresses();
+        let ip = addresses[self.random.random_range(0..addresses.len())];
+        let (kinds, clusters) = (vec![key.kind, Kind::Ip], vec![key.cluster.clone()]);
+        let clusters = if self.random.random() { clusters } else { Vec::new() };
+        vec![
+            VersionSelection::Key(key),
+            VersionSelection::Covering(ip),
+            VersionSelection::Identity(self.random.random_range(65_536..65_544)),
+            VersionSelection::Pod { namespace: "shop".to_owned(), name: format!("cart-{}", self.random.random_range(0..8)) },
+            VersionSelection::Scopes { kinds, clusters },
+        ]
+    }
+
     fn compare_versions(&mut self, snapshot: &HistorySnapshot, known_from: Sequence) {
-        for _ in 0..6 {
-            let key = self.keys[self.random.random_range(0..self.keys.len())].clone();
+        for selection in self.selections() {
             let (mut versions, mut before) = (Vec::new(), None);
             let page_length = self.random.random_range(1..20);
             loop {
-                let page = snapshot.versions(&VersionSelection::Key(key.clone()), before, limits(page_length));
+                let page = snapshot.versions(&selection, before, limits(page_length));
+                assert!(page.versions.len() <= page_length);
                 versions.extend(page.versions);
                 before = page.before;
                 if before.is_none() {
@@ -280,8 +297,8 @@ impl Life {
             let known: Vec<ReplacedVersion> = versions.into_iter().filter(|version| version.replaced_at > known_from).collect();
             let expected: Vec<ReplacedVersion> = self
                 .model
-                .replaced_of(&key, known_from)
-                .into_iter()
+                .replaced_after(known_from)
+                .filter(|change| is_selected(&selection, change.old.as_ref().unwrap()))
                 .map(|change| ReplacedVersion {
                     record: change.old.clone().unwrap(),
                     replaced_at: change.sequence,
@@ -289,7 +306,7 @@ impl Life {
                 })
                 .collect();
             self.comparisons += 1;
-            assert_eq!(known, expected, "{key}");
+            assert_eq!(known, expected, "{selection:?}");
         }
     }
 
@@ -306,6 +323,23 @@ impl Life {
         }
         self.compare();
         (self.comparisons, self.unknown)
+    }
+}
+
+/// Returns whether a selection has a record. Reads the text of the last usable value.
+fn is_selected(selection: &VersionSelection, record: &Record) -> bool {
+    let Record { key, value, good_value, rejection, .. } = record;
+    let usable = if rejection.is_none() { Some(value) } else { good_value.as_ref() };
+    let text = usable.map_or("", |value| std::str::from_utf8(value).unwrap());
+    match selection {
+        VersionSelection::Key(selected) => key == selected,
+        VersionSelection::Covering(ip) => prefix_of(key).is_some_and(|prefix| prefix.net.contains(ip)),
+        VersionSelection::Identity(identity) if key.kind == Kind::Identity => *key.name == identity.to_string(),
+        VersionSelection::Identity(identity) => text.contains(&format!("\"ID\":{identity},")),
+        VersionSelection::Pod { name, .. } => key.kind == Kind::Ip && text.contains(&format!("\"K8sPodName\":\"{name}\"")),
+        VersionSelection::Scopes { kinds, clusters } => {
+            kinds.contains(&key.kind) && (clusters.is_empty() || clusters.contains(&key.cluster))
+        }
     }
 }
 

@@ -125,10 +125,9 @@ impl ModelHistory {
         count.checked_sub(1).map_or(Sequence(0), |last| self.changes[last].sequence)
     }
 
-    /// Returns the changes of a key that replaced a record, after a sequence, newest first.
-    pub(super) fn replaced_of(&self, key: &EntryKey, after: Sequence) -> Vec<&ModelChange> {
-        let later = self.changes[self.count_up_to(after)..].iter().rev();
-        later.filter(|change| change.key == *key && change.old.is_some()).collect()
+    /// Iterates over the changes that replaced a record, after a sequence, newest first.
+    pub(super) fn replaced_after(&self, after: Sequence) -> impl Iterator<Item = &ModelChange> {
+        self.changes[self.count_up_to(after)..].iter().rev().filter(|change| change.old.is_some())
     }
 }
 

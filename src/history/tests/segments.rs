@@ -9,11 +9,11 @@ use crate::history::segment::block::{decode_block, encode_block, open_part, seal
 use crate::history::segment::fence::{PartSpan, SegmentFence, TAIL_BYTES, decode_tail};
 use crate::history::segment::filter::FilterElement;
 use crate::history::segment::reader::{Segment, SegmentBytes};
-use crate::history::segment::row_key::{RowKey, Section};
+use crate::history::segment::row_key::{RowKey, Section, prefix_of};
 use crate::history::segment::search::first_pair_after;
 use crate::history::segment::times::{Millis, TimeRange, decode_pairs, encode_pairs};
 use crate::history::segment::writer::SegmentWriter;
-use crate::model::{DeleteReason, Kind, ObjectPrefix, Sequence};
+use crate::model::{DeleteReason, EntryKey, Kind, ObjectPrefix, Sequence};
 use crate::pack::IndexedFields;
 
 impl SegmentBytes for Vec<u8> {
@@ -82,6 +82,16 @@ fn hosts_are_sorted_by_address_and_cidrs_follow() {
     assert_eq!(names, expected);
 }
 
+fn versions_of(segment: &Segment<Vec<u8>>, key: &EntryKey, after: Sequence) -> Vec<ReplacedVersion> {
+    let mut versions = Vec::new();
+    let mut visit = |version| {
+        versions.push(version);
+        true
+    };
+    segment.visit_versions_of(key, after, &mut visit).unwrap();
+    versions
+}
+
 #[test]
 fn a_segment_returns_the_rows_and_times_that_were_written() {
     let versions = versions();
@@ -95,15 +105,18 @@ fn a_segment_returns_the_rows_and_times_that_were_written() {
     for version in &versions {
         let key = &version.record.key;
         let expected: Vec<ReplacedVersion> = versions.iter().filter(|other| other.record.key == *key).cloned().collect();
-        assert_eq!(segment.versions_of(key, Sequence(0)).unwrap(), expected);
-        let later = segment.versions_of(key, version.replaced_at).unwrap();
+        assert_eq!(versions_of(&segment, key, Sequence(0)), expected);
+        let later = versions_of(&segment, key, version.replaced_at);
         assert!(later.iter().all(|later| later.replaced_at > version.replaced_at));
     }
-    let prefix = ObjectPrefix::parse("10.0.10.1").unwrap();
-    let of_prefix = segment.versions_of_prefix(prefix, Sequence(0)).unwrap();
-    let expected: Vec<_> = versions.iter().filter(|version| version.row_key().is_of_prefix(prefix)).cloned().collect();
-    assert_eq!((of_prefix.len(), of_prefix), (expected.len(), expected));
-    assert_eq!(segment.versions_of(&key(Kind::Ip, "paris", "10.0.9.2"), Sequence(0)).unwrap(), []);
+    let ip = "10.0.10.1".parse().unwrap();
+    let mut covering = Vec::new();
+    segment.visit_versions_covering(ip, &mut |version| covering.push(version)).unwrap();
+    covering.sort_by_key(ReplacedVersion::row_key);
+    let covers = |version: &&ReplacedVersion| prefix_of(&version.record.key).is_some_and(|prefix| prefix.net.contains(&ip));
+    let expected: Vec<_> = versions.iter().filter(covers).cloned().collect();
+    assert_eq!((covering.len(), covering), (expected.len(), expected));
+    assert_eq!(versions_of(&segment, &key(Kind::Ip, "paris", "10.0.9.2"), Sequence(0)), []);
     assert_eq!(segment.time_of(Sequence(115)).unwrap(), Some(Millis(900)));
     assert_eq!(segment.time_of(Sequence(100)).unwrap(), Some(Millis(1_000)));
     // the second pair is earlier than the first, so it counts as not earlier

@@ -5,11 +5,11 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::{key, record};
 use crate::history::writer::PANIC;
-use crate::history::{HistoryOptions, HistoryReader, HistoryWriter, PastState, history};
+use crate::history::{HistoryOptions, HistoryReader, HistoryWriter, PageLimits, PastState, VersionSelection, history};
 use crate::model::{Kind, ReplacedRecord, ReplacedRecordSink as _, ReplacedRecords, Sequence};
 
 /// Time of the first sequence of [`replaced`].
@@ -219,4 +219,20 @@ fn a_panic_of_the_writer_is_reported_and_releases_the_log() {
     reader.add_replaced(2, &replaced(11..=20));
     let version = reader.snapshot().version_at(&key(Kind::Ip, "paris", "10.0.0.5"), Sequence(3), None);
     assert_eq!((version.state, reader.status().failure.as_deref()), (PastState::Unknown, Some(PANIC)));
+}
+
+/// A page needs a few versions of a segment, which may have hundreds of thousands.
+#[test]
+fn the_memory_of_a_page_does_not_depend_on_the_size_of_a_segment() {
+    let directory = tempfile::tempdir().unwrap();
+    let history = TestHistory::open(directory.path(), OPTIONS);
+    history.seal(1, &replaced(1..=20_000));
+    let snapshot = history.reader.snapshot();
+    let all = VersionSelection::Scopes { kinds: vec![Kind::Ip], clusters: Vec::new() };
+    let limits = PageLimits { count_max: 10, bytes_max: 1 << 20, deadline: Instant::now() + Duration::from_secs(600) };
+    let mut page = None;
+    let allocations = allocation_counter::measure(|| page = Some(snapshot.versions(&all, None, limits)));
+    let sequences: Vec<u64> = page.unwrap().versions.iter().map(|version| version.replaced_at.0).collect();
+    assert_eq!(sequences, (19_991..=20_000).rev().collect::<Vec<_>>());
+    assert!(allocations.bytes_max < 2 << 20, "{} bytes", allocations.bytes_max);
 }
