@@ -77,7 +77,14 @@ impl BufferedRange {
         let whole = std::mem::replace(self, Self::new(last));
         let (mut taken, mut rest) = (Self::new(whole.after), Self::new(last));
         let split = whole.pairs.partition_point(|(sequence, _)| *sequence <= last);
-        (taken.pairs, rest.pairs) = (Arc::new(whole.pairs[..split].to_vec()), Arc::new(whole.pairs[split..].to_vec()));
+        let mut rest_pairs = whole.pairs[split..].to_vec();
+        // the last pair may have changes in both parts
+        if let Some((_, time)) = whole.pairs[..split].last()
+            && rest_pairs.first().is_none_or(|(first, _)| *first > last.next())
+        {
+            rest_pairs.insert(0, (last.next(), *time));
+        }
+        (taken.pairs, rest.pairs) = (Arc::new(whole.pairs[..split].to_vec()), Arc::new(rest_pairs));
         for buffered in whole.buffered() {
             let part = if buffered.version.replaced_at <= last { &mut taken } else { &mut rest };
             part.byte_count += buffered.version.byte_count();

@@ -236,3 +236,20 @@ fn the_memory_of_a_page_does_not_depend_on_the_size_of_a_segment() {
     assert_eq!(sequences, (19_991..=20_000).rev().collect::<Vec<_>>());
     assert!(allocations.bytes_max < 2 << 20, "{} bytes", allocations.bytes_max);
 }
+
+/// Groups of the same time share a pair of times, which a seal may cut.
+#[test]
+fn changes_after_a_seal_keep_the_time_of_their_pair() {
+    let directory = tempfile::tempdir().unwrap();
+    let history = TestHistory::open(directory.path(), OPTIONS);
+    let mut of_one_time = [replaced(1..=10), replaced(11..=20)];
+    for (group, replaced) in (1..).zip(&mut of_one_time) {
+        replaced.times = vec![(replaced.after.next(), START)];
+        history.reader.add_replaced(group, replaced);
+    }
+    history.reader.confirm_synced(1);
+    history.reader.request_seal();
+    history.writer.run_due_tasks();
+    assert_eq!(history.ranges(), [(0, 10)]);
+    assert_eq!(history.reader.snapshot().time_of(Sequence(15)), Some(START));
+}
