@@ -350,7 +350,10 @@ impl HistorySnapshot {
             };
             match source.visit_versions_covering(ip, &mut visit) {
                 None => drop(damaged.insert(source.after())),
-                Some(()) => first.into_iter().for_each(|(key, version)| drop(changes.entry(key).or_insert(version))),
+                Some(()) => {
+                    first.retain(|key, _| !changes.contains_key(key));
+                    changes.append(&mut first);
+                }
             }
         }
         let is_whole = self.gaps_between(at, self.last(), &damaged).is_empty();

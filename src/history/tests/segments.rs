@@ -13,7 +13,7 @@ use crate::history::segment::row_key::{RowKey, Section, prefix_of};
 use crate::history::segment::search::first_pair_after;
 use crate::history::segment::times::{Millis, TimeRange, decode_pairs, encode_pairs};
 use crate::history::segment::writer::SegmentWriter;
-use crate::model::{DeleteReason, EntryKey, Kind, ObjectPrefix, Sequence};
+use crate::model::{DeleteReason, EntryKey, Kind, Sequence};
 use crate::pack::IndexedFields;
 
 impl SegmentBytes for Vec<u8> {

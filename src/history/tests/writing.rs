@@ -149,6 +149,7 @@ fn only_synced_groups_are_sealed() {
     history.reader.confirm_synced(1);
     history.writer.run_due_tasks();
     assert_eq!((history.ranges(), history.released()), (vec![(0, 10)], 1));
+    history.reader.add_replaced(3, &replaced(31..=40));
     history.reader.stop();
     history.writer.run_due_tasks();
     assert_eq!(history.ranges(), [(0, 10)], "the second group is not synced");
@@ -252,4 +253,23 @@ fn changes_after_a_seal_keep_the_time_of_their_pair() {
     history.writer.run_due_tasks();
     assert_eq!(history.ranges(), [(0, 10)]);
     assert_eq!(history.reader.snapshot().time_of(Sequence(15)), Some(START));
+}
+
+/// If nothing can be synced, the mirror must not need memory without a limit.
+#[test]
+fn records_that_cannot_be_sealed_are_dropped_beyond_a_limit() {
+    let directory = tempfile::tempdir().unwrap();
+    let history = TestHistory::open(directory.path(), OPTIONS);
+    for group in 0..100 {
+        history.reader.add_replaced(group + 1, &replaced(group * 1_000 + 1..=(group + 1) * 1_000));
+    }
+    let snapshot = history.reader.snapshot();
+    assert!(snapshot.buffer.byte_count <= 32 << 20, "{}", snapshot.buffer.byte_count);
+    assert_eq!(snapshot.last(), Sequence(100_000));
+    history.reader.confirm_synced(100);
+    history.reader.request_seal();
+    history.writer.run_due_tasks();
+    let ranges = history.ranges();
+    assert_eq!((ranges.len(), ranges[0].1, history.released()), (1, 100_000, 100));
+    assert!(ranges[0].0 > 0, "the oldest changes are missing");
 }
