@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::{key, record};
 use crate::history::writer::PANIC;
-use crate::history::{HistoryOptions, HistoryReader, HistoryWriter, PageLimits, PastState, VersionSelection, history};
+use crate::history::{HistoryOptions, HistoryReader, HistoryWriter, PageLimits, PastCovering, PastState, VersionSelection, history};
 use crate::model::{Kind, ReplacedRecord, ReplacedRecordSink as _, ReplacedRecords, Sequence};
 
 /// Time of the first sequence of [`replaced`].
@@ -272,4 +272,21 @@ fn records_that_cannot_be_sealed_are_dropped_beyond_a_limit() {
     let ranges = history.ranges();
     assert_eq!((ranges.len(), ranges[0].1, history.released()), (1, 100_000, 100));
     assert!(ranges[0].0 > 0, "the oldest changes are missing");
+}
+
+/// A damaged block is noticed by the query that reads it. It may have the only trace of an entry.
+#[test]
+fn a_version_in_a_damaged_block_is_unknown() {
+    let directory = tempfile::tempdir().unwrap();
+    let history = TestHistory::open(directory.path(), OPTIONS);
+    history.seal(1, &replaced(1..=100));
+    let segment = Arc::clone(&history.reader.snapshot().segments[0]);
+    flip_byte(&directory.path().join("history/1-100"), segment.fence().unwrap().filter_offset - 10);
+
+    let history = TestHistory::open(directory.path(), OPTIONS);
+    let snapshot = history.reader.snapshot();
+    let version = snapshot.version_at(&key(Kind::Ip, "paris", "10.0.0.50"), Sequence(20), None);
+    assert_eq!(version.state, PastState::Unknown);
+    let covering = snapshot.covering_at("10.0.0.50".parse().unwrap(), Sequence(20), &[]);
+    assert_eq!(covering, PastCovering { records: Vec::new(), is_complete: false });
 }
