@@ -65,6 +65,18 @@ fn replaced(sequences: RangeInclusive<u64>) -> ReplacedRecords {
     replaced
 }
 
+/// Returns replaced records of one time, so that nearly all of a segment is blocks of rows.
+fn replaced_at_once(sequences: RangeInclusive<u64>) -> ReplacedRecords {
+    let first = Sequence(*sequences.start());
+    ReplacedRecords { times: vec![(first, START)], ..replaced(sequences) }
+}
+
+/// Flips a byte in the last block of rows of a segment of [`replaced_at_once`].
+fn damage_last_block(history: &TestHistory, path: &Path) {
+    let segment = Arc::clone(&history.reader.snapshot().segments[0]);
+    flip_byte(path, segment.fence().unwrap().filter_offset - 200);
+}
+
 /// Flips a byte of a file.
 fn flip_byte(path: &Path, offset: u64) {
     let mut bytes = fs::read(path).unwrap();
@@ -75,17 +87,20 @@ fn flip_byte(path: &Path, offset: u64) {
 /// A damage after the first block of a segment is noticed only while the segment is merged.
 #[test]
 fn a_segment_that_is_damaged_after_its_first_block_is_not_merged() {
-    let directory = tempfile::tempdir().unwrap();
-    let history = TestHistory::open(directory.path(), OPTIONS);
-    history.seal(1, &replaced(1..=1_500));
-    let segment = Arc::clone(&history.reader.snapshot().segments[0]);
-    flip_byte(&directory.path().join("history/1-1500"), segment.fence().unwrap().filter_offset - 10);
+    for is_damaged in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let history = TestHistory::open(directory.path(), OPTIONS);
+        history.seal(1, &replaced_at_once(1..=1_500));
+        if is_damaged {
+            damage_last_block(&history, &directory.path().join("history/1-1500"));
+        }
 
-    let history = TestHistory::open(directory.path(), OPTIONS);
-    history.seal(2, &replaced(1_501..=1_900));
-    assert_eq!(history.ranges(), [(0, 1_500), (1_500, 1_900)]);
-    assert_eq!(history.released(), 2);
-    assert_eq!(history.reader.status().damaged.len(), 1);
+        let history = TestHistory::open(directory.path(), OPTIONS);
+        history.seal(2, &replaced(1_501..=3_000));
+        let ranges = if is_damaged { vec![(0, 1_500), (1_500, 3_000)] } else { vec![(0, 3_000)] };
+        assert_eq!((history.ranges(), history.released()), (ranges, 2));
+        assert_eq!(history.reader.status().damaged.len(), usize::from(is_damaged));
+    }
 }
 
 /// Changes of a damaged segment may have happened before or after a time in its period.
@@ -279,9 +294,8 @@ fn records_that_cannot_be_sealed_are_dropped_beyond_a_limit() {
 fn a_version_in_a_damaged_block_is_unknown() {
     let directory = tempfile::tempdir().unwrap();
     let history = TestHistory::open(directory.path(), OPTIONS);
-    history.seal(1, &replaced(1..=100));
-    let segment = Arc::clone(&history.reader.snapshot().segments[0]);
-    flip_byte(&directory.path().join("history/1-100"), segment.fence().unwrap().filter_offset - 10);
+    history.seal(1, &replaced_at_once(1..=100));
+    damage_last_block(&history, &directory.path().join("history/1-100"));
 
     let history = TestHistory::open(directory.path(), OPTIONS);
     let snapshot = history.reader.snapshot();
