@@ -20,12 +20,13 @@ mod webhook;
 mod writer;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
 use crate::handle::{FindingIndex, Handle, Reading};
-use crate::model::{ClusterName, FindingKind, FindingObject, Severity};
+use crate::model::{FindingKind, FindingObject, Severity};
 use crate::server::{ReloadableFile, ReloadableFiles, TlsConfig};
 use start_times::FindingStartTimes;
 use status_cache::StatusFindingCache;
@@ -110,8 +111,8 @@ pub(crate) fn counts(sources: &FindingSources, reading: &Reading) -> BTreeMap<(F
 }
 
 /// Returns up to [`NAMES_MAX`] names as text, and the number of names that are left out.
-fn list_names(clusters: &[ClusterName]) -> String {
-    join_with_more(clusters.iter().take(NAMES_MAX).map(ToString::to_string).collect(), clusters.len())
+fn list_names(names: &[impl fmt::Display]) -> String {
+    join_with_more(names.iter().take(NAMES_MAX).map(ToString::to_string).collect(), names.len())
 }
 
 /// Joins names, and adds the number of names that are left out if `count`, the number of all names,

@@ -1,7 +1,7 @@
 //! Findings about this process: its config directory, its store and its own files.
 
-use super::FindingSources;
 use super::expiry::expiry_finding;
+use super::{FindingSources, list_names};
 use crate::dto::text::rfc3339;
 use crate::handle::PersistState;
 use crate::model::{ClusterName, FindingKind, FindingObject};
@@ -43,6 +43,17 @@ pub(super) fn process_findings(sources: &FindingSources) -> Vec<FindingObject> {
     if !losses.is_empty() {
         let detail = format!("the store was damaged before the start: {}", losses.join("; "));
         findings.push(FindingObject::new(FindingKind::StoreLosses, "", NO_CLUSTERS, detail));
+    }
+    if let Some(history) = handle.history_status() {
+        if let Some(error) = history.failure {
+            let detail = format!("the history cannot be written: {error}; answers about the time from now on are incomplete");
+            findings.push(FindingObject::new(FindingKind::HistoryUnwritable, "", NO_CLUSTERS, detail));
+        }
+        if !history.damaged.is_empty() {
+            let detail = format!("{} segments of the history cannot be read: {}", history.damaged.len(), list_names(&history.damaged));
+            let count = u64::try_from(history.damaged.len()).ok();
+            findings.push(FindingObject { count, ..FindingObject::new(FindingKind::HistoryLosses, "", NO_CLUSTERS, detail) });
+        }
     }
     // it is not an error if another meshkeep is the leader
     if let Some(error) = handle.reflection().and_then(|reflection| reflection.error) {

@@ -87,6 +87,10 @@ finding_kinds! {
         "resolve the findings in the stream; /v1/problems lists all";
     HeldEntries = "heldEntries", Info, "use/holds.md#when-a-hold-ends",
         "wait until its KVStoreMesh writes or deletes them; see docs/use/holds.md";
+    HistoryLosses = "historyLosses", Warning, "operate/alerts.md#meshkeepproblemswarning",
+        "check the disk of --data-dir; answers about these periods say that they are incomplete, and the segments are removed when they are too old; to resolve the finding earlier, stop meshkeep and remove their files";
+    HistoryUnwritable = "historyUnwritable", Warning, "operate/alerts.md#meshkeepproblemswarning",
+        "free space on the disk of --data-dir, or find out why its history/ cannot be written; the mirror is not affected";
     IdentityOutOfRange = "identityOutOfRange", Warning, "operate/alerts.md#meshkeepproblemswarning",
         "check whether the cluster's id was changed while it was running";
     LogGap = "logGap", Warning, "operate/alerts.md#meshkeepproblemswarning",

@@ -1,6 +1,8 @@
 //! Findings that appear and are resolved with the changes that cause them.
 
+use std::fs;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
@@ -8,6 +10,7 @@ use serde_json::{Value, json};
 use crate::api::tests::fixture::{ApiFixture, cluster, identity, key, node, pod, put};
 use crate::commit::PersistState;
 use crate::handle::{ClientFileLocation, FindingIndexBuilder};
+use crate::history::{HistoryOptions, history};
 use crate::model::{
     Backend, Change, ClusterStatus, Command, Cursor, DirectoryState, EtcdClusterId, Heartbeat, IpEntry, Kind, MissingConfig,
     MissingConfigState, Node, Object, ObjectPrefix, Phase, Revision, RevisionRollback, Scope, Sequence, Service,
@@ -357,4 +360,29 @@ async fn a_silent_writer_is_a_finding_and_makes_its_data_old() {
     let says = |member: &str, text: &str| assert!(finding[member].as_str().unwrap().contains(text), "{finding}");
     says("detail", "the etcd reports NOSPACE");
     says("advice", "etcdctl alarm disarm");
+}
+
+#[tokio::test]
+async fn a_history_that_lost_something_is_a_finding() {
+    let options = HistoryOptions { age_max: Duration::from_secs(3_600), bytes_max: 1 << 20 };
+    let findings_of = async |directory: &Path| {
+        let fixture = mesh(Vec::new());
+        let (_writer, reader) = history(directory, options, |_| ());
+        fixture.handle.set_history(reader);
+        fixture.json("/v1/problems").await["items"].clone()
+    };
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(directory.path().join("history")).unwrap();
+    assert_eq!(findings_of(directory.path()).await, json!([]));
+
+    fs::write(directory.path().join("history/1-10"), "no segment").unwrap();
+    let findings = findings_of(directory.path()).await;
+    assert_eq!((findings[0]["kind"].as_str(), &findings[0]["count"]), (Some("historyLosses"), &json!(1)), "{findings}");
+    assert!(findings[0]["detail"].as_str().unwrap().contains("history/1-10: "), "{findings}");
+
+    fs::remove_dir_all(directory.path().join("history")).unwrap();
+    fs::write(directory.path().join("history"), "no directory").unwrap();
+    let findings = findings_of(directory.path()).await;
+    assert_eq!(findings[0]["kind"], "historyUnwritable", "{findings}");
+    assert!(findings[0]["detail"].as_str().unwrap().contains("cannot read "), "{findings}");
 }
