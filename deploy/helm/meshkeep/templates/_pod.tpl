@@ -77,15 +77,31 @@ limits: {memory: 768Mi}
 {{- end -}}
 {{- end -}}
 
+{{/* A quantity in MiB, rounded down; 0 if it is empty: (list "persistence.size" .). */}}
+{{- define "meshkeep.mebibytes" -}}
+{{- $quantity := index . 1 | toString -}}
+{{- $units := dict "" 1 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
+{{- $unit := regexFind "[A-Za-z]*$" $quantity -}}
+{{- if and $quantity (not (hasKey $units $unit)) -}}
+{{- fail (printf "%s: write %s as a number with Ki, Mi, Gi, Ti, k, M, G, T or without a unit" (index . 0) $quantity) -}}
+{{- end -}}
+{{- divf (mulf (trimSuffix $unit $quantity | default "0" | float64) (get $units $unit)) 1048576 | floor | int64 -}}
+{{- end -}}
+
 {{/* Memory limit in MiB, rounded down; 0 without a limit. */}}
 {{- define "meshkeep.memoryLimit" -}}
-{{- $limit := dig "limits" "memory" "" (include "meshkeep.resources" . | fromYaml) | toString -}}
-{{- $units := dict "" 1 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
-{{- $unit := regexFind "[A-Za-z]*$" $limit -}}
-{{- if and $limit (not (hasKey $units $unit)) -}}
-{{- fail (printf "resources.limits.memory: write %s as a number with Ki, Mi, Gi, Ti, k, M, G, T or without a unit" $limit) -}}
+{{- $limit := dig "limits" "memory" "" (include "meshkeep.resources" . | fromYaml) -}}
+{{- include "meshkeep.mebibytes" (list "resources.limits.memory" $limit) -}}
 {{- end -}}
-{{- divf (mulf (trimSuffix $unit $limit | default "0" | float64) (get $units $unit)) 1048576 | floor | int64 -}}
+
+{{/* Size of the volume: that of the store and that of the history. */}}
+{{- define "meshkeep.volumeSize" -}}
+{{- $size := include "meshkeep.mebibytes" (list "persistence.size" .Values.persistence.size) | int64 -}}
+{{- if .Values.history.enabled -}}
+{{- $maxBytes := .Values.history.maxBytes | trimSuffix "B" -}}
+{{- $size = add $size (include "meshkeep.mebibytes" (list "history.maxBytes" $maxBytes) | int64) -}}
+{{- end -}}
+{{- if mod $size 1024 }}{{ $size }}Mi{{ else }}{{ div $size 1024 }}Gi{{ end -}}
 {{- end -}}
 
 {{/* Limit on one cluster's keys and values: half of the memory limit, because large decoded values and
@@ -172,6 +188,16 @@ answers need the rest, and at most 1 GiB. Empty without a memory limit. */}}
 {{- end }}
 {{- if and (or .Values.service.enabled .Values.etcd.enabled) .Values.auth.insecure }}
 - --insecure
+{{- end }}
+{{- if not .Values.history.enabled }}
+- --history=off
+{{- else }}
+{{- if not (include "meshkeep.isGiven" (list . "history-max-age")) }}
+- --history-max-age={{ .Values.history.maxAge }}
+{{- end }}
+{{- if not (include "meshkeep.isGiven" (list . "history-max-bytes")) }}
+- --history-max-bytes={{ .Values.history.maxBytes }}
+{{- end }}
 {{- end }}
 - --log-format={{ .Values.log.format }}
 - --log-level={{ .Values.log.level }}
@@ -382,7 +408,7 @@ volumeMounts:
     {{- end }}
 {{- if not .Values.persistence.enabled }}
 - name: {{ include "meshkeep.volume" (list . "data") }}
-  emptyDir: {sizeLimit: {{ .Values.persistence.size }}}
+  emptyDir: {sizeLimit: {{ include "meshkeep.volumeSize" . }}}
 {{- end }}
 {{- if include "meshkeep.hasSocket" . }}
 - name: {{ include "meshkeep.volume" (list . "run") }}
