@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::harness::etcd::etcd_binaries;
 use crate::harness::mesh::SMALL;
+use crate::harness::next_second;
 use crate::harness::scene::Scene;
 
 const SEEN: &str = "cilium/cache/nodes/v1/c01/c01-worker-0";
@@ -44,14 +45,6 @@ async fn changed_since(scene: &Scene, since: &str) -> Vec<String> {
 
 fn time(value: &Value) -> Timestamp {
     value.as_str().unwrap().parse().unwrap()
-}
-
-/// Waits until the next whole second, because times of changes have a precision of a second.
-async fn next_second() -> Timestamp {
-    let now = Timestamp::now();
-    let next = Timestamp::from_second(now.as_second() + 1).unwrap();
-    tokio::time::sleep(next.duration_since(now).unsigned_abs()).await;
-    next
 }
 
 #[tokio::test]

@@ -20,6 +20,8 @@ mod values;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
+
 /// Maximum time that a test waits for something that normally happens at once. Generous, because
 /// all tests share two cores.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -47,4 +49,12 @@ where
         assert!(Instant::now() < deadline, "waited {patience:?} in vain: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Waits until the next whole second, because times of changes have a precision of a second.
+pub(crate) async fn next_second() -> Timestamp {
+    let now = Timestamp::now();
+    let next = Timestamp::from_second(now.as_second() + 1).unwrap();
+    tokio::time::sleep(next.duration_since(now).unsigned_abs()).await;
+    next
 }

@@ -199,10 +199,14 @@ async fn a_link_with_the_view_token_survives_a_reload_and_leaves_no_trace() {
     let flags = [format!("--token-file={}", token.display()), format!("--view-token-file={}", view_token.display())];
     let mut home = home.with_flags(&[&flags[0], &flags[1]]);
     let meshkeep = home.start().await;
-    let page = Page::open_at(meshkeep.url(), "#/problems?view-token=wall%2F1%2B2&severity=critical").await;
+    let page = Page::open_at(meshkeep.url(), "docs").await;
+    let steps = page.chromium.run("return history.length").await.as_u64().unwrap();
+    let link = format!("{}/#/problems?view-token=wall%2F1%2B2&severity=critical", meshkeep.url());
+    page.chromium.ask("url", &json!({"url": link})).await;
     page.wait_for_text(&["following"]).await;
-    let traces = "return [location.href.includes('wall'), location.hash, document.referrer]";
-    assert_eq!(page.chromium.run(traces).await, json!([false, "#/problems?severity=critical", ""]));
+    // the token's address was replaced: there is no step back to it
+    let traces = "return [location.href.includes('wall'), location.hash, document.referrer, history.length]";
+    assert_eq!(page.chromium.run(traces).await, json!([false, "#/problems?severity=critical", "", steps + 1]));
     page.reload().await;
     page.wait_for_text(&["following"]).await;
     assert!(!meshkeep.log().contains("wall"), "{}", meshkeep.log());
