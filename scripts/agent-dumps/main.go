@@ -1,9 +1,9 @@
 // Prints what the commands of cilium-dbg print on a node of a third cluster that is connected to
 // the sample clusters, with the types and the printing functions of one version of Cilium.
 //
-// The agent's tables are filled by the rules of Cilium's node manager and of its watcher of ip/v1
-// keys. They differ from the samples in three ways, so that a comparison finds one object of each
-// kind: one is missing, one is left over and one has another value.
+// The tables follow the rules of Cilium's node manager and of its watcher of ip/v1 keys. They differ
+// from the samples in three objects, so that a comparison has one difference of each kind: one object
+// is missing, one is additional and one has another value.
 package main
 
 import (
