@@ -1,7 +1,7 @@
 //! Tables of one agent, as `cilium-dbg` prints them with `-o json`. Pure.
 //!
-//! The shape of the JSON decides which command printed it. The shapes are those of Cilium 1.16 to
-//! 1.20, which `tests/data/agent` has.
+//! The parser recognises the command by the shape of the JSON. The shapes are those of Cilium 1.16
+//! to 1.20, of which `tests/data/agent` has examples.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ use crate::dto::text::from_text;
 pub enum AgentTable {
     /// The BPF map that the datapath reads: `cilium-dbg bpf ipcache list`.
     BpfIpcache(Vec<AgentEntry>),
-    /// The agent's own copy of it: `cilium-dbg ip list`.
+    /// The ipcache in the agent's memory: `cilium-dbg ip list`.
     Ipcache(Vec<AgentEntry>),
     /// `cilium-dbg identity list`.
     Identities(Vec<AgentIdentity>),
@@ -35,7 +35,7 @@ pub struct AgentEntry {
     pub prefix: IpNet,
     /// Numeric identity.
     pub identity: u32,
-    /// Node that hosts it, which is the tunnel endpoint in the BPF map. `None` if it has none.
+    /// Node that hosts the prefix, which is the tunnel endpoint in the BPF map. `None` for no node.
     pub host_ip: Option<IpAddr>,
     /// Encryption key; 0 if there is none.
     pub encryption_key: u8,
@@ -320,11 +320,11 @@ mod tests {
     #[test]
     fn other_files_are_refused() {
         for (text, reason) in [
-            ("", "is no table of an agent: give the output of"),
-            ("IP PREFIX/ADDRESS   IDENTITY\n", "is no table of an agent: give the output of"),
-            ("{\"cilium/.heartbeat\":{\"Data\":\"\"}}", "is no table of an agent: give the output of"),
-            ("[1]", "is no table of an agent: give the output of"),
-            ("[{\"name\":\"a\"}]", "is no table of an agent: give the output of"),
+            ("", "is not a table of an agent: give the output of"),
+            ("IP PREFIX/ADDRESS   IDENTITY\n", "is not a table of an agent: give the output of"),
+            ("{\"cilium/.heartbeat\":{\"Data\":\"\"}}", "is not a table of an agent: give the output of"),
+            ("[1]", "is not a table of an agent: give the output of"),
+            ("[{\"name\":\"a\"}]", "is not a table of an agent: give the output of"),
             ("[]", "cannot be parsed: the list is empty, so its kind is not known"),
             ("{\"a\":", "cannot be parsed: EOF while parsing"),
             ("{\"a/32\":[\"identity=1\"]}", "cannot be parsed: \"a/32\" has the value \"identity=1\""),

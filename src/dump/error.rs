@@ -60,9 +60,9 @@ pub enum DumpError {
         /// The file.
         path: PathBuf,
     },
-    /// The file has no table of an agent.
+    /// The file is not a table of an agent.
     #[error(
-        "{} is no table of an agent: give the output of `cilium-dbg bpf ipcache list -o json`, of `cilium-dbg ip list -o json`, of `cilium-dbg identity list -o json` or of `cilium-dbg node list -o json`",
+        "{} is not a table of an agent: give the output of `cilium-dbg bpf ipcache list -o json`, of `cilium-dbg ip list -o json`, of `cilium-dbg identity list -o json` or of `cilium-dbg node list -o json`",
         path.display()
     )]
     UnrecognisedTable {

@@ -10,13 +10,13 @@ use crate::model::{Sequence, SequenceRun};
 /// Length of a new run, and so the precision of the times of recent changes.
 const RUN_LENGTH: Duration = Duration::from_secs(1);
 
-/// Ages above which runs are joined, with the length up to which they are joined. The index of a
-/// year of continuous changes has 3,600 runs of the last hour, 1,380 of the last day and 8,736 of
-/// the rest.
+/// Ages above which runs are joined, each with the maximum length of a joined run. The index of a
+/// year of continuous changes has 3,600 runs for the last hour, 1,380 for the rest of the last day
+/// and 8,736 for the rest of the year.
 const JOINED_LENGTHS: [(Duration, Duration); 2] =
     [(Duration::from_hours(24), Duration::from_hours(1)), (Duration::from_hours(1), Duration::from_mins(1))];
 
-/// Maximum number of runs, of 40 bytes each. The oldest ones are joined above it.
+/// Maximum number of runs, of 40 bytes each. If there are more, the oldest are joined.
 const RUNS_MAX: usize = 16_384;
 
 /// Interval at which old runs are joined.
@@ -42,8 +42,8 @@ impl SequenceTimes {
         Self { runs: runs.into_iter().collect(), joined_at: None }
     }
 
-    /// Records that a sequence was used at `now`. Returns the changed runs, of which there are none
-    /// if the newest run contains the time.
+    /// Records that a sequence was used at `now`. Returns the changed runs: none if the newest run
+    /// contains the time.
     pub(super) fn record(&mut self, sequence: Sequence, now: SystemTime) -> RunChanges {
         let mut changes = RunChanges::new();
         if self.runs.last().is_some_and(|run| run.from <= now && now < run.to) {

@@ -60,7 +60,7 @@ pub struct View {
     notices: Notices,
     /// Minimum number of puts that are packed at once, if it is not the usual one.
     packed_puts_min: Option<usize>,
-    /// Whether change sets contain the replaced records.
+    /// True if change sets contain the records that their changes replace.
     collects_replaced: bool,
     /// Number of mirrored keys, without derived entries.
     entry_count: usize,

@@ -107,7 +107,7 @@ async fn unusable_tables_and_servers_have_other_exit_codes_than_differences() {
     fs::write(&path, "IP   IDENTITY   SOURCE\n").unwrap();
     let (code, error) = exit_code_and_error(&run("http://127.0.0.1:1", &["diff", "--agent", &path]));
     assert_eq!(code, Some(2));
-    assert!(error.starts_with(&format!("error: {path} is no table of an agent: give the output of `cilium-dbg")), "{error}");
+    assert!(error.starts_with(&format!("error: {path} is not a table of an agent: give the output of `cilium-dbg")), "{error}");
     let (code, error) = exit_code_and_error(&run("http://127.0.0.1:1", &["diff", "--agent", "/nowhere"]));
     assert_eq!((code, error.as_str()), (Some(2), "error: cannot read --agent /nowhere: No such file or directory"));
     assert_eq!(run("http://127.0.0.1:1", &["diff", "--agent", &table("1.20", "ip")]).status.code(), Some(3));

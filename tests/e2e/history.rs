@@ -1,5 +1,5 @@
-//! Earlier versions: an address whose pod changes and that is then deleted, asked for at each
-//! moment, also after a kill.
+//! Earlier versions: looks up an address at times before and after its pod changes, and after it is
+//! deleted. Repeats the lookups after a kill.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -186,7 +186,7 @@ async fn docs_and_problem_pages_can_be_read_in_a_browser_with_a_token() {
     page.wait_for("the answer", &format!("{answer}.startsWith('200')")).await;
 }
 
-/// The link of a display on a wall: a token for reading, in the fragment of the address.
+/// A link for a display on a wall has a token for reading in the fragment of its address.
 #[tokio::test]
 async fn a_link_with_the_view_token_survives_a_reload_and_leaves_no_trace() {
     let home = Home::new();

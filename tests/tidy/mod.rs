@@ -233,8 +233,8 @@ fn log_arguments(code: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns what is wrong with the types of a log line's fields: the JSON form has numbers as
-/// numbers, and no texts that only Rust programmers can read.
+/// Returns an error in the types of a log line's fields. In the JSON form, numbers must be JSON
+/// numbers, and texts must be readable for people who do not know Rust.
 fn log_type_error(arguments: &str) -> Option<&'static str> {
     let has_debug_form = arguments.split(',').any(|field| field.trim().starts_with('?') || field.contains("= ?"));
     let is_wide = |unit: &str| arguments.contains(unit) && !arguments.contains("u64::try_from(");

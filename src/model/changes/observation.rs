@@ -14,9 +14,9 @@ pub struct ObservationGap {
     /// Start of the period: the last contact before it. `None` if the scope was never complete
     /// before.
     pub from: Option<SystemTime>,
-    /// Sequence of the first change that was made after the period.
+    /// Sequence of the first change that may have happened in the period.
     pub first: Sequence,
-    /// End of the period. `None` while meshkeep still reads what it has missed.
+    /// End of the period. `None` until meshkeep has read all changes that it missed.
     pub end: Option<GapEnd>,
 }
 
@@ -54,7 +54,7 @@ pub struct SequenceRun {
     pub to: SystemTime,
 }
 
-/// Time of an object's last change, as exactly as it is known.
+/// Time of an object's last change, with the precision that meshkeep knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeTime {
     /// The change was seen within a second after this time.

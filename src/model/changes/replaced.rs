@@ -1,4 +1,4 @@
-//! Records that changes replaced: what the history keeps.
+//! Records that changes replaced, which the history keeps.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -43,8 +43,8 @@ impl ReplacedRecords {
         Self { after, last, ..Self::default() }
     }
 
-    /// Adds the range before this one. If it does not end where this one begins, it is dropped, and
-    /// the history has a gap there.
+    /// Extends this range by the range before it. If that one does not end where this one begins,
+    /// it is dropped, and the history has a gap there.
     pub fn merge_older(&mut self, older: Self) {
         if older.last != self.after {
             return;
@@ -54,7 +54,7 @@ impl ReplacedRecords {
         self.records.extend(older.records);
     }
 
-    /// Removes everything up to a sequence.
+    /// Removes the records and times up to a sequence.
     pub fn remove_up_to(&mut self, sequence: Sequence) {
         if sequence <= self.after {
             return;
@@ -76,7 +76,7 @@ pub trait ReplacedRecordSink: Debug + Send + Sync {
     /// Reports that all groups up to this one survive a power cut.
     fn confirm_synced(&self, group: u64);
 
-    /// Reports that nothing has changed for some time.
+    /// Asks for the buffered records to be written to a segment soon.
     fn request_seal(&self);
 
     /// Reports that the mirror cannot be stored because the disk is full.

@@ -16,18 +16,18 @@ pub struct Verification {
     pub keys_compared: u64,
     /// Time at which the number of keys was last equal to the source's.
     pub counted_at: Option<SystemTime>,
-    /// Newest difference that was found since the start.
+    /// Newest difference since the start.
     pub divergence: Option<Divergence>,
 }
 
-/// Difference between the mirror and its source that was still there at a later revision.
+/// Difference between the mirror and its source that two later reads confirmed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Divergence {
     /// Keys of the source that differed, as text and sorted; at most [`Divergence::KEYS_MAX`].
     pub keys: Vec<String>,
     /// Number of keys that differed.
     pub key_count: u64,
-    /// The source's revision of the comparison.
+    /// Newest revision of the source when the difference was reported.
     pub revision: Revision,
     /// Time of the detection.
     pub found: Instant,
@@ -45,7 +45,7 @@ impl Divergence {
 pub struct VerificationRun {
     /// Number of the newest request that it answers.
     pub number: u64,
-    /// Time of its end.
+    /// Time at which the verification ended.
     pub ended: SystemTime,
     /// True if values were compared as well as revisions.
     pub with_values: bool,
@@ -62,7 +62,7 @@ pub struct KindVerification {
     pub compared: bool,
     /// Number of keys that were compared.
     pub key_count: u64,
-    /// The source's revision at the start.
+    /// Revision of the source when the comparison began.
     pub revision: Option<Revision>,
     /// Keys of the source that differ, as text and sorted; at most [`Divergence::KEYS_MAX`].
     pub differing: Vec<String>,

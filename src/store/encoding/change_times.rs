@@ -1,4 +1,4 @@
-//! Encodes and decodes what the times of changes need: observation gaps and runs of sequences
+//! Encodes and decodes observation gaps and runs of sequences, which determine the times of changes
 //! (docs/develop/store.md, "Keys and values").
 
 use super::checksum::{ByteReader, DecodeError, put_varint};

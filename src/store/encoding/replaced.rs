@@ -84,8 +84,8 @@ impl ReplacedLog {
         self.0.extend(newer);
     }
 
-    /// Decodes the replaced records of changes after a sequence, as ranges in order. Ranges without
-    /// a gap between them are one.
+    /// Decodes the records that changes after a sequence replaced, as ranges in order. Adjacent
+    /// ranges are joined.
     #[must_use]
     pub fn decode_after(&self, sequence: Sequence) -> Vec<ReplacedRecords> {
         let (mut records, mut ranges) = (BTreeMap::new(), BTreeMap::new());

@@ -55,10 +55,10 @@ pub(in crate::store) struct DamageReport {
     /// Reasons why the log and the chunks do not match, human-readable.
     pub(super) doubts: Vec<String>,
     pub(in crate::store) lost: Vec<(KeyBytes, Option<KeyBytes>)>,
-    /// Content of the intact chunks, by lower bound. It is no damage; the report carries it so that
-    /// the caller need not read the chunks again.
+    /// Content of the intact chunks, by lower bound. The report carries it so that the caller need
+    /// not read the chunks again.
     pub(in crate::store) bodies: BTreeMap<KeyBytes, ChunkBody>,
-    /// Replaced records in the log. Like `bodies`, they are no damage.
+    /// Replaced records in the log, which the report carries for the same reason.
     pub(in crate::store) replaced: ReplacedLog,
 }
 

@@ -37,8 +37,8 @@ const CACHED_LABELS_BYTES_MAX: usize = 4 << 10;
 
 /// An existing key. Valid only for the view that returned it.
 ///
-/// It is the location of the key's record, or the key if it has no record: that of a cluster, a
-/// finding, a notice, or a chunk that a scan skipped.
+/// Contains the location of the key's record, or the key itself if it has no record. That is the
+/// case for clusters, findings, notices and chunks that a scan skipped.
 #[derive(Debug, Clone)]
 pub struct LiveKey(Result<RecordLocation, EntryKey>);
 
