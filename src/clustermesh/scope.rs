@@ -281,7 +281,7 @@ impl ScopeTask<'_> {
         self.context.size_tracker.mark_synced(self.scope.kind);
         self.check_changes_size(&[]).await?;
         self.report_state();
-        self.progress.start_watch();
+        self.progress.start_watch(after);
         let silence_max = self.context.timing.cluster.watch_silence;
         let mut silence_check = interval(silence_max / SILENCE_CHECKS);
         silence_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -363,10 +363,14 @@ impl ScopeTask<'_> {
     }
 
     async fn handle_message(&mut self, message: WatchMessage) -> Result<Option<Request>, ConnectionError> {
-        let input = match message {
-            WatchMessage::Created { .. } | WatchMessage::Progress => {
+        let (input, revision) = match message {
+            WatchMessage::Created { .. } => {
                 self.context.reporter.record_contact();
-                self.progress.count_message();
+                return Ok(None);
+            }
+            WatchMessage::Progress { revision } => {
+                self.context.reporter.record_contact();
+                self.record_delivery(revision);
                 return Ok(None);
             }
             WatchMessage::Events { revision, events } => {
@@ -376,13 +380,20 @@ impl ScopeTask<'_> {
                 });
                 self.check_changes_size(&events).await?;
                 let evidence = self.event_evidence(&events).await?;
-                Input::Events { events, revision, evidence }
+                (Input::Events { events, revision, evidence }, revision)
             }
         };
         self.context.reporter.record_contact();
         let request = self.feed(input).await?;
-        self.progress.count_message();
+        self.record_delivery(revision);
         Ok(request)
+    }
+
+    /// Records that the watch has delivered all changes up to a revision, for the verification.
+    fn record_delivery(&self, revision: Revision) {
+        if let Some(cursor) = self.state.resync.cursor() {
+            self.progress.record_delivery(revision, cursor.revision);
+        }
     }
 
     /// Returns whether a message puts a key that is in the mirror but not confirmed, which means

@@ -169,6 +169,26 @@ async fn watches_that_stay_behind_are_found() {
     }
 }
 
+/// While the watches are late, nothing is judged.
+#[tokio::test]
+async fn late_watches_cause_no_report() {
+    let binary = etcd_binaries().remove(0);
+    let mut scene = LossyCluster::start(&binary, Form::State, QUICK_ROUND).await;
+    wait_for_first_round(&scene).await;
+    let keys = [scene.cluster.keys_of("nodes/v1")[0].clone(), scene.cluster.keys_of("identities/v1")[0].clone()];
+    scene.watches.set_paused(true);
+    scene.change(&keys[0]).await;
+    scene.delete(&keys[1]).await;
+    let before = scene.watches.transaction_count();
+    let compared = || async { (scene.watches.transaction_count() > before + 3).then_some(()) };
+    eventually_within(FIND_TIME_MAX, "comparisons with late watches", compared).await;
+    assert_eq!(diverged(&scene.meshkeep).await, None, "{}", scene.meshkeep.log());
+    scene.watches.set_paused(false);
+    scene.wait_until_exact("the late changes").await;
+    wait_for_two_rounds(&scene.meshkeep, &scene.cluster.name).await;
+    assert_eq!(diverged(&scene.meshkeep).await, None, "{}", scene.meshkeep.log());
+}
+
 #[tokio::test]
 async fn a_source_without_transactions_is_verified() {
     for refusal in [tonic::Code::Unimplemented, tonic::Code::PermissionDenied] {

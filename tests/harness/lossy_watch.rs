@@ -1,15 +1,16 @@
-//! A server in front of an etcd whose watches lose or falsify changes on request. All other calls
-//! are forwarded unchanged.
+//! A server in front of an etcd whose watches lose, falsify or delay changes on request. All other
+//! calls are forwarded unchanged.
 
 use std::collections::HashMap;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use etcd_client::proto::{PbEvent, PbKeyValue, PbWatchRequest, PbWatchRequestUnion, PbWatchResponse, PbWatchServer, PbWatchService};
 use etcd_client::{Client, WatchOptions};
 use futures_util::{Stream, StreamExt};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tonic::service::Routes;
 use tonic::transport::server::TcpIncoming;
@@ -43,6 +44,10 @@ struct WatchState {
     url: String,
     error: Mutex<Option<WatchError>>,
     counts: Mutex<WatchCounts>,
+    /// True while the watches send nothing at all.
+    paused: watch::Sender<bool>,
+    /// Number of transactions that were forwarded.
+    transactions: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -73,7 +78,11 @@ impl LossyWatches {
         let port = listener.local_addr().unwrap().port();
         let channel = Endpoint::from_shared(etcd.url()).unwrap().connect_lazy();
         let state = Arc::new(WatchState { url: etcd.url(), ..WatchState::default() });
-        let others = axum::Router::new().fallback(move |request| forward(channel.clone(), request));
+        let counted = Arc::clone(&state);
+        let others = axum::Router::new().fallback(move |request: axum::extract::Request| {
+            counted.transactions.fetch_add(u64::from(request.uri().path().ends_with("/Txn")), Ordering::Relaxed);
+            forward(channel.clone(), request)
+        });
         let routes = Routes::from(others).add_service(PbWatchServer::new(Service(Arc::clone(&state))));
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
@@ -95,6 +104,16 @@ impl LossyWatches {
         } else {
             *self.state.error.lock().unwrap() = Some(error);
         }
+    }
+
+    /// Holds back everything that the watches send, or sends it.
+    pub(crate) fn set_paused(&self, paused: bool) {
+        self.state.paused.send_replace(paused);
+    }
+
+    /// Returns the number of transactions so far. Each comparison of the counts is one.
+    pub(crate) fn transaction_count(&self) -> u64 {
+        self.state.transactions.load(Ordering::Relaxed)
     }
 
     /// Returns whether the error was made.
@@ -122,6 +141,10 @@ impl WatchState {
             }
         }
         sent
+    }
+
+    async fn wait_while_paused(&self) {
+        let _ = self.paused.subscribe().wait_for(|paused| !paused).await;
     }
 
     fn is_frozen(&self, number: u64) -> bool {
@@ -173,6 +196,7 @@ async fn serve_watches(state: Arc<WatchState>, mut requests: Streaming<PbWatchRe
             Some(PbWatchRequestUnion::ProgressRequest(_)) => {
                 let Ok(reply) = client.get("progress", None).await else { return };
                 let header = reply.0.header;
+                state.wait_while_paused().await;
                 if answers.send(Ok(PbWatchResponse { header, watch_id: -1, ..PbWatchResponse::default() })).await.is_err() {
                     return;
                 }
@@ -190,6 +214,7 @@ impl ForwardedWatch {
             let mut response = PbWatchResponse { watch_id: self.id, ..response.0 };
             let had_events = !response.events.is_empty();
             response.events = state.falsify(std::mem::take(&mut response.events));
+            state.wait_while_paused().await;
             let is_lost = had_events && (response.events.is_empty() || state.is_frozen(self.number));
             if !is_lost && answers.send(Ok(response)).await.is_err() {
                 return;

@@ -23,7 +23,7 @@ async fn value_of_next_put(watch: &mut cilium_kvstore::Watch) -> Vec<u8> {
                 [Event::Put(key_value)] => return key_value.value.to_vec(),
                 other => panic!("{other:?}"),
             },
-            WatchMessage::Created { .. } | WatchMessage::Progress => {}
+            WatchMessage::Created { .. } | WatchMessage::Progress { .. } => {}
         }
     }
 }

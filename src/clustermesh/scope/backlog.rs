@@ -55,7 +55,7 @@ impl Backlog {
                 self.is_over = *revision <= self.after;
                 [None, end.filter(|_| self.is_over)]
             }
-            WatchMessage::Progress => {
+            WatchMessage::Progress { .. } => {
                 self.is_over = true;
                 [None, end.filter(|_| !was_over)]
             }
@@ -89,6 +89,7 @@ mod tests {
         let begin = Some(GapChange::Begin { last_contact: Some(SystemTime::UNIX_EPOCH) });
         let end = Some(GapChange::End);
         let created = |revision| WatchMessage::Created { revision: Revision(revision) };
+        let progress = || WatchMessage::Progress { revision: Revision(14) };
         for (messages, expected) in [
             (vec![created(10), events(&[12])], vec![[None, end], [None, None]]),
             (
@@ -97,13 +98,10 @@ mod tests {
             ),
             (vec![created(14), events(&[13, 15]), events(&[16])], vec![[None, None], [None, end], [None, None]]),
             (vec![created(14), events(&[16])], vec![[None, None], [end, None]]),
-            (vec![created(14), WatchMessage::Progress, events(&[15])], vec![[None, None], [None, end], [None, None]]),
+            (vec![created(14), progress(), events(&[15])], vec![[None, None], [None, end], [None, None]]),
             // progress before the backlog
-            (
-                vec![created(14), WatchMessage::Progress, events(&[13]), events(&[15])],
-                vec![[None, None], [None, end], [begin, None], [end, None]],
-            ),
-            (vec![created(14), WatchMessage::Progress, events(&[13, 14])], vec![[None, None], [None, end], [begin, end]]),
+            (vec![created(14), progress(), events(&[13]), events(&[15])], vec![[None, None], [None, end], [begin, None], [end, None]]),
+            (vec![created(14), progress(), events(&[13, 14])], vec![[None, None], [None, end], [begin, end]]),
         ] {
             let mut backlog = Backlog::new(Revision(10), Some(SystemTime::UNIX_EPOCH));
             let changes: Vec<_> = messages.iter().map(|message| backlog.record(message)).collect();

@@ -82,7 +82,7 @@ impl<S: MessageSource> BatchedWatch<S> {
             };
             match first? {
                 WatchMessage::Events { revision, events } => self.add(revision, events),
-                message @ (WatchMessage::Created { .. } | WatchMessage::Progress) => return Ok(message),
+                message @ (WatchMessage::Created { .. } | WatchMessage::Progress { .. }) => return Ok(message),
             }
         }
         while self.following.is_none() && self.events.len() < BATCH_EVENTS_MAX && self.bytes < BATCH_BYTES_MAX {
@@ -179,7 +179,7 @@ mod tests {
                 WatchMessage::Events { revision, events } => {
                     (revision.0, events.iter().map(|event| event.mod_revision().0).collect::<Vec<_>>())
                 }
-                WatchMessage::Created { .. } | WatchMessage::Progress => (0, Vec::new()),
+                WatchMessage::Created { .. } | WatchMessage::Progress { .. } => (0, Vec::new()),
             });
             seen.push((at, batch));
             if is_end {
@@ -227,7 +227,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn progress_and_errors_follow_the_events_before_them() {
-        let messages = vec![(0, message(delete(1))), (0, Ok(WatchMessage::Progress)), (0, message(delete(2))), (0, Err(error()))];
+        let messages = vec![
+            (0, message(delete(1))),
+            (0, Ok(WatchMessage::Progress { revision: Revision(1) })),
+            (0, message(delete(2))),
+            (0, Err(error())),
+        ];
         let expected = [(0, Some((1, vec![1]))), (0, Some((0, vec![]))), (0, Some((2, vec![2]))), (0, None)];
         assert_eq!(batches(messages, 3).await.into_iter().map(|(_, batch)| (0, batch)).collect::<Vec<_>>(), expected);
     }

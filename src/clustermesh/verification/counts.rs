@@ -36,18 +36,20 @@ impl Verifier<'_> {
     /// Returns by how much the source's count exceeds the mirror's, unless that is explained.
     ///
     /// `count` is of `revision`, and the mirror may be behind or ahead of it. If the two differ,
-    /// the watch gets time to deliver its events. If it then delivered none, an event was lost.
-    /// Otherwise the keys are counted again at the very revision that the mirror shows.
+    /// the mirror must first reach that revision. If it has newer changes by then, the keys are
+    /// counted again at the very revision that it shows.
     async fn unexplained_surplus(&self, kind: Kind, count: u64, revision: Revision) -> Result<Option<i64>, KvstoreError> {
         let explained = self.explained[kind.index()];
-        let Some(before) = self.mirror_count(kind) else { return Ok(None) };
-        if signed(count) - before.keys == explained {
+        let Some(mirror) = self.mirror_count(kind) else { return Ok(None) };
+        if signed(count) - mirror.keys == explained {
             return Ok(None);
         }
-        self.wait_for_watch(kind).await;
+        if !self.mirror_reaches(kind, revision).await {
+            return Ok(None);
+        }
         let Some(mirror) = self.mirror_count(kind) else { return Ok(None) };
         let at = mirror.revision;
-        let surplus = if at == before.revision && at <= revision {
+        let surplus = if at <= revision {
             signed(count) - mirror.keys
         } else {
             let (from, end) = self.range_of(kind);

@@ -3,8 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tokio::time::{sleep, timeout};
-
 use super::comparison::{MirrorKey, MirrorRange, SourceKey, SourceRange, digest};
 use super::{ComparisonStep, KindComparison, Verifier};
 use crate::commit::MirrorSnapshot;
@@ -23,13 +21,9 @@ const RANGE_KEYS_MAX: u32 = 2_048;
 /// Number of later revisions at which a difference must still exist.
 const CONFIRMATIONS: usize = 2;
 
-/// Number of intervals between two comparisons of the counts that a confirmation waits for the
-/// watch at most: half an interval, in which etcd is asked for progress three times.
-const WATCH_WAITS_PER_INTERVAL: u32 = 2;
-
-/// Part of the interval that a confirmation waits for the committer after a message of the watch:
-/// 2 s by default.
-const COMMIT_WAITS_PER_INTERVAL: u32 = 30;
+/// Maximum time that a confirmation waits for the mirror, as a part of the interval between two
+/// comparisons of the counts: half an interval, in which etcd is asked for progress three times.
+const MIRROR_WAITS_PER_INTERVAL: u32 = 2;
 
 /// Bytes of a key in etcd's reply, without its name: revisions, version, lease and field lengths.
 const KEY_OVERHEAD_BYTES: u64 = 32;
@@ -80,8 +74,8 @@ impl Verifier<'_> {
         Ok(if comparison.start.is_some() { ComparisonStep::Continues { bytes } } else { ComparisonStep::Complete })
     }
 
-    /// Returns the keys of a range that differ at this read and at two later ones. `None` if the
-    /// kind was listed meanwhile.
+    /// Returns the keys of a range that differ at this read and at two later ones. `None` if that
+    /// cannot be judged, because the kind was listed meanwhile or the mirror stays behind the reads.
     async fn differing_keys(&self, kind: Kind, bounds: &Bounds, first: RangeRead) -> Result<Option<Vec<String>>, KvstoreError> {
         let watch = self.progress(kind).current();
         let mut confirmed: Option<BTreeSet<String>> = None;
@@ -92,7 +86,9 @@ impl Verifier<'_> {
             Some(_) | None => return Ok(None),
         }
         for _ in 0..CONFIRMATIONS {
-            self.wait_for_watch(kind).await;
+            if !self.mirror_reaches(kind, before.revision).await {
+                return Ok(None);
+            }
             let Some(mirror) = self.sample_mirror(bounds).await else { return Ok(None) };
             let after = self.read_source(bounds).await?;
             let now = self.progress(kind).current();
@@ -114,14 +110,15 @@ impl Verifier<'_> {
         Ok(Some(confirmed.into_iter().flatten().collect()))
     }
 
-    /// Waits until the mirror has received what the watch delivered before this call: for a message
-    /// of the watch, and then for the committer.
-    pub(super) async fn wait_for_watch(&self, kind: Kind) {
-        let interval = self.context.timing.cluster.verify_interval;
-        let progress = self.progress(kind);
-        // a source that does not answer progress requests may have nothing to send
-        let _ = timeout(interval / WATCH_WAITS_PER_INTERVAL, progress.message_after(progress.current())).await;
-        sleep(interval / COMMIT_WAITS_PER_INTERVAL).await;
+    /// Waits until the mirror has all changes of a kind up to a revision of the source. Returns
+    /// false if it stays behind: no difference from a read of that revision means anything then.
+    pub(super) async fn mirror_reaches(&self, kind: Kind, revision: Revision) -> bool {
+        let limit = self.context.timing.cluster.verify_interval / MIRROR_WAITS_PER_INTERVAL;
+        let applied = |cursor: Revision| async move {
+            let shows = |mirror: &MirrorSnapshot| self.settled_revision(mirror, kind).is_some_and(|shown| shown >= cursor);
+            self.context.mirror.wait_for(shows).await;
+        };
+        self.progress(kind).reaches(revision, limit, applied).await
     }
 
     /// Returns the bounds of the next range. It ends at an entry of the mirror: etcd counts all

@@ -97,7 +97,7 @@ impl FollowedRange {
                 self.track(&events)?;
                 Ok(events)
             }
-            Ok(WatchMessage::Created { .. } | WatchMessage::Progress) => Ok(Vec::new()),
+            Ok(WatchMessage::Created { .. } | WatchMessage::Progress { .. }) => Ok(Vec::new()),
             Err(error) if error.disposition() == Disposition::Resync => {
                 self.listened = self.listened();
                 self.watch = None;

@@ -66,9 +66,12 @@ pub enum WatchMessage {
         /// Events in order.
         events: Vec<Event>,
     },
-    /// Progress without events. Its revision is ignored: before 3.4.25 and 3.5.8 it may be ahead of
-    /// events that are still to come (etcd #15220).
-    Progress,
+    /// Progress without events.
+    Progress {
+        /// Revision up to which etcd has sent all events. Not a position: before 3.4.25 and 3.5.8 it
+        /// may be ahead of events that are still to come (etcd #15220).
+        revision: Revision,
+    },
 }
 
 impl Connection {
@@ -237,7 +240,9 @@ impl RevisionAssembler {
     fn accept(&mut self, response: PbWatchResponse) -> Result<Option<WatchMessage>, KvstoreError> {
         let header_revision = self.check(&response)?;
         if response.watch_id == WATCH_ID_OF_STREAM {
-            return Ok(Some(WatchMessage::Progress));
+            // a revision whose fragments are still to come is not delivered
+            let revision = if self.pending.is_empty() { header_revision } else { self.returned_revision };
+            return Ok(Some(WatchMessage::Progress { revision }));
         }
         let is_progress = response.events.is_empty() && !response.fragment;
         if is_progress && header_revision < self.returned_revision {
@@ -250,7 +255,7 @@ impl RevisionAssembler {
             self.returned_revision = revision;
             return Ok(Some(WatchMessage::Events { revision, events: complete }));
         }
-        Ok(is_progress.then_some(WatchMessage::Progress))
+        Ok(is_progress.then_some(WatchMessage::Progress { revision: header_revision }))
     }
 
     /// Removes the pending events of a fragmented response and returns them, except the events of
@@ -363,9 +368,9 @@ mod tests {
         assert_eq!(assembler.accept(fragment(&[("a", 2), ("b", 3)])).unwrap(), events(&[("a", 2)]));
         assert_eq!(assembler.accept(fragment(&[("c", 3)])).unwrap(), None);
         let progress = PbWatchResponse { watch_id: WATCH_ID_OF_STREAM, ..response(9, &[]) };
-        assert_eq!(assembler.accept(progress).unwrap(), Some(WatchMessage::Progress));
+        assert_eq!(assembler.accept(progress).unwrap(), Some(WatchMessage::Progress { revision: Revision(2) }));
         assert_eq!(assembler.accept(response(9, &[("d", 3), ("e", 4)])).unwrap(), events(&[("b", 3), ("c", 3), ("d", 3), ("e", 4)]));
-        assert_eq!(assembler.accept(response(9, &[])).unwrap(), Some(WatchMessage::Progress));
+        assert_eq!(assembler.accept(response(9, &[])).unwrap(), Some(WatchMessage::Progress { revision: Revision(9) }));
     }
 
     /// The watch starts at the revision that was read, and etcd before 3.4.38 and 3.5.22 sends old
@@ -380,7 +385,7 @@ mod tests {
         // covers
         for watch_id in [0, WATCH_ID_OF_STREAM] {
             let ahead = PbWatchResponse { watch_id, ..response(30, &[]) };
-            assert_eq!(assembler.accept(ahead).unwrap(), Some(WatchMessage::Progress));
+            assert_eq!(assembler.accept(ahead).unwrap(), Some(WatchMessage::Progress { revision: Revision(30) }));
         }
         assert_eq!(assembler.accept(response(30, &[("d", 7)])).unwrap(), events(&[("d", 7)]));
     }

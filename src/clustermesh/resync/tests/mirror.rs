@@ -219,7 +219,7 @@ impl FakeMirror {
         watch.sent_until = etcd.revision;
         if etcd.bugs.progress_ahead {
             // an error would be a bug of this fake
-            assert!(matches!(watch.script.accept(Revision(etcd.revision), &[]), Ok(Some(WatchMessage::Progress))));
+            assert!(matches!(watch.script.accept(Revision(etcd.revision), &[]), Ok(Some(WatchMessage::Progress { .. }))));
         }
         let Some((_, events)) = watch.waiting.pop_front() else { return is_new };
         match watch.script.accept(Revision(etcd.revision), &events).unwrap() {
