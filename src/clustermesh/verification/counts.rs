@@ -27,7 +27,7 @@ impl Verifier<'_> {
             };
             if let Some(comparison) = self.compare_kind(kind, false).await? {
                 // the list that follows a difference makes the counts equal
-                self.explained[kind.index()] = if comparison.differing.is_empty() { surplus } else { 0 };
+                self.explained[kind.index()] = if comparison.is_equal() { surplus } else { 0 };
             }
         }
         Ok(())

@@ -10,6 +10,7 @@
 
 mod comparison;
 mod counts;
+mod kind_comparison;
 mod ranges;
 
 use std::collections::VecDeque;
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::time::{MissedTickBehavior, interval_at, sleep, sleep_until};
 
-use self::ranges::RangeStart;
+use self::kind_comparison::KindComparison;
 use super::connection_error::ConnectionError;
 use super::scope::{ClusterContext, ScopeProgress, SourceConnection};
 use crate::instruments::{LogLimiter, LogPermit, VerificationRequest};
@@ -74,18 +75,6 @@ struct Round {
     with_values: Option<Kind>,
     /// Time of the last comparison of values, or of the start.
     values_compared: Instant,
-}
-
-/// Comparison of the keys of one kind, range by range.
-#[derive(Debug, Clone, Default)]
-struct KindComparison {
-    /// Start of the next range.
-    start: RangeStart,
-    /// Revision of the first range.
-    revision: Option<Revision>,
-    key_count: u64,
-    /// Keys that differ.
-    differing: Vec<String>,
 }
 
 /// Progress of a comparison after one range.
@@ -152,15 +141,15 @@ impl<'a> Verifier<'a> {
     async fn continue_round(&mut self) -> Result<(), KvstoreError> {
         let kind = self.round.kind;
         let mut comparison = std::mem::take(&mut self.round.comparison);
+        let differing_before = comparison.differing_count;
         let with_values = self.round.with_values == Some(kind);
         let step = self.compare_next_range(kind, &mut comparison, with_values).await?;
         let pause = match step {
             ComparisonStep::Continues { bytes } => {
                 // reported at once, because the end of the kind may be an hour away; the list that
                 // follows interrupts the comparison
-                let differing = std::mem::take(&mut comparison.differing);
-                if !differing.is_empty() {
-                    self.report_differing(kind, &differing);
+                if comparison.differing_count > differing_before {
+                    self.report_differing(kind, &comparison);
                 }
                 self.round.comparison = comparison;
                 bytes.saturating_mul(1_000) / BYTES_PER_SECOND_MAX
@@ -219,8 +208,7 @@ impl<'a> Verifier<'a> {
                 None
             });
             let compared = comparison.is_some();
-            let KindComparison { revision, key_count, differing, .. } = comparison.unwrap_or_default();
-            let differing_count = differing.len() as u64;
+            let KindComparison { revision, key_count, differing, differing_count, .. } = comparison.unwrap_or_default();
             kinds.push(KindVerification {
                 kind,
                 compared,
@@ -281,8 +269,8 @@ impl<'a> Verifier<'a> {
 
     /// Publishes the result of a complete comparison.
     fn finish_comparison(&self, kind: Kind, comparison: &KindComparison) {
-        if !comparison.differing.is_empty() {
-            self.report_differing(kind, &comparison.differing);
+        if !comparison.is_equal() {
+            self.report_differing(kind, comparison);
             return;
         }
         self.context.reporter.change_resource(kind, |resource| {
@@ -293,9 +281,9 @@ impl<'a> Verifier<'a> {
         });
     }
 
-    /// Reports keys that differ, and asks for a list of the kind.
-    fn report_differing(&self, kind: Kind, differing: &[String]) {
-        let (keys, key_count) = (self.shown_keys(kind, differing), differing.len() as u64);
+    /// Reports the keys that differ so far, and asks for a list of the kind.
+    fn report_differing(&self, kind: Kind, comparison: &KindComparison) {
+        let (keys, key_count) = (self.shown_keys(kind, &comparison.differing), comparison.differing_count);
         if let Some(LogPermit { more }) = DIVERGENCE_LOG.permit(&format!("{} {kind}", self.cluster)) {
             let (cluster, first) = (self.cluster, keys.first());
             tracing::error!(%cluster, %kind, key_count, key = first, more, "the mirror of cluster {cluster} differs from its source: listing its {kind} keys again");
@@ -309,10 +297,10 @@ impl<'a> Verifier<'a> {
         self.progress(kind).request_repair();
     }
 
-    /// Returns the first keys as the source names them.
+    /// Returns keys as the source names them.
     fn shown_keys(&self, kind: Kind, names: &[String]) -> Vec<String> {
         let prefix = keys::watched_prefix(kind, self.cluster, self.source.info.cached);
-        names.iter().take(Divergence::KEYS_MAX).map(|name| format!("{prefix}{name}")).collect()
+        names.iter().map(|name| format!("{prefix}{name}")).collect()
     }
 
     fn progress(&self, kind: Kind) -> &ScopeProgress {

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::comparison::{MirrorKey, MirrorRange, SourceKey, SourceRange, digest};
-use super::{ComparisonStep, KindComparison, Verifier};
+use super::kind_comparison::{KindComparison, RangeStart};
+use super::{ComparisonStep, Verifier};
 use crate::commit::MirrorSnapshot;
 use crate::model::{EntryKey, Kind, Revision, Scope, SourceStamp};
 use crate::wire::keys;
@@ -27,9 +28,6 @@ const MIRROR_WAITS_PER_INTERVAL: u32 = 2;
 
 /// Bytes of a key in etcd's reply, without its name: revisions, version, lease and field lengths.
 const KEY_OVERHEAD_BYTES: u64 = 32;
-
-/// Start of the next range; `None` for the start of the kind.
-pub(super) type RangeStart = Option<Vec<u8>>;
 
 /// Bounds of a range as keys of the source.
 #[derive(Debug, Clone)]
@@ -67,7 +65,7 @@ impl Verifier<'_> {
         comparison.key_count += read.keys.keys.len() as u64;
         let bytes = read.bytes;
         match self.differing_keys(kind, &bounds, read).await? {
-            Some(differing) => comparison.differing.extend(differing),
+            Some(differing) => comparison.add_differing(differing),
             None => return Ok(ComparisonStep::Unsettled),
         }
         comparison.start = Some(bounds.end).filter(|end| *end != kind_end);
