@@ -95,6 +95,13 @@ async fn verified_times(meshkeep: &Meshkeep, cluster: &str) -> Vec<Option<String
     resources.iter().map(|resource| resource["verifiedAt"].as_str().map(str::to_owned)).collect()
 }
 
+/// Returns the time at which the keys of a kind were last counted.
+async fn counted_at(scene: &LossyCluster, kind: &str) -> Option<String> {
+    let resources = scene.meshkeep.cluster(&scene.cluster.name).await["resources"].as_array().unwrap().clone();
+    let resource = resources.iter().find(|resource| resource["kind"] == kind).unwrap();
+    resource["countedAt"].as_str().map(str::to_owned)
+}
+
 /// Waits until every kind was verified twice more.
 async fn wait_for_two_rounds(meshkeep: &Meshkeep, cluster: &str) {
     for _ in 0..2 {
@@ -183,6 +190,11 @@ async fn late_watches_cause_no_report() {
     let compared = || async { (scene.watches.transaction_count() > before + 3).then_some(()) };
     eventually_within(FIND_TIME_MAX, "comparisons with late watches", compared).await;
     assert_eq!(diverged(&scene.meshkeep).await, None, "{}", scene.meshkeep.log());
+    let counted = counted_at(&scene, "identity").await;
+    let before = scene.watches.transaction_count();
+    let compared = || async { (scene.watches.transaction_count() > before + 1).then_some(()) };
+    eventually_within(FIND_TIME_MAX, "a comparison with late watches", compared).await;
+    assert_eq!(counted_at(&scene, "identity").await, counted, "the counts could not be compared");
     scene.watches.set_paused(false);
     scene.wait_until_exact("the late changes").await;
     wait_for_two_rounds(&scene.meshkeep, &scene.cluster.name).await;

@@ -14,6 +14,25 @@ struct MirrorCount {
     keys: i64,
 }
 
+/// Result of a comparison of a kind's counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CountComparison {
+    /// The counts are equal, except for a difference that a comparison of the keys explained.
+    Equal,
+    /// The source has so many keys more than the mirror, or fewer if negative.
+    Differs { surplus: i64 },
+    /// The counts cannot be compared now.
+    NotJudged,
+}
+
+impl MirrorCount {
+    /// Compares the source's count at the revision that the mirror shows.
+    fn compare(&self, source_count: u64, explained: i64) -> CountComparison {
+        let surplus = signed(source_count) - self.keys;
+        if surplus == explained { CountComparison::Equal } else { CountComparison::Differs { surplus } }
+    }
+}
+
 impl Verifier<'_> {
     /// Compares the counts of all kinds. If a kind's count differs, compares all of its keys.
     pub(super) async fn compare_counts(&mut self) -> Result<(), KvstoreError> {
@@ -21,9 +40,13 @@ impl Verifier<'_> {
         let ranges: Vec<_> = kinds.iter().map(|kind| self.range_of(*kind)).collect();
         let counts = self.source.connection.count_many(&ranges).await?;
         for (kind, (count, revision)) in kinds.into_iter().zip(counts) {
-            let Some(surplus) = self.unexplained_surplus(kind, count, revision).await? else {
-                self.context.reporter.change_resource(kind, |resource| resource.verification.counted_at = Some(SystemTime::now()));
-                continue;
+            let surplus = match self.compare_count(kind, count, revision).await? {
+                CountComparison::Equal => {
+                    self.context.reporter.change_resource(kind, |resource| resource.verification.counted_at = Some(SystemTime::now()));
+                    continue;
+                }
+                CountComparison::NotJudged => continue,
+                CountComparison::Differs { surplus } => surplus,
             };
             if let Some(comparison) = self.compare_kind(kind, false).await? {
                 // the list that follows a difference makes the counts equal
@@ -33,34 +56,30 @@ impl Verifier<'_> {
         Ok(())
     }
 
-    /// Returns by how much the source's count exceeds the mirror's, unless that is explained.
+    /// Compares the source's count of a kind with the mirror's.
     ///
     /// `count` is of `revision`, and the mirror may be behind or ahead of it. If the two differ,
     /// the mirror must first reach that revision. If it has newer changes by then, the keys are
     /// counted again at the very revision that it shows.
-    async fn unexplained_surplus(&self, kind: Kind, count: u64, revision: Revision) -> Result<Option<i64>, KvstoreError> {
+    async fn compare_count(&self, kind: Kind, count: u64, revision: Revision) -> Result<CountComparison, KvstoreError> {
         let explained = self.explained[kind.index()];
-        let Some(mirror) = self.mirror_count(kind) else { return Ok(None) };
-        if signed(count) - mirror.keys == explained {
-            return Ok(None);
+        if self.mirror_count(kind).is_some_and(|mirror| mirror.compare(count, explained) == CountComparison::Equal) {
+            return Ok(CountComparison::Equal);
         }
         if !self.mirror_reaches(kind, revision).await {
-            return Ok(None);
+            return Ok(CountComparison::NotJudged);
         }
-        let Some(mirror) = self.mirror_count(kind) else { return Ok(None) };
-        let at = mirror.revision;
-        let surplus = if at <= revision {
-            signed(count) - mirror.keys
-        } else {
-            let (from, end) = self.range_of(kind);
-            match self.source.connection.count_at(&from, &end, Some(at)).await {
-                Ok((count, _)) => signed(count) - mirror.keys,
-                // the next comparison is of a newer revision
-                Err(error) if error.disposition() == Disposition::Resync => return Ok(None),
-                Err(error) => return Err(error),
-            }
-        };
-        Ok(Some(surplus).filter(|surplus| *surplus != explained))
+        let Some(mirror) = self.mirror_count(kind) else { return Ok(CountComparison::NotJudged) };
+        if mirror.revision <= revision {
+            return Ok(mirror.compare(count, explained));
+        }
+        let (from, end) = self.range_of(kind);
+        match self.source.connection.count_at(&from, &end, Some(mirror.revision)).await {
+            Ok((count, _)) => Ok(mirror.compare(count, explained)),
+            // the next comparison is of a newer revision
+            Err(error) if error.disposition() == Disposition::Resync => Ok(CountComparison::NotJudged),
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns the number of keys that the source must have. `None` while the kind is listed.
@@ -83,4 +102,19 @@ impl Verifier<'_> {
 
 fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_that_was_explained_is_none() {
+        let mirror = MirrorCount { revision: Revision(7), keys: 10 };
+        assert_eq!(mirror.compare(10, 0), CountComparison::Equal);
+        assert_eq!(mirror.compare(12, 2), CountComparison::Equal);
+        assert_eq!(mirror.compare(12, 0), CountComparison::Differs { surplus: 2 });
+        assert_eq!(mirror.compare(10, 2), CountComparison::Differs { surplus: 0 });
+        assert_eq!(mirror.compare(8, 0), CountComparison::Differs { surplus: -2 });
+    }
 }
