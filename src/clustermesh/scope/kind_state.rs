@@ -41,8 +41,9 @@ impl KindState {
     }
 
     /// Begins an observation gap. It includes the commands of an earlier connection that were not
-    /// sent.
+    /// sent. If one of them ends a gap, it must not end this one.
     pub(super) fn begin_observation_gap(&mut self, scope: &Scope) {
+        self.outbox.retain(|command| !matches!(command, Command::EndObservationGap(_)));
         let begin = Command::BeginObservationGap { scope: scope.clone(), last_contact: self.observed_until };
         if self.outbox.front() != Some(&begin) {
             self.outbox.push_front(begin);
@@ -100,6 +101,20 @@ fn is_full(puts: &[Change]) -> bool {
 mod tests {
     use super::*;
     use crate::model::{ClusterName, EntryKey, Kind};
+
+    #[test]
+    fn an_unsent_command_of_an_earlier_connection_does_not_end_the_gap() {
+        let scope = Scope { cluster: ClusterName::parse("paris").unwrap(), kind: Kind::Identity };
+        let mut state = KindState::new(Resync::new(scope.clone(), None), None);
+        let begin = Command::BeginObservationGap { scope: scope.clone(), last_contact: None };
+        let (confirm, end) = (Command::Confirm(scope.clone()), Command::EndObservationGap(scope.clone()));
+        for _ in 0..2 {
+            state.push(vec![end.clone()]);
+            state.begin_observation_gap(&scope);
+            state.push(vec![confirm.clone()]);
+        }
+        assert_eq!(state.outbox, [begin, confirm.clone(), confirm]);
+    }
 
     #[test]
     fn puts_of_a_list_are_joined_until_they_fill_a_chunk() {
