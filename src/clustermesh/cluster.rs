@@ -22,6 +22,7 @@ use super::ids::ReservedClusterIds;
 use super::resync::Resync;
 use super::scope::{ClusterContext, KindState};
 use super::timing::{FILES_INTERVAL, STABLE_CONNECTION};
+use super::verification::VerificationState;
 use crate::client_file::ClientFile;
 use crate::commit::DecodedBudget;
 use crate::instruments::VerificationRequests;
@@ -92,6 +93,7 @@ pub(super) struct ClusterState {
     pub(super) record: ClusterRecord,
     /// State of each kind, in the order of [`Kind::ALL`].
     pub(super) kinds: [KindState; Kind::ALL.len()],
+    pub(super) verification: VerificationState,
     /// Endpoints that were not tried since the last shuffle.
     untried_endpoints: Vec<Endpoint>,
 }
@@ -222,7 +224,8 @@ impl ClusterTask {
             let observed_until = record.last_contact.filter(|_| cursor.is_some());
             KindState::new(Resync::new(scope(kind), cursor), observed_until)
         };
-        ClusterState { kinds: Kind::ALL.map(kind_state), record, untried_endpoints: Vec::new() }
+        let verification = VerificationState::new(&self.options.timing.cluster);
+        ClusterState { kinds: Kind::ALL.map(kind_state), verification, record, untried_endpoints: Vec::new() }
     }
 
     /// Runs one connection, from reading the client file to the error that ends it.

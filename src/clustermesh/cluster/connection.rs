@@ -169,7 +169,8 @@ impl ClusterConnection<'_> {
             .boxed()
         });
         let publications = Kind::ALL.map(|kind| cluster_config::kind_publication(kind, &config));
-        let verifier = Verifier::new(&self.task.name, source.clone(), &self.task.context, scopes.to_vec(), publications);
+        let (context, verification) = (&self.task.context, &mut state.verification);
+        let verifier = Verifier::new(&self.task.name, source.clone(), context, scopes.to_vec(), publications, verification);
         let others = [
             verifier.run().boxed(),
             self.watch_canaries(&source, &canary_senders).boxed(),

@@ -17,6 +17,8 @@ pub(super) struct KindComparison {
     pub(super) differing: Vec<String>,
     /// Number of keys that differ, in all ranges so far.
     pub(super) differing_count: u64,
+    /// True if values are compared as well as revisions.
+    pub(super) with_values: bool,
 }
 
 impl KindComparison {

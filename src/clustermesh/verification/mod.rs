@@ -12,8 +12,8 @@ mod comparison;
 mod counts;
 mod kind_comparison;
 mod ranges;
+mod round;
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -21,10 +21,12 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::time::{MissedTickBehavior, interval_at, sleep, sleep_until};
 
 use self::kind_comparison::KindComparison;
+use self::round::{Pace, Round};
 use super::connection_error::ConnectionError;
 use super::scope::{ClusterContext, ScopeProgress, SourceConnection};
+use crate::config::ClusterTiming;
 use crate::instruments::{LogLimiter, LogPermit, VerificationRequest};
-use crate::model::{ClusterName, Divergence, Kind, KindVerification, Revision, Scope, VerificationRun};
+use crate::model::{ClusterName, Divergence, Kind, KindVerification, Scope, VerificationRun};
 use crate::wire::cluster_config::KindPublication;
 use crate::wire::keys;
 use cilium_kvstore::KvstoreError;
@@ -32,18 +34,17 @@ use cilium_kvstore::KvstoreError;
 /// Limit on how often differences are logged, per cluster and kind.
 static DIVERGENCE_LOG: LogLimiter = LogLimiter::new();
 
-/// Maximum average rate at which keys are read for the comparison, in bytes per second and remote.
-/// A million keys have some 70 MB in etcd's replies, so they are read within an hour.
-const BYTES_PER_SECOND_MAX: u64 = 20_000;
-
 /// Maximum time for which a request of a client waits until all kinds are listed and watched.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Time between two attempts to compare a kind that is not yet listed and watched.
 const SETTLE_PAUSE: Duration = Duration::from_millis(100);
 
-/// Number of attempts per interval between two comparisons of the counts, while kinds are listed.
-const ATTEMPTS_PER_INTERVAL: u32 = 6;
+/// State of a cluster's verification that outlives connections.
+#[derive(Debug)]
+pub(super) struct VerificationState {
+    round: Round,
+}
 
 /// Verification of one cluster over one connection.
 pub(super) struct Verifier<'a> {
@@ -57,34 +58,27 @@ pub(super) struct Verifier<'a> {
     /// Difference of the counts of each kind that a comparison of all keys did not confirm, for
     /// instance because of keys that are not entries.
     explained: [i64; Kind::ALL.len()],
-    round: Round,
+    state: &'a mut VerificationState,
     /// Number of the newest request of a client that was answered.
     answered: u64,
-}
-
-/// Comparison of the keys of all kinds, one kind after another.
-struct Round {
-    started: Instant,
-    kind: Kind,
-    /// Kinds that are compared afterwards.
-    remaining: VecDeque<Kind>,
-    comparison: KindComparison,
-    /// Time at which the next range is due.
-    next_range: Instant,
-    /// Kind whose values are compared too; `None` for no kind.
-    with_values: Option<Kind>,
-    /// Time of the last comparison of values, or of the start.
-    values_compared: Instant,
 }
 
 /// Progress of a comparison after one range.
 enum ComparisonStep {
     /// Another range follows. This one had so many bytes.
     Continues { bytes: u64 },
-    /// All ranges were compared.
-    Complete,
-    /// The kind is being listed, or its watch was interrupted. There is no result.
+    /// All ranges were compared. The last one had so many bytes.
+    Complete { bytes: u64 },
+    /// There is no result of this range: the kind is being listed, or the mirror stays behind.
     Unsettled,
+}
+
+impl VerificationState {
+    pub(super) fn new(timing: &ClusterTiming) -> Self {
+        let ClusterTiming { verify_interval, verify_round, verify_values_interval, .. } = *timing;
+        let pace = Pace { interval: verify_interval, round: verify_round, values_interval: verify_values_interval };
+        Self { round: Round::new(pace, Instant::now()) }
+    }
 }
 
 impl<'a> Verifier<'a> {
@@ -94,19 +88,10 @@ impl<'a> Verifier<'a> {
         context: &'a ClusterContext,
         scopes: Vec<Arc<ScopeProgress>>,
         publications: [KindPublication; Kind::ALL.len()],
+        state: &'a mut VerificationState,
     ) -> Self {
-        let now = Instant::now();
-        let round = Round {
-            started: now,
-            kind: Kind::ALL[0],
-            remaining: Kind::ALL.into_iter().skip(1).collect(),
-            comparison: KindComparison::default(),
-            next_range: now,
-            with_values: None,
-            values_compared: now,
-        };
         let answered = context.reporter.answered_request();
-        Self { cluster, source, context, scopes, publications, explained: [0; Kind::ALL.len()], round, answered }
+        Self { cluster, source, context, scopes, publications, explained: [0; Kind::ALL.len()], state, answered }
     }
 
     /// Runs until the source answers with another history than before. Other errors only delay the
@@ -117,11 +102,11 @@ impl<'a> Verifier<'a> {
         let first = Instant::now() + interval.mul_f64(rand::random());
         let mut tick = interval_at(first.into(), interval);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        self.round.next_range = first;
+        self.state.round.resume(&self.source.info, self.source.connection.newest_revision(), first);
         loop {
             let result = tokio::select! {
                 _ = tick.tick() => self.compare_counts().await,
-                () = sleep_until(self.round.next_range.into()) => self.continue_round().await,
+                () = sleep_until(self.state.round.next_range.into()) => self.continue_round().await,
                 request = self.context.verification_requests.wait_after(self.cluster.as_str(), self.answered) => {
                     self.answer_request(request).await
                 }
@@ -131,65 +116,35 @@ impl<'a> Verifier<'a> {
                 Err(error @ (KvstoreError::WentBack { .. } | KvstoreError::ClusterIdChanged { .. })) => return Err(error.into()),
                 Err(error) => {
                     tracing::debug!(cluster = %self.cluster, %error, "the verification of cluster {} is delayed: {error}", self.cluster);
-                    self.round.next_range = self.round.next_range.max(Instant::now() + interval);
+                    self.state.round.next_range = self.state.round.next_range.max(Instant::now() + interval);
                 }
             }
         }
     }
 
-    /// Compares the next range of the current round.
+    /// Compares the next range of the current round. An error keeps the progress.
     async fn continue_round(&mut self) -> Result<(), KvstoreError> {
-        let kind = self.round.kind;
-        let mut comparison = std::mem::take(&mut self.round.comparison);
+        let (kind, mut comparison) = self.state.round.current(Instant::now());
+        if !self.has_result(kind) {
+            self.state.round.skip_kind(Instant::now());
+            return Ok(());
+        }
         let differing_before = comparison.differing_count;
-        let with_values = self.round.with_values == Some(kind);
-        let step = self.compare_next_range(kind, &mut comparison, with_values).await?;
-        let pause = match step {
-            ComparisonStep::Continues { bytes } => {
-                // reported at once, because the end of the kind may be an hour away; the list that
-                // follows interrupts the comparison
-                if comparison.differing_count > differing_before {
-                    self.report_differing(kind, &comparison);
-                }
-                self.round.comparison = comparison;
-                bytes.saturating_mul(1_000) / BYTES_PER_SECOND_MAX
+        let step = self.compare_next_range(kind, &mut comparison).await?;
+        if comparison.differing_count > differing_before {
+            // reported at once, because the end of the kind may be an hour away
+            self.report_differing(kind, &comparison);
+        }
+        let now = Instant::now();
+        match step {
+            ComparisonStep::Continues { bytes } => self.state.round.record_range(comparison, bytes, now),
+            ComparisonStep::Complete { bytes } => {
+                self.publish_equality(kind, &comparison);
+                self.state.round.complete_kind(bytes, now);
             }
-            ComparisonStep::Complete | ComparisonStep::Unsettled => {
-                let is_complete = matches!(step, ComparisonStep::Complete);
-                if is_complete {
-                    self.finish_comparison(kind, &comparison);
-                }
-                self.start_next_kind(is_complete);
-                0
-            }
-        };
-        let paused = Instant::now() + Duration::from_millis(pause);
-        self.round.next_range = self.round.next_range.max(paused);
+            ComparisonStep::Unsettled => self.state.round.postpone_kind(now),
+        }
         Ok(())
-    }
-
-    /// Moves on to the next kind. A kind that was being listed is compared after the others. After
-    /// the last one, a new round starts at its time.
-    fn start_next_kind(&mut self, is_complete: bool) {
-        let (now, kind, timing) = (Instant::now(), self.round.kind, &self.context.timing.cluster);
-        let round_end = self.round.started + timing.verify_round;
-        if is_complete && self.round.with_values == Some(kind) {
-            self.round.values_compared = now;
-        }
-        if !is_complete && now < round_end && self.has_result(kind) {
-            self.round.remaining.push_back(kind);
-            self.round.next_range = now + timing.verify_interval / ATTEMPTS_PER_INTERVAL;
-        }
-        if let Some(next) = self.round.remaining.pop_front() {
-            self.round.kind = next;
-        } else {
-            self.round.started = round_end.max(now);
-            self.round.next_range = self.round.started;
-            self.round.remaining.extend(&Kind::ALL[1..]);
-            self.round.kind = Kind::ALL[0];
-        }
-        let is_due = self.round.values_compared.elapsed() >= timing.verify_values_interval;
-        self.round.with_values = is_due.then_some(self.round.kind);
     }
 
     /// Answers a request of a client: compares all keys of all kinds at once. Kinds that the
@@ -254,23 +209,25 @@ impl<'a> Verifier<'a> {
     /// Compares all keys of a kind at once, and publishes the result. `None` while the kind is
     /// listed.
     async fn compare_kind(&mut self, kind: Kind, with_values: bool) -> Result<Option<KindComparison>, KvstoreError> {
-        let mut comparison = KindComparison::default();
+        let mut comparison = KindComparison { with_values, ..KindComparison::default() };
         loop {
-            match self.compare_next_range(kind, &mut comparison, with_values).await? {
+            match self.compare_next_range(kind, &mut comparison).await? {
                 ComparisonStep::Continues { .. } => {}
                 ComparisonStep::Unsettled => return Ok(None),
-                ComparisonStep::Complete => {
-                    self.finish_comparison(kind, &comparison);
+                ComparisonStep::Complete { .. } => {
+                    if !comparison.is_equal() {
+                        self.report_differing(kind, &comparison);
+                    }
+                    self.publish_equality(kind, &comparison);
                     return Ok(Some(comparison));
                 }
             }
         }
     }
 
-    /// Publishes the result of a complete comparison.
-    fn finish_comparison(&self, kind: Kind, comparison: &KindComparison) {
+    /// Publishes the result of a complete comparison, unless a key differs.
+    fn publish_equality(&self, kind: Kind, comparison: &KindComparison) {
         if !comparison.is_equal() {
-            self.report_differing(kind, comparison);
             return;
         }
         self.context.reporter.change_resource(kind, |resource| {

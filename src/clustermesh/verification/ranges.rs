@@ -48,28 +48,21 @@ struct RangeRead {
 }
 
 impl Verifier<'_> {
-    /// Compares the next range of a kind, and adds the result to the comparison.
-    pub(super) async fn compare_next_range(
-        &mut self,
-        kind: Kind,
-        comparison: &mut KindComparison,
-        with_values: bool,
-    ) -> Result<ComparisonStep, KvstoreError> {
-        let Some(bounds) = self.next_bounds(kind, comparison.start.clone(), with_values).await else {
+    /// Compares the next range of a kind, and adds the result to the comparison if there is one.
+    pub(super) async fn compare_next_range(&mut self, kind: Kind, comparison: &mut KindComparison) -> Result<ComparisonStep, KvstoreError> {
+        let Some(bounds) = self.next_bounds(kind, comparison.start.clone(), comparison.with_values).await else {
             return Ok(ComparisonStep::Unsettled);
         };
-        let kind_end = prefix_end(&bounds.prefix);
         let read = self.read_source(&bounds).await?;
         let bounds = Bounds { end: read.end.clone(), ..bounds };
-        comparison.revision.get_or_insert(read.keys.revision);
-        comparison.key_count += read.keys.keys.len() as u64;
-        let bytes = read.bytes;
-        match self.differing_keys(kind, &bounds, read).await? {
-            Some(differing) => comparison.add_differing(differing),
-            None => return Ok(ComparisonStep::Unsettled),
-        }
+        let (bytes, revision, key_count) = (read.bytes, read.keys.revision, read.keys.keys.len() as u64);
+        let Some(differing) = self.differing_keys(kind, &bounds, read).await? else { return Ok(ComparisonStep::Unsettled) };
+        comparison.revision.get_or_insert(revision);
+        comparison.key_count += key_count;
+        comparison.add_differing(differing);
+        let kind_end = prefix_end(&bounds.prefix);
         comparison.start = Some(bounds.end).filter(|end| *end != kind_end);
-        Ok(if comparison.start.is_some() { ComparisonStep::Continues { bytes } } else { ComparisonStep::Complete })
+        Ok(if comparison.start.is_some() { ComparisonStep::Continues { bytes } } else { ComparisonStep::Complete { bytes } })
     }
 
     /// Returns the keys of a range that differ at this read and at two later ones. `None` if that

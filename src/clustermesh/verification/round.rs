@@ -1,0 +1,234 @@
+//! Order and pace in which the keys of a cluster's kinds are compared with the source. Outlives
+//! connections. Pure.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::kind_comparison::KindComparison;
+use crate::clustermesh::resync::SourceInfo;
+use crate::model::{Kind, Revision};
+
+/// Maximum average rate at which keys are read for the comparison, in bytes per second and remote.
+/// A million keys have some 70 MB in etcd's replies, so they are read within an hour.
+const BYTES_PER_SECOND_MAX: u64 = 20_000;
+
+/// Number of attempts per interval between two comparisons of the counts, while kinds are listed.
+const ATTEMPTS_PER_INTERVAL: u32 = 6;
+
+/// Number of rounds for which the progress of a kind is kept without another range. The first
+/// ranges of an older comparison say too little about now.
+const PROGRESS_ROUNDS_MAX: u32 = 2;
+
+/// Intervals between comparisons.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pace {
+    /// Interval between two comparisons of the counts.
+    pub(super) interval: Duration,
+    /// Interval between the starts of two rounds.
+    pub(super) round: Duration,
+    /// Interval between two comparisons of the values of a kind.
+    pub(super) values_interval: Duration,
+}
+
+/// Comparison of the keys of all kinds, one kind after another.
+#[derive(Debug)]
+pub(super) struct Round {
+    pace: Pace,
+    started: Instant,
+    /// Kind that is compared now.
+    current: KindProgress,
+    /// Kinds that are compared afterwards.
+    remaining: VecDeque<KindProgress>,
+    /// Kinds that could not be compared until the end of the round.
+    unfinished: Vec<KindProgress>,
+    /// Time at which the next range is due.
+    pub(super) next_range: Instant,
+    /// Source of the progress; `None` before the first connection.
+    source: Option<SourceInfo>,
+    /// Time of the last comparison of values, or of the start.
+    values_compared: Instant,
+}
+
+/// Progress of the comparison of one kind.
+#[derive(Debug, Clone)]
+struct KindProgress {
+    kind: Kind,
+    comparison: KindComparison,
+    /// Time of the last range.
+    compared: Instant,
+}
+
+impl KindProgress {
+    fn new(kind: Kind, now: Instant) -> Self {
+        Self { kind, comparison: KindComparison::default(), compared: now }
+    }
+}
+
+impl Round {
+    pub(super) fn new(pace: Pace, now: Instant) -> Self {
+        let remaining = Kind::ALL.into_iter().skip(1).map(|kind| KindProgress::new(kind, now)).collect();
+        let current = KindProgress::new(Kind::ALL[0], now);
+        Self { pace, started: now, current, remaining, unfinished: Vec::new(), next_range: now, source: None, values_compared: now }
+    }
+
+    /// Continues over a new connection. The first one starts at `first`. Progress is kept if the
+    /// source is the same and has not lost a revision of it.
+    pub(super) fn resume(&mut self, source: &SourceInfo, newest: Revision, first: Instant) {
+        let origin = |source: &SourceInfo| (source.etcd_cluster_id, source.cached);
+        let is_same = self.source.as_ref().is_some_and(|known| origin(known) == origin(source));
+        for progress in self.remaining.iter_mut().chain(&mut self.unfinished).chain([&mut self.current]) {
+            if !is_same || progress.comparison.revision.is_some_and(|revision| revision > newest) {
+                progress.comparison = KindComparison::default();
+            }
+        }
+        if self.source.replace(source.clone()).is_none() {
+            (self.started, self.next_range) = (first, first);
+        }
+    }
+
+    /// Returns the current kind, with the progress of its comparison.
+    pub(super) fn current(&mut self, now: Instant) -> (Kind, KindComparison) {
+        let KindProgress { kind, comparison, compared } = &mut self.current;
+        if now.saturating_duration_since(*compared) > self.pace.round * PROGRESS_ROUNDS_MAX {
+            *comparison = KindComparison::default();
+        }
+        if comparison.revision.is_none() {
+            comparison.with_values = now.saturating_duration_since(self.values_compared) >= self.pace.values_interval;
+        }
+        (*kind, comparison.clone())
+    }
+
+    /// Records a range of the current kind that is not the last one. It had so many bytes.
+    pub(super) fn record_range(&mut self, comparison: KindComparison, bytes: u64, now: Instant) {
+        (self.current.comparison, self.current.compared) = (comparison, now);
+        self.next_range = now + pause_after(bytes);
+    }
+
+    /// Records the last range of the current kind, and moves on to the next one.
+    pub(super) fn complete_kind(&mut self, bytes: u64, now: Instant) {
+        self.next_range = now + pause_after(bytes);
+        if self.start_next(now).comparison.with_values {
+            self.values_compared = now;
+        }
+    }
+
+    /// Moves on to the next kind, because the current one cannot be compared now. It is compared
+    /// after the others, or in the next round if this one is over.
+    pub(super) fn postpone_kind(&mut self, now: Instant) {
+        self.next_range = now + self.pace.interval / ATTEMPTS_PER_INTERVAL;
+        let postponed = self.current.clone();
+        if now < self.started + self.pace.round {
+            self.remaining.push_back(postponed);
+        } else {
+            self.unfinished.push(postponed);
+        }
+        self.start_next(now);
+    }
+
+    /// Moves on to the next kind, because the cluster does not publish the current one.
+    pub(super) fn skip_kind(&mut self, now: Instant) {
+        self.next_range = now;
+        self.start_next(now);
+    }
+
+    /// Moves on to the next kind, and returns the progress of the current one. After the last kind,
+    /// a new round starts at its time.
+    fn start_next(&mut self, now: Instant) -> KindProgress {
+        if self.remaining.is_empty() {
+            self.started = now.max(self.started + self.pace.round);
+            self.next_range = self.next_range.max(self.started);
+            let mut unfinished = std::mem::take(&mut self.unfinished);
+            let progress_of = |kind: Kind| {
+                let position = unfinished.iter().position(|progress| progress.kind == kind);
+                position.map_or_else(|| KindProgress::new(kind, now), |position| unfinished.swap_remove(position))
+            };
+            self.remaining = Kind::ALL.map(progress_of).into();
+        }
+        let next = self.remaining.pop_front().unwrap_or_else(|| self.current.clone());
+        std::mem::replace(&mut self.current, next)
+    }
+}
+
+/// Returns the pause after an answer with so many bytes.
+const fn pause_after(bytes: u64) -> Duration {
+    Duration::from_millis(bytes.saturating_mul(1_000) / BYTES_PER_SECOND_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{ClusterId, EtcdClusterId, MaxConnectedClusters};
+
+    const ROUND: Duration = Duration::from_secs(1_800);
+
+    fn round(now: Instant) -> Round {
+        let pace = Pace { interval: Duration::from_secs(60), round: ROUND, values_interval: Duration::from_secs(86_400) };
+        let mut round = Round::new(pace, now);
+        round.resume(&source(7), Revision(20), now);
+        round
+    }
+
+    fn source(etcd_cluster_id: u64) -> SourceInfo {
+        SourceInfo {
+            etcd_cluster_id: EtcdClusterId(etcd_cluster_id),
+            cached: false,
+            canaries: true,
+            cluster_id: ClusterId(7),
+            max_connected_clusters: MaxConnectedClusters::default(),
+        }
+    }
+
+    /// Returns the comparison after a range, which was read at a revision.
+    fn after_range(revision: i64) -> KindComparison {
+        KindComparison { start: Some(b"m".to_vec()), revision: Some(Revision(revision)), key_count: 9, ..KindComparison::default() }
+    }
+
+    fn key_counts(round: &mut Round, now: Instant) -> Vec<(Kind, u64)> {
+        let counts = Kind::ALL.map(|_| {
+            let (kind, comparison) = round.current(now);
+            round.complete_kind(0, now);
+            (kind, comparison.key_count)
+        });
+        counts.into()
+    }
+
+    #[test]
+    fn progress_outlives_a_connection_to_the_same_source() {
+        let now = Instant::now();
+        for (etcd, newest, passed, expected) in [(7, 20, 0, 9), (8, 20, 0, 0), (7, 19, 0, 0), (7, 20, 3, 0)] {
+            let mut round = round(now);
+            round.complete_kind(0, now);
+            round.record_range(after_range(20), 0, now);
+            round.resume(&source(etcd), Revision(newest), now);
+            let (kind, comparison) = round.current(now + passed * ROUND);
+            assert_eq!((kind, comparison.key_count), (Kind::ALL[1], expected), "{etcd} {newest} {passed}");
+        }
+    }
+
+    #[test]
+    fn a_postponed_kind_continues_after_the_others_or_in_the_next_round() {
+        for (passed, round_is_over) in [(Duration::ZERO, false), (ROUND, true)] {
+            let now = Instant::now();
+            let mut round = round(now);
+            round.record_range(after_range(20), 0, now);
+            let now = now + passed;
+            round.postpone_kind(now);
+            let mut expected: Vec<_> = Kind::ALL[1..].iter().map(|kind| (*kind, 0)).collect();
+            expected.push((Kind::ALL[0], 9));
+            assert_eq!(key_counts(&mut round, now), expected);
+            assert_eq!(round.started, if round_is_over { now } else { now + ROUND });
+        }
+    }
+
+    #[test]
+    fn every_range_is_followed_by_a_pause() {
+        let now = Instant::now();
+        let mut round = round(now);
+        round.record_range(after_range(20), 40_000, now);
+        assert_eq!(round.next_range, now + Duration::from_secs(2));
+        round.complete_kind(60_000, now);
+        assert_eq!(round.next_range, now + Duration::from_secs(3));
+        round.skip_kind(now);
+        assert_eq!(round.next_range, now);
+    }
+}
