@@ -122,7 +122,7 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// Compares the next range of the current round. An error keeps the progress.
+    /// Compares the next range of the current round. After an error, the kind goes on later.
     async fn continue_round(&mut self) -> Result<(), KvstoreError> {
         let (kind, mut comparison) = self.state.round.current(Instant::now());
         if !self.has_result(kind) {
@@ -130,7 +130,8 @@ impl<'a> Verifier<'a> {
             return Ok(());
         }
         let differing_before = comparison.differing_count;
-        let step = self.compare_next_range(kind, &mut comparison).await?;
+        let step = self.compare_next_range(kind, &mut comparison).await;
+        let step = step.inspect_err(|_| self.state.round.postpone_kind(Instant::now()))?;
         if comparison.differing_count > differing_before {
             // reported at once, because the end of the kind may be an hour away
             self.report_differing(kind, &comparison);

@@ -4,20 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::comparison::{MirrorKey, MirrorRange, SourceKey, SourceRange, digest};
-use super::kind_comparison::{KindComparison, RangeStart};
+use super::kind_comparison::KindComparison;
 use super::{ComparisonStep, Verifier};
 use crate::commit::MirrorSnapshot;
 use crate::model::{EntryKey, Kind, Revision, Scope, SourceStamp};
 use crate::wire::keys;
-use cilium_kvstore::{KvstoreError, prefix_end};
+use cilium_kvstore::{KeyRange, KvstoreError, prefix_end};
 
 /// Number of entries of the mirror in a range. A reply of etcd with 1,024 keys and no values has
 /// some 70 KiB.
 const RANGE_ENTRIES: usize = 1_024;
-
-/// Maximum number of keys of the source in a range. Higher than [`RANGE_ENTRIES`], because the
-/// source may have keys that the mirror lacks.
-const RANGE_KEYS_MAX: u32 = 2_048;
 
 /// Number of later revisions at which a difference must still exist.
 const CONFIRMATIONS: usize = 2;
@@ -37,6 +33,8 @@ struct Bounds {
     from: Vec<u8>,
     end: Vec<u8>,
     with_values: bool,
+    /// Maximum number of keys in an answer.
+    limit: u32,
 }
 
 /// Answer of the source for a range.
@@ -44,18 +42,22 @@ struct RangeRead {
     keys: SourceRange,
     /// End of the range that the answer covers.
     end: Vec<u8>,
+    /// Number of all keys in the answer.
+    key_count: u64,
     bytes: u64,
 }
 
 impl Verifier<'_> {
     /// Compares the next range of a kind, and adds the result to the comparison if there is one.
     pub(super) async fn compare_next_range(&mut self, kind: Kind, comparison: &mut KindComparison) -> Result<ComparisonStep, KvstoreError> {
-        let Some(bounds) = self.next_bounds(kind, comparison.start.clone(), comparison.with_values).await else {
+        let Some(bounds) = self.next_bounds(kind, comparison).await else {
             return Ok(ComparisonStep::Unsettled);
         };
         let read = self.read_source(&bounds).await?;
-        let bounds = Bounds { end: read.end.clone(), ..bounds };
+        // the confirmations may find some more keys in the range
+        let bounds = Bounds { end: read.end.clone(), limit: bounds.limit.saturating_mul(2), ..bounds };
         let (bytes, revision, key_count) = (read.bytes, read.keys.revision, read.keys.keys.len() as u64);
+        comparison.record_answer(read.key_count, bytes);
         let Some(differing) = self.differing_keys(kind, &bounds, read).await? else { return Ok(ComparisonStep::Unsettled) };
         comparison.revision.get_or_insert(revision);
         comparison.key_count += key_count;
@@ -114,11 +116,12 @@ impl Verifier<'_> {
 
     /// Returns the bounds of the next range. It ends at an entry of the mirror: etcd counts all
     /// keys up to the end of a range whatever the limit, so its end must be near.
-    async fn next_bounds(&self, kind: Kind, start: RangeStart, with_values: bool) -> Option<Bounds> {
+    async fn next_bounds(&self, kind: Kind, comparison: &KindComparison) -> Option<Bounds> {
         let scope = self.scope(kind);
         let prefix = keys::watched_prefix(kind, self.cluster, self.source.info.cached).into_bytes();
-        let from = start.unwrap_or_else(|| prefix.clone());
-        let bounds = Bounds { scope, end: prefix_end(&prefix), from, prefix, with_values };
+        let from = comparison.start.clone().unwrap_or_else(|| prefix.clone());
+        let (with_values, limit) = (comparison.with_values, comparison.answer_limit());
+        let bounds = Bounds { scope, end: prefix_end(&prefix), from, prefix, with_values, limit };
         let mirror = self.settled_mirror(kind)?;
         // unpacks the names of a thousand entries
         let find_end = move || {
@@ -132,27 +135,20 @@ impl Verifier<'_> {
     /// Reads a range of the source. If the source has more keys than fit, the answer ends earlier.
     async fn read_source(&self, bounds: &Bounds) -> Result<RangeRead, KvstoreError> {
         let connection = &self.source.connection;
-        let mut limit = RANGE_KEYS_MAX;
+        let mut limit = bounds.limit;
         let read = loop {
             match connection.read_range(&bounds.from, &bounds.end, limit, !bounds.with_values).await {
                 Err(KvstoreError::TooLarge { .. }) if limit > 1 => limit /= 2,
                 result => break result?,
             }
         };
-        let mut keys = SourceRange { revision: read.revision, ..SourceRange::default() };
-        let last = read.key_values.last().map(|last| [&last.key[..], &[0]].concat());
-        let mut bytes = 0;
-        for key_value in read.key_values {
-            bytes += (key_value.key.len() + key_value.value.len()) as u64 + KEY_OVERHEAD_BYTES;
-            // other keys are not entries, and are reported as rejected
-            if let Ok(key) = keys::entry_key(bounds.scope.kind, &bounds.scope.cluster, self.source.info.cached, &key_value.key) {
-                let value = bounds.with_values.then(|| digest(&key_value.value));
-                let source_key = SourceKey { created: key_value.create_revision, modified: key_value.mod_revision, value };
-                keys.keys.insert(key.name.to_string(), source_key);
-            }
+        let (bounds, cached) = (bounds.clone(), self.source.info.cached);
+        if !bounds.with_values {
+            return Ok(RangeRead::new(read, &bounds, cached));
         }
-        let end = last.filter(|_| read.more).unwrap_or_else(|| bounds.end.clone());
-        Ok(RangeRead { keys, end, bytes })
+        // hashes up to some megabytes
+        let hashing = tokio::task::spawn_blocking(move || RangeRead::new(read, &bounds, cached));
+        hashing.await.map_err(|error| KvstoreError::Malformed { reason: format!("cannot hash the values: {error}") })
     }
 
     /// Returns the entries of the mirror in a range. `None` while the kind is listed.
@@ -183,6 +179,27 @@ impl Verifier<'_> {
         // provisional cursors have other values (`resync`)
         let is_settled = cursor.etcd_cluster_id == self.source.info.etcd_cluster_id && cursor.revision > Revision(0);
         is_settled.then_some(cursor.revision)
+    }
+}
+
+impl RangeRead {
+    /// Creates the read from an answer for a range.
+    fn new(read: KeyRange, bounds: &Bounds, cached: bool) -> Self {
+        let mut keys = SourceRange { revision: read.revision, ..SourceRange::default() };
+        let last = read.key_values.last().map(|last| [&last.key[..], &[0]].concat());
+        let end = last.filter(|_| read.more).unwrap_or_else(|| bounds.end.clone());
+        let key_count = read.key_values.len() as u64;
+        let mut bytes = 0;
+        for key_value in read.key_values {
+            bytes += (key_value.key.len() + key_value.value.len()) as u64 + KEY_OVERHEAD_BYTES;
+            // other keys are not entries, and are reported as rejected
+            if let Ok(key) = keys::entry_key(bounds.scope.kind, &bounds.scope.cluster, cached, &key_value.key) {
+                let value = bounds.with_values.then(|| digest(&key_value.value));
+                let source_key = SourceKey { created: key_value.create_revision, modified: key_value.mod_revision, value };
+                keys.keys.insert(key.name.to_string(), source_key);
+            }
+        }
+        Self { keys, end, key_count, bytes }
     }
 }
 

@@ -45,6 +45,8 @@ pub(super) struct Round {
     pub(super) next_range: Instant,
     /// Source of the progress; `None` before the first connection.
     source: Option<SourceInfo>,
+    /// Kind whose values are compared next. The kinds take turns.
+    values_kind: Kind,
     /// Time of the last comparison of values, or of the start.
     values_compared: Instant,
 }
@@ -68,7 +70,17 @@ impl Round {
     pub(super) fn new(pace: Pace, now: Instant) -> Self {
         let remaining = Kind::ALL.into_iter().skip(1).map(|kind| KindProgress::new(kind, now)).collect();
         let current = KindProgress::new(Kind::ALL[0], now);
-        Self { pace, started: now, current, remaining, unfinished: Vec::new(), next_range: now, source: None, values_compared: now }
+        Self {
+            pace,
+            started: now,
+            current,
+            remaining,
+            unfinished: Vec::new(),
+            next_range: now,
+            source: None,
+            values_kind: Kind::ALL[0],
+            values_compared: now,
+        }
     }
 
     /// Continues over a new connection. The first one starts at `first`. Progress is kept if the
@@ -93,7 +105,8 @@ impl Round {
             *comparison = KindComparison::default();
         }
         if comparison.revision.is_none() {
-            comparison.with_values = now.saturating_duration_since(self.values_compared) >= self.pace.values_interval;
+            let is_due = now.saturating_duration_since(self.values_compared) >= self.pace.values_interval;
+            comparison.with_values = is_due && *kind == self.values_kind;
         }
         (*kind, comparison.clone())
     }
@@ -107,8 +120,10 @@ impl Round {
     /// Records the last range of the current kind, and moves on to the next one.
     pub(super) fn complete_kind(&mut self, bytes: u64, now: Instant) {
         self.next_range = now + pause_after(bytes);
-        if self.start_next(now).comparison.with_values {
+        let completed = self.start_next(now);
+        if completed.comparison.with_values {
             self.values_compared = now;
+            self.end_turn(completed.kind);
         }
     }
 
@@ -120,6 +135,8 @@ impl Round {
         if now < self.started + self.pace.round {
             self.remaining.push_back(postponed);
         } else {
+            // a kind that cannot be compared must not keep the others from their turns
+            self.end_turn(postponed.kind);
             self.unfinished.push(postponed);
         }
         self.start_next(now);
@@ -128,7 +145,15 @@ impl Round {
     /// Moves on to the next kind, because the cluster does not publish the current one.
     pub(super) fn skip_kind(&mut self, now: Instant) {
         self.next_range = now;
+        self.end_turn(self.current.kind);
         self.start_next(now);
+    }
+
+    /// Ends the turn of a kind to have its values compared.
+    fn end_turn(&mut self, kind: Kind) {
+        if kind == self.values_kind {
+            self.values_kind = Kind::ALL[(kind.index() + 1) % Kind::ALL.len()];
+        }
     }
 
     /// Moves on to the next kind, and returns the progress of the current one. After the last kind,
@@ -218,6 +243,32 @@ mod tests {
             assert_eq!(key_counts(&mut round, now), expected);
             assert_eq!(round.started, if round_is_over { now } else { now + ROUND });
         }
+    }
+
+    /// Each kind has its turn, although one is not published and one cannot be compared.
+    #[test]
+    fn the_values_of_each_kind_are_compared_in_turn() {
+        let start = Instant::now();
+        let (absent, unsettled) = (Kind::ALL[1], Kind::ALL[3]);
+        let mut round = round(start);
+        let mut turns = Vec::new();
+        while turns.len() < 5 {
+            let now = round.next_range.max(start);
+            let (kind, comparison) = round.current(now);
+            if kind == absent {
+                round.skip_kind(now);
+            } else if kind == unsettled {
+                round.postpone_kind(now);
+            } else {
+                if comparison.with_values {
+                    turns.push((kind, now.duration_since(start).as_secs() / 86_400));
+                    round.record_range(comparison, 0, now);
+                }
+                round.complete_kind(0, now);
+            }
+        }
+        let [first, _, second, _, third, fourth] = Kind::ALL;
+        assert_eq!(turns, [(first, 1), (second, 2), (third, 3), (fourth, 4), (first, 5)]);
     }
 
     #[test]
