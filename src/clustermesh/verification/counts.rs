@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use super::Verifier;
+use super::{ComparisonExtent, Verifier};
 use crate::model::{Kind, Revision};
 use crate::wire::keys;
 use cilium_kvstore::{Disposition, KvstoreError, prefix_end};
@@ -48,7 +48,7 @@ impl Verifier<'_> {
                 CountComparison::NotJudged => continue,
                 CountComparison::Differs { surplus } => surplus,
             };
-            if let Some(comparison) = self.compare_kind(kind, false).await? {
+            if let Some(comparison) = self.compare_kind(kind, false, ComparisonExtent::FirstDifference).await? {
                 // the list that follows a difference makes the counts equal
                 self.explained[kind.index()] = if comparison.is_equal() { surplus } else { 0 };
             }

@@ -63,6 +63,15 @@ pub(super) struct Verifier<'a> {
     answered: u64,
 }
 
+/// Part of a kind that a comparison covers at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ComparisonExtent {
+    /// All ranges, to name all keys that differ.
+    AllRanges,
+    /// The ranges up to the first one that differs, to report it and list the kind again soon.
+    FirstDifference,
+}
+
 /// Progress of a comparison after one range.
 enum ComparisonStep {
     /// Another range follows. This one had so many bytes.
@@ -199,7 +208,7 @@ impl<'a> Verifier<'a> {
         until: Instant,
     ) -> Result<Option<KindComparison>, KvstoreError> {
         loop {
-            let comparison = self.compare_kind(kind, with_values).await?;
+            let comparison = self.compare_kind(kind, with_values, ComparisonExtent::AllRanges).await?;
             if comparison.is_some() || Instant::now() >= until {
                 return Ok(comparison);
             }
@@ -207,22 +216,28 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// Compares all keys of a kind at once, and publishes the result. `None` while the kind is
-    /// listed.
-    async fn compare_kind(&mut self, kind: Kind, with_values: bool) -> Result<Option<KindComparison>, KvstoreError> {
+    /// Compares the keys of a kind at once, and publishes the result. `None` if there is no result
+    /// of a range, for instance while the kind is listed.
+    async fn compare_kind(
+        &mut self,
+        kind: Kind,
+        with_values: bool,
+        extent: ComparisonExtent,
+    ) -> Result<Option<KindComparison>, KvstoreError> {
         let mut comparison = KindComparison { with_values, ..KindComparison::default() };
         loop {
-            match self.compare_next_range(kind, &mut comparison).await? {
-                ComparisonStep::Continues { .. } => {}
+            let step = self.compare_next_range(kind, &mut comparison).await?;
+            match step {
                 ComparisonStep::Unsettled => return Ok(None),
-                ComparisonStep::Complete { .. } => {
-                    if !comparison.is_equal() {
-                        self.report_differing(kind, &comparison);
-                    }
-                    self.publish_equality(kind, &comparison);
-                    return Ok(Some(comparison));
-                }
+                ComparisonStep::Continues { .. } if comparison.is_equal() || extent == ComparisonExtent::AllRanges => continue,
+                ComparisonStep::Continues { .. } | ComparisonStep::Complete { .. } => {}
             }
+            if comparison.is_equal() {
+                self.publish_equality(kind, &comparison);
+            } else {
+                self.report_differing(kind, &comparison);
+            }
+            return Ok(Some(comparison));
         }
     }
 
