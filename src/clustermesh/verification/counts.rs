@@ -1,6 +1,6 @@
 //! Compares the number of keys of each kind with the source's.
 
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use super::{ComparisonExtent, Verifier};
 use crate::model::{Kind, Revision};
@@ -46,6 +46,8 @@ impl Verifier<'_> {
                     continue;
                 }
                 CountComparison::NotJudged => continue,
+                // a list did not help: the rounds go on comparing the keys
+                CountComparison::Differs { .. } if self.state.repairs[kind.index()].is_waiting(Instant::now()) => continue,
                 CountComparison::Differs { surplus } => surplus,
             };
             if let Some(comparison) = self.compare_kind(kind, false, ComparisonExtent::FirstDifference).await? {

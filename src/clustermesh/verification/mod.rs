@@ -12,6 +12,7 @@ mod comparison;
 mod counts;
 mod kind_comparison;
 mod ranges;
+mod repair;
 mod round;
 
 use std::convert::Infallible;
@@ -21,7 +22,8 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::time::{MissedTickBehavior, interval_at, sleep, sleep_until};
 
 use self::kind_comparison::KindComparison;
-use self::round::{Pace, Round};
+use self::repair::RepairLimiter;
+use self::round::{Round, RoundIntervals};
 use super::connection_error::ConnectionError;
 use super::scope::{ClusterContext, ScopeProgress, SourceConnection};
 use crate::config::ClusterTiming;
@@ -44,6 +46,8 @@ const SETTLE_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct VerificationState {
     round: Round,
+    /// Limit for the repairs of each kind, in the order of [`Kind::ALL`].
+    repairs: [RepairLimiter; Kind::ALL.len()],
 }
 
 /// Verification of one cluster over one connection.
@@ -85,8 +89,8 @@ enum ComparisonStep {
 impl VerificationState {
     pub(super) fn new(timing: &ClusterTiming) -> Self {
         let ClusterTiming { verify_interval, verify_round, verify_values_interval, .. } = *timing;
-        let pace = Pace { interval: verify_interval, round: verify_round, values_interval: verify_values_interval };
-        Self { round: Round::new(pace, Instant::now()) }
+        let intervals = RoundIntervals { interval: verify_interval, round: verify_round, values_interval: verify_values_interval };
+        Self { round: Round::new(intervals, Instant::now()), repairs: Kind::ALL.map(|_| RepairLimiter::new(verify_interval)) }
     }
 }
 
@@ -141,11 +145,12 @@ impl<'a> Verifier<'a> {
         let differing_before = comparison.differing_count;
         let step = self.compare_next_range(kind, &mut comparison).await;
         let step = step.inspect_err(|_| self.state.round.postpone_kind(Instant::now()))?;
-        if comparison.differing_count > differing_before {
-            // reported at once, because the end of the kind may be an hour away
-            self.report_differing(kind, &comparison);
-        }
         let now = Instant::now();
+        // reported at once, because the end of the kind may be an hour away
+        if comparison.differing_count > differing_before && self.report_differing(kind, &comparison) {
+            self.state.round.restart_kind(now);
+            return Ok(());
+        }
         match step {
             ComparisonStep::Continues { bytes } => self.state.round.record_range(comparison, bytes, now),
             ComparisonStep::Complete { bytes } => {
@@ -254,12 +259,13 @@ impl<'a> Verifier<'a> {
         });
     }
 
-    /// Reports the keys that differ so far, and asks for a list of the kind.
-    fn report_differing(&self, kind: Kind, comparison: &KindComparison) {
+    /// Reports the keys that differ so far. Asks for a list of the kind, unless it was listed
+    /// recently for the same reason, and returns whether it did.
+    fn report_differing(&mut self, kind: Kind, comparison: &KindComparison) -> bool {
         let (keys, key_count) = (self.shown_keys(kind, &comparison.differing), comparison.differing_count);
         if let Some(LogPermit { more }) = DIVERGENCE_LOG.permit(&format!("{} {kind}", self.cluster)) {
             let (cluster, first) = (self.cluster, keys.first());
-            tracing::error!(%cluster, %kind, key_count, key = first, more, "the mirror of cluster {cluster} differs from its source: listing its {kind} keys again");
+            tracing::error!(%cluster, %kind, key_count, key = first, more, "the mirror of cluster {cluster} differs from its source in its {kind} keys");
         }
         let revision = self.source.connection.newest_revision();
         self.context.reporter.change_status(|status| {
@@ -267,7 +273,11 @@ impl<'a> Verifier<'a> {
             let detections = verification.divergence.as_ref().map_or(0, |before| before.detections) + 1;
             verification.divergence = Some(Divergence { keys, key_count, revision, found: Instant::now(), detections });
         });
-        self.progress(kind).request_repair();
+        let is_due = self.state.repairs[kind.index()].permit(Instant::now());
+        if is_due {
+            self.progress(kind).request_repair();
+        }
+        is_due
     }
 
     /// Returns keys as the source names them.

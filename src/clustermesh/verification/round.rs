@@ -21,7 +21,7 @@ const PROGRESS_ROUNDS_MAX: u32 = 2;
 
 /// Intervals between comparisons.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pace {
+pub(super) struct RoundIntervals {
     /// Interval between two comparisons of the counts.
     pub(super) interval: Duration,
     /// Interval between the starts of two rounds.
@@ -33,7 +33,7 @@ pub(super) struct Pace {
 /// Comparison of the keys of all kinds, one kind after another.
 #[derive(Debug)]
 pub(super) struct Round {
-    pace: Pace,
+    intervals: RoundIntervals,
     started: Instant,
     /// Kind that is compared now.
     current: KindProgress,
@@ -67,11 +67,11 @@ impl KindProgress {
 }
 
 impl Round {
-    pub(super) fn new(pace: Pace, now: Instant) -> Self {
+    pub(super) fn new(intervals: RoundIntervals, now: Instant) -> Self {
         let remaining = Kind::ALL.into_iter().skip(1).map(|kind| KindProgress::new(kind, now)).collect();
         let current = KindProgress::new(Kind::ALL[0], now);
         Self {
-            pace,
+            intervals,
             started: now,
             current,
             remaining,
@@ -101,11 +101,11 @@ impl Round {
     /// Returns the current kind, with the progress of its comparison.
     pub(super) fn current(&mut self, now: Instant) -> (Kind, KindComparison) {
         let KindProgress { kind, comparison, compared } = &mut self.current;
-        if now.saturating_duration_since(*compared) > self.pace.round * PROGRESS_ROUNDS_MAX {
+        if now.saturating_duration_since(*compared) > self.intervals.round * PROGRESS_ROUNDS_MAX {
             *comparison = KindComparison::default();
         }
         if comparison.revision.is_none() {
-            let is_due = now.saturating_duration_since(self.values_compared) >= self.pace.values_interval;
+            let is_due = now.saturating_duration_since(self.values_compared) >= self.intervals.values_interval;
             comparison.with_values = is_due && *kind == self.values_kind;
         }
         (*kind, comparison.clone())
@@ -130,9 +130,9 @@ impl Round {
     /// Moves on to the next kind, because the current one cannot be compared now. It is compared
     /// after the others, or in the next round if this one is over.
     pub(super) fn postpone_kind(&mut self, now: Instant) {
-        self.next_range = now + self.pace.interval / ATTEMPTS_PER_INTERVAL;
+        self.next_range = now + self.intervals.interval / ATTEMPTS_PER_INTERVAL;
         let postponed = self.current.clone();
-        if now < self.started + self.pace.round {
+        if now < self.started + self.intervals.round {
             self.remaining.push_back(postponed);
         } else {
             // a kind that cannot be compared must not keep the others from their turns
@@ -140,6 +140,12 @@ impl Round {
             self.unfinished.push(postponed);
         }
         self.start_next(now);
+    }
+
+    /// Starts the current kind again after the others, because it is being repaired.
+    pub(super) fn restart_kind(&mut self, now: Instant) {
+        self.current = KindProgress::new(self.current.kind, now);
+        self.postpone_kind(now);
     }
 
     /// Moves on to the next kind, because the cluster does not publish the current one.
@@ -160,7 +166,7 @@ impl Round {
     /// a new round starts at its time.
     fn start_next(&mut self, now: Instant) -> KindProgress {
         if self.remaining.is_empty() {
-            self.started = now.max(self.started + self.pace.round);
+            self.started = now.max(self.started + self.intervals.round);
             self.next_range = self.next_range.max(self.started);
             let mut unfinished = std::mem::take(&mut self.unfinished);
             let progress_of = |kind: Kind| {
@@ -187,8 +193,8 @@ mod tests {
     const ROUND: Duration = Duration::from_secs(1_800);
 
     fn round(now: Instant) -> Round {
-        let pace = Pace { interval: Duration::from_secs(60), round: ROUND, values_interval: Duration::from_secs(86_400) };
-        let mut round = Round::new(pace, now);
+        let intervals = RoundIntervals { interval: Duration::from_secs(60), round: ROUND, values_interval: Duration::from_secs(86_400) };
+        let mut round = Round::new(intervals, now);
         round.resume(&source(7), Revision(20), now);
         round
     }
