@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::command_line::run;
 use crate::harness::etcd::{Etcd, etcd_binaries};
 use crate::harness::lossy_watch::{LossyWatches, WatchError};
-use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, publish, put_leased, source_key};
+use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, Shape, publish, put_leased, source_key};
 use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::read_only::ReadOnlyServer;
 use crate::harness::scene::{Scene, wait_until_served};
@@ -37,11 +37,14 @@ struct LossyCluster {
 
 impl LossyCluster {
     async fn start(binary: &Path, form: Form, round: &str) -> Self {
+        Self::start_with(MeshCluster::generate(1, EVERY_KIND), binary, form, &[round]).await
+    }
+
+    async fn start_with(cluster: MeshCluster, binary: &Path, form: Form, flags: &[&str]) -> Self {
         let etcd = Etcd::builder().binary(binary).start().await;
-        let cluster = MeshCluster::generate(1, EVERY_KIND);
         publish(&etcd, form, std::slice::from_ref(&cluster), "2026-01-12T09:31:07Z").await;
         let watches = LossyWatches::start(&etcd).await;
-        let mut home = Home::new().with_flags(&QUICK).with_flags(&[round, "--heartbeat-silence=1h"]);
+        let mut home = Home::new().with_flags(&QUICK).with_flags(flags).with_flags(&["--heartbeat-silence=1h"]);
         home.write_cluster(&cluster.name, &watches.client_file());
         let meshkeep = home.start().await;
         let scene = Self { etcd, form, cluster, watches, meshkeep, _home: home };
@@ -95,11 +98,15 @@ async fn verified_times(meshkeep: &Meshkeep, cluster: &str) -> Vec<Option<String
     resources.iter().map(|resource| resource["verifiedAt"].as_str().map(str::to_owned)).collect()
 }
 
+/// Returns the state of a kind.
+async fn resource(scene: &LossyCluster, kind: &str) -> Value {
+    let resources = scene.meshkeep.cluster(&scene.cluster.name).await["resources"].as_array().unwrap().clone();
+    resources.into_iter().find(|resource| resource["kind"] == kind).unwrap()
+}
+
 /// Returns the time at which the keys of a kind were last counted.
 async fn counted_at(scene: &LossyCluster, kind: &str) -> Option<String> {
-    let resources = scene.meshkeep.cluster(&scene.cluster.name).await["resources"].as_array().unwrap().clone();
-    let resource = resources.iter().find(|resource| resource["kind"] == kind).unwrap();
-    resource["countedAt"].as_str().map(str::to_owned)
+    resource(scene, kind).await["countedAt"].as_str().map(str::to_owned)
 }
 
 /// Waits until every kind was verified twice more.
@@ -126,12 +133,12 @@ async fn lost_puts_and_deletes_are_found_by_the_count() {
         let value = scene.cluster.entries[&lost].clone();
         scene.delete(&lost).await;
         scene.wait_until_exact("a delete").await;
-        scene.watches.make_error(WatchError::Lose(scene.source_key(&lost)));
+        scene.watches.make_error(WatchError::Lose(vec![scene.source_key(&lost)]));
         scene.cluster.entries.insert(lost.clone(), value.clone());
         put_leased(&scene.etcd, [(scene.source_key(&lost), value)]).await;
         scene.wait_until_repaired(&[scene.source_key(&lost)]).await;
         // a delete that is lost
-        scene.watches.make_error(WatchError::Lose(scene.source_key(&deleted)));
+        scene.watches.make_error(WatchError::Lose(vec![scene.source_key(&deleted)]));
         scene.delete(&deleted).await;
         scene.wait_until_repaired(&[scene.source_key(&deleted)]).await;
     }
@@ -148,7 +155,7 @@ async fn lost_updates_and_confused_keys_are_found_by_the_keys() {
     for (binary, form) in etcd_binaries().into_iter().zip([Form::State, Form::Cache, Form::State]) {
         let mut scene = LossyCluster::start(&binary, form, QUICK_ROUND).await;
         let key = scene.cluster.keys_of("nodes/v1")[0].clone();
-        scene.watches.make_error(WatchError::Lose(scene.source_key(&key)));
+        scene.watches.make_error(WatchError::Lose(vec![scene.source_key(&key)]));
         scene.change(&key).await;
         scene.wait_until_repaired(&[scene.source_key(&key)]).await;
 
@@ -171,6 +178,54 @@ async fn watches_that_stay_behind_are_found() {
         scene.change(&key).await;
         scene.wait_until_exact("a change").await;
         scene.watches.make_error(WatchError::Freeze);
+        scene.change(&key).await;
+        scene.wait_until_repaired(&[scene.source_key(&key)]).await;
+    }
+}
+
+/// A cluster with more entries of a kind than a range has.
+fn large_cluster() -> MeshCluster {
+    MeshCluster::generate(1, Shape { endpoints: 1_500, ..EVERY_KIND })
+}
+
+#[tokio::test]
+async fn every_range_of_a_kind_is_compared() {
+    let binary = etcd_binaries().remove(0);
+    let mut scene = LossyCluster::start_with(large_cluster(), &binary, Form::State, &[QUICK_ROUND]).await;
+    let key = scene.cluster.keys_of("ip/v1").pop().unwrap();
+    scene.watches.make_error(WatchError::Lose(vec![scene.source_key(&key)]));
+    scene.change(&key).await;
+    scene.wait_until_repaired(&[scene.source_key(&key)]).await;
+    wait_for_two_rounds(&scene.meshkeep, &scene.cluster.name).await;
+    assert_eq!(resource(&scene, "ipcache").await["keysCompared"], scene.cluster.keys_of("ip/v1").len());
+}
+
+/// A difference of the counts is reported as soon as it is found: the list that follows repairs all
+/// ranges.
+#[tokio::test]
+async fn a_count_reports_the_first_range_that_differs() {
+    let binary = etcd_binaries().remove(0);
+    let mut scene = LossyCluster::start_with(large_cluster(), &binary, Form::State, &["--verify-round=1h"]).await;
+    wait_for_first_round(&scene).await;
+    let keys = scene.cluster.keys_of("ip/v1");
+    let lost = [keys[0].clone(), keys[keys.len() - 1].clone()];
+    scene.watches.make_error(WatchError::Lose(lost.iter().map(|key| scene.source_key(key)).collect()));
+    for key in &lost {
+        scene.delete(key).await;
+    }
+    scene.wait_until_repaired(&[scene.source_key(&lost[0])]).await;
+}
+
+/// Values with the right revision are compared only once a day: here in each round, one kind after
+/// the other.
+#[tokio::test]
+async fn wrong_values_are_found_by_the_rounds_with_values() {
+    let binary = etcd_binaries().remove(0);
+    let mut scene =
+        LossyCluster::start_with(large_cluster(), &binary, Form::Cache, &["--verify-round=1s", "--verify-values-interval=1ms"]).await;
+    for base in ["nodes/v1", "ip/v1"] {
+        let key = scene.cluster.keys_of(base).pop().unwrap();
+        scene.watches.make_error(WatchError::Falsify(scene.source_key(&key)));
         scene.change(&key).await;
         scene.wait_until_repaired(&[scene.source_key(&key)]).await;
     }
@@ -281,7 +336,7 @@ async fn the_command_compares_at_once() {
     assert_eq!((same.status.code(), String::from_utf8_lossy(&same.stderr).as_ref()), (Some(0), "none found\n"));
 
     let key = scene.cluster.keys_of("nodes/v1")[0].clone();
-    scene.watches.make_error(WatchError::Lose(scene.source_key(&key)));
+    scene.watches.make_error(WatchError::Lose(vec![scene.source_key(&key)]));
     scene.change(&key).await;
     eventually("the lost update", async || scene.watches.error_was_made().then_some(())).await;
     let unlike = run(scene.meshkeep.url(), &["verify", "--against", other.url(), "-o", "name"]);

@@ -23,11 +23,13 @@ use super::read_only::forward;
 /// Error in the watches, which ends once it has occurred.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum WatchError {
-    /// The next event of this key is lost.
-    Lose(String),
+    /// The next event of each of these keys is lost.
+    Lose(Vec<String>),
     /// The next event of the first key is lost. The next put of the second key also sets the first
     /// one, with the value and the revision of the second.
     Confuse(String, String),
+    /// The next put of this key has another value: a space follows it.
+    Falsify(String),
     /// The existing watches send nothing any more except progress.
     Freeze,
 }
@@ -130,7 +132,16 @@ impl WatchState {
         for event in events {
             let key = event.kv.as_ref().map(|key_value| key_value.key.clone()).unwrap_or_default();
             match error.clone() {
-                Some(WatchError::Lose(lost)) if lost.as_bytes() == key => *error = None,
+                Some(WatchError::Lose(mut lost)) if lost.iter().any(|lost| lost.as_bytes() == key) => {
+                    lost.retain(|lost| lost.as_bytes() != key);
+                    *error = Some(WatchError::Lose(lost)).filter(|error| *error != WatchError::Lose(Vec::new()));
+                }
+                Some(WatchError::Falsify(falsified)) if falsified.as_bytes() == key => {
+                    let value = |key_value: &PbKeyValue| [&key_value.value[..], b" "].concat().into();
+                    let falsified = event.kv.clone().map(|key_value| PbKeyValue { value: value(&key_value), ..key_value });
+                    sent.push(PbEvent { kv: falsified, ..event });
+                    *error = None;
+                }
                 Some(WatchError::Confuse(lost, _)) if lost.as_bytes() == key => {}
                 Some(WatchError::Confuse(first, second)) if second.as_bytes() == key => {
                     let confused = event.kv.clone().map(|key_value| PbKeyValue { key: first.into_bytes(), ..key_value });
