@@ -64,7 +64,7 @@ async fn search(connection: &Connection, cached: bool) -> Result<Vec<UnknownPref
             let Some(key) = connection.first_key(&from, &end).await? else { break };
             let prefix = unknown_prefix(&key, &known);
             from = prefix_end(&prefix);
-            let key_count = connection.count(&prefix, &from).await?;
+            let (key_count, _) = connection.count_at(&prefix, &from, None).await?;
             unknown.push(UnknownPrefix { prefix: String::from_utf8_lossy(&prefix).into_owned(), key_count });
         }
     }

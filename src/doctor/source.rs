@@ -133,8 +133,8 @@ async fn check_kind(connection: &Connection, cluster: &ClusterName, config: &Clu
         return None;
     }
     let prefix = keys::watched_prefix(kind, cluster, config.cached);
-    let count = match connection.count(prefix.as_bytes(), &prefix_end(prefix.as_bytes())).await {
-        Ok(count) => count,
+    let count = match connection.count_at(prefix.as_bytes(), &prefix_end(prefix.as_bytes()), None).await {
+        Ok((count, _)) => count,
         Err(error) => return Some(read_failure("entries", &error)),
     };
     let entries = format!("{count} below {prefix}");

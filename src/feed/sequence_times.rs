@@ -94,10 +94,10 @@ impl SequenceTimes {
     /// that are not in the index may be newer than `time`.
     #[must_use]
     pub fn sequence_before(&self, time: SystemTime) -> Option<Sequence> {
-        let oldest = self.runs.front().filter(|oldest| oldest.from <= time)?;
+        self.runs.front().filter(|oldest| oldest.from <= time)?;
         let first_after = self.runs.iter().find(|run| run.to > time);
         // without a later run, nothing has changed since
-        Some(first_after.map_or(Sequence(u64::MAX), |run| Sequence(run.first.0.max(oldest.first.0) - 1)))
+        Some(first_after.map_or(Sequence(u64::MAX), |run| Sequence(run.first.0 - 1)))
     }
 }
 

@@ -159,10 +159,7 @@ impl Subscription {
     /// # Errors
     /// The reason why a reset is needed.
     pub fn check_start(start: &StreamStart, filter: &Filter, reading: &Reading) -> Result<(), ResetReason> {
-        match start {
-            StreamStart::Now | StreamStart::Snapshot => Ok(()),
-            StreamStart::After(_) | StreamStart::Since(_) => start.resume_position(filter, reading).map(|_| ()),
-        }
+        start.resume_position(filter, reading).map(|_| ())
     }
 
     /// Lets the subscriber receive changes of backends as patches. Has no effect if the stream

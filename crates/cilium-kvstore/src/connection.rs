@@ -187,22 +187,36 @@ impl Connection {
 
     async fn get_in_transaction(&self, keys: &[Vec<u8>]) -> Result<(Vec<Option<KeyValue>>, Revision), KvstoreError> {
         let operations: Vec<TxnOp> = keys.iter().map(|key| TxnOp::get(key.clone(), None)).collect();
-        let mut kv = self.shared.kv.clone();
         let operation = || format!("reading {} keys together", keys.len());
-        let call = Box::pin(kv.txn(Txn::new().and_then(operations)));
-        let (reply, revision) = self.shared.call(operation, call, |reply| reply.0.header.as_ref()).await?;
+        let (ranges, revision) = self.range_in_transaction(operations, operation).await?;
         let mut values = Vec::with_capacity(keys.len());
-        for response in reply.0.responses {
-            let Some(PbTxnOpResponse::ResponseRange(range)) = response.response else {
-                return Err(KvstoreError::Malformed { reason: "a read in a transaction got the answer of another request".into() });
-            };
+        for range in ranges {
             check_keys(&range.kvs, revision)?;
             values.push(range.kvs.into_iter().next().map(KeyValue::from));
         }
-        if values.len() != keys.len() {
-            return Err(KvstoreError::Malformed { reason: format!("{} answers to a transaction of {} reads", values.len(), keys.len()) });
-        }
         Ok((values, revision))
+    }
+
+    /// Makes several `Range` calls in one read-only transaction. Returns an answer for each.
+    async fn range_in_transaction(
+        &self,
+        ranges: Vec<TxnOp>,
+        operation: impl Fn() -> String,
+    ) -> Result<(Vec<PbRangeResponse>, Revision), KvstoreError> {
+        let malformed = |reason: String| KvstoreError::Malformed { reason };
+        let range_count = ranges.len();
+        let mut kv = self.shared.kv.clone();
+        let call = Box::pin(kv.txn(Txn::new().and_then(ranges)));
+        let (reply, revision) = self.shared.call(operation, call, |reply| reply.0.header.as_ref()).await?;
+        let answers = reply.0.responses.into_iter().map(|response| match response.response {
+            Some(PbTxnOpResponse::ResponseRange(range)) => Ok(range),
+            _ => Err(malformed("a read in a transaction got the answer of another request".into())),
+        });
+        let answers = answers.collect::<Result<Vec<_>, _>>()?;
+        if answers.len() != range_count {
+            return Err(malformed(format!("{} answers to a transaction of {range_count} reads", answers.len())));
+        }
+        Ok((answers, revision))
     }
 
     /// Returns a list of all keys with a prefix, as of one revision. [`PagedList::next_page`] sends
@@ -236,15 +250,6 @@ impl Connection {
         let options = GetOptions::new().with_range(end).with_limit(limit.into()).with_keys_only();
         let (reply, _) = self.range(from, options).await?;
         Ok(reply.kvs.into_iter().take(usize::try_from(limit).unwrap_or(usize::MAX)).map(|key_value| key_value.key).collect())
-    }
-
-    /// Returns the number of keys in the range `[from, end)`.
-    ///
-    /// # Errors
-    /// [`KvstoreError`].
-    pub async fn count(&self, from: &[u8], end: &[u8]) -> Result<u64, KvstoreError> {
-        let (reply, _) = self.range(from, GetOptions::new().with_range(end).with_count_only()).await?;
-        u64::try_from(reply.count).map_err(|_| KvstoreError::Malformed { reason: "a negative count".into() })
     }
 
     /// Makes one `Range` call and checks the reply. Also returns etcd's newest revision.

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use imbl::OrdMap;
 
-use crate::model::{GapEnd, ObservationGap, Scope, Sequence};
+use crate::model::{GapEnd, ObservationGap, Scope};
 use crate::view::{ChangeSet, View};
 
 /// Maximum number of gaps of a scope. Above it the two oldest are joined, so that times become less
@@ -45,7 +45,7 @@ impl View {
         let mut gaps = self.observation_gaps(&scope).to_vec();
         let Some(newest) = gaps.last_mut().filter(|newest| newest.end.is_none()) else { return };
         // a gap without changes ends before it begins: no sequence is in it
-        newest.end = Some(GapEnd { time: now, last: self.sequence.max(Sequence(newest.first.0 - 1)) });
+        newest.end = Some(GapEnd { time: now, last: self.sequence });
         self.set_observation_gaps(scope, gaps, change_set);
     }
 
@@ -67,7 +67,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::model::{Change, ClusterName, Command, EntryKey, Identity, IdentityLabels, Kind, Object, SourceStamp};
+    use crate::model::{Change, ClusterName, Command, EntryKey, Identity, IdentityLabels, Kind, Object, Sequence, SourceStamp};
 
     fn at(seconds: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)

@@ -5,8 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
-use etcd_client::proto::PbTxnOpResponse;
-use etcd_client::{GetOptions, Txn, TxnOp};
+use etcd_client::{GetOptions, TxnOp};
 
 use super::check_keys;
 use crate::{Connection, KeyValue, KvstoreError, Revision};
@@ -52,19 +51,9 @@ impl Connection {
         let count =
             |(from, end): &(Vec<u8>, Vec<u8>)| TxnOp::get(from.clone(), Some(GetOptions::new().with_range(end.clone()).with_count_only()));
         let operations: Vec<TxnOp> = ranges.iter().map(count).collect();
-        let mut kv = self.shared.kv.clone();
         let operation = || format!("counting {} ranges together", ranges.len());
-        let call = Box::pin(kv.txn(Txn::new().and_then(operations)));
-        let (reply, revision) = self.shared.call(operation, call, |reply| reply.0.header.as_ref()).await?;
-        let counts = reply.0.responses.into_iter().map(|response| match response.response {
-            Some(PbTxnOpResponse::ResponseRange(range)) => Ok((valid_count(range.count)?, revision)),
-            _ => Err(malformed("a count in a transaction got the answer of another request".into())),
-        });
-        let counts = counts.collect::<Result<Vec<_>, _>>()?;
-        if counts.len() != ranges.len() {
-            return Err(malformed(format!("{} answers to a transaction of {} counts", counts.len(), ranges.len())));
-        }
-        Ok(counts)
+        let (answers, revision) = self.range_in_transaction(operations, operation).await?;
+        answers.into_iter().map(|range| Ok((valid_count(range.count)?, revision))).collect()
     }
 
     /// Returns the number of keys in the range `[from, end)` as of a revision, or as of now, and
