@@ -6,7 +6,7 @@
 
 mod certificates;
 pub(in crate::cli) mod connection_words;
-mod lists;
+pub(in crate::cli) mod lists;
 mod server_certificate;
 
 use std::path::{Path, PathBuf};

@@ -1,8 +1,9 @@
 //! Compares the mirrors of two meshkeeps: keys, raw values, and the sources' revisions if both read
 //! the same etcd.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use std::vec;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,14 +11,11 @@ use tokio::time::sleep;
 
 use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::queries::api_client::ApiClient;
+use crate::cli::queries::api_client::lists::{ListMembers, PageOf, PageReader};
 use crate::cli::terminal::list_output::ListOptions;
 use crate::cli::terminal::output::{TableColumn, TableShape, parse_answer};
-use crate::dto::Page;
 use crate::dto::raw::Entry;
 use crate::dto::status::Cluster;
-
-/// Items per page: a page has at most 4 MiB in any case.
-const PAGE_LENGTH: &str = "2000";
 
 /// Maximum number of keys that are compared again and printed. More are a sign of two different
 /// meshes.
@@ -30,7 +28,7 @@ const REPETITIONS: usize = 3;
 /// Time between two comparisons of a key.
 const REPETITION_PAUSE: Duration = Duration::from_secs(1);
 
-/// MirrorDifference between the two mirrors.
+/// A key that differs between the two mirrors.
 #[derive(Debug, Serialize, Deserialize)]
 struct MirrorDifference {
     key: String,
@@ -44,30 +42,26 @@ const SHAPE: TableShape<MirrorDifference> = TableShape {
 
 /// Entries of one meshkeep in key order, page by page.
 struct EntryReader<'a> {
-    client: &'a ApiClient,
-    query: Vec<(&'a str, &'a str)>,
-    page: VecDeque<Value>,
-    token: Option<String>,
-    is_complete: bool,
+    pages: PageReader<'a>,
+    /// Maximum number of entries of a page.
+    limit: usize,
+    page: vec::IntoIter<Entry>,
 }
 
 impl<'a> EntryReader<'a> {
-    fn new(client: &'a ApiClient, clusters: &[(&'a str, &'a str)]) -> Self {
-        let query = clusters.iter().copied().chain([("limit", PAGE_LENGTH)]).collect();
-        Self { client, query, page: VecDeque::new(), token: None, is_complete: false }
+    fn new(client: &'a ApiClient, query: &[(&'a str, &'a str)], limit: usize) -> Self {
+        Self { pages: PageReader::new(client, "/v1/entries", query), limit, page: Vec::new().into_iter() }
     }
 
     /// Returns the next entry.
     async fn next(&mut self) -> Result<Option<Entry>, Failure> {
-        while self.page.is_empty() && !self.is_complete {
-            let mut query = self.query.clone();
-            query.extend(self.token.as_deref().map(|token| ("pageToken", token)));
-            let page: Page = self.client.get("/v1/entries", &query).await?;
-            self.page = page.items.into();
-            self.is_complete = page.next_page_token.is_none();
-            self.token = page.next_page_token;
+        loop {
+            if let Some(entry) = self.page.next() {
+                return Ok(Some(entry));
+            }
+            let Some(PageOf { items, .. }) = self.pages.next::<Entry, ListMembers>(self.limit).await? else { return Ok(None) };
+            self.page = items.into_iter();
         }
-        self.page.pop_front().map(|item| parse_answer(&item)).transpose()
     }
 }
 
@@ -81,7 +75,7 @@ pub(super) async fn compare(
 ) -> Result<ExitStatus, Failure> {
     let same_etcd = clusters_of_one_etcd(here, there).await?;
     let mut differing = BTreeMap::new();
-    let (mut own, mut others) = (EntryReader::new(here, clusters), EntryReader::new(there, clusters));
+    let (mut own, mut others) = (EntryReader::new(here, clusters, usize::MAX), EntryReader::new(there, clusters, usize::MAX));
     let (mut one, mut other) = (own.next().await?, others.next().await?);
     while differing.len() < DIFFERENCES_MAX {
         let Some(key) = [&one, &other].into_iter().flatten().map(|entry| entry.key.clone()).min() else { break };
@@ -125,8 +119,7 @@ async fn compare_again(
 
 /// Returns the entry of a key.
 async fn entry(client: &ApiClient, key: &str) -> Result<Option<Entry>, Failure> {
-    let page: Page = client.get("/v1/entries", &[("prefix", key), ("limit", "1")]).await?;
-    let first = page.items.first().map(parse_answer::<Entry>).transpose()?;
+    let first = EntryReader::new(client, &[("prefix", key)], 1).next().await?;
     Ok(first.filter(|entry| entry.key == key))
 }
 

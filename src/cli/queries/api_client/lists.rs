@@ -20,12 +20,19 @@ const PAGE_BYTES_MIN: usize = 64 << 10;
 /// Number of items per page of a list: the API's maximum, because the command reads all pages.
 const PAGE_LENGTH_MAX: usize = 10_000;
 
-/// Page of a list whose items are decoded as `T`.
+/// Page of a list whose items are decoded as `T`, and its other members as `M`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct PageOf<T> {
-    items: Vec<T>,
+pub(in crate::cli) struct PageOf<T, M> {
+    pub(in crate::cli) items: Vec<T>,
     next_page_token: Option<String>,
+    #[serde(flatten)]
+    members: M,
+}
+
+/// Members of the pages of most lists.
+#[derive(Deserialize)]
+pub(in crate::cli) struct ListMembers {
     #[serde(default)]
     warnings: Vec<String>,
     meta: PagePosition,
@@ -34,6 +41,42 @@ struct PageOf<T> {
 #[derive(Deserialize)]
 struct PagePosition {
     position: String,
+}
+
+/// Requests the pages of a list, one after the other, up to [`LIST_BYTES_MAX`].
+pub(in crate::cli) struct PageReader<'a> {
+    client: &'a ApiClient,
+    path: &'a str,
+    query: Vec<(&'a str, &'a str)>,
+    token: Option<String>,
+    is_complete: bool,
+    byte_count: usize,
+}
+
+impl<'a> PageReader<'a> {
+    pub(in crate::cli) fn new(client: &'a ApiClient, path: &'a str, query: &[(&'a str, &'a str)]) -> Self {
+        Self { client, path, query: query.to_vec(), token: None, is_complete: false, byte_count: 0 }
+    }
+
+    /// Requests the next page, of at most `limit` items. Returns `None` after the last page.
+    pub(in crate::cli) async fn next<T: DeserializeOwned, M: DeserializeOwned>(
+        &mut self,
+        limit: usize,
+    ) -> Result<Option<PageOf<T, M>>, Failure> {
+        if self.is_complete {
+            return Ok(None);
+        }
+        let limit = limit.min(PAGE_LENGTH_MAX).to_string();
+        let mut query = self.query.clone();
+        query.push(("limit", &limit));
+        query.extend(self.token.as_deref().map(|token| ("pageToken", token)));
+        let answer = self.client.fetch(self.path, &query).await?;
+        self.byte_count = add_page_bytes(self.byte_count, answer.len()).ok_or_else(|| self.client.too_large("a list", LIST_BYTES_MAX))?;
+        let page: PageOf<T, M> = self.client.parse(&answer)?;
+        self.token.clone_from(&page.next_page_token);
+        self.is_complete = self.token.is_none();
+        Ok(Some(page))
+    }
 }
 
 impl ApiClient {
@@ -71,29 +114,22 @@ impl ApiClient {
         query: &[(&str, &str)],
         count_max: usize,
     ) -> Result<(Vec<T>, String), Failure> {
-        let (mut items, mut token, mut byte_count) = (Vec::new(), None::<String>, 0_usize);
-        let limit = count_max.min(PAGE_LENGTH_MAX).to_string();
-        let progress = ProgressLine::start(&format!("requesting {}", path.trim_start_matches("/v1/")));
-        loop {
-            let mut query = query.to_vec();
-            query.push(("limit", &limit));
-            if let Some(token) = &token {
-                query.push(("pageToken", token));
+        let (mut items, mut position) = (Vec::new(), None);
+        let name = path.trim_start_matches("/v1/");
+        let progress = ProgressLine::start(&format!("requesting {name}"));
+        let mut pages = PageReader::new(self, path, query);
+        while items.len() < count_max
+            && let Some(PageOf { items: page, members: ListMembers { warnings, meta }, .. }) = pages.next(count_max).await?
+        {
+            items.extend(page);
+            progress.set_text(format!("{} {name} so far", items.len()));
+            if position.is_none() {
+                warnings.iter().for_each(|warning| crate::cli::print_warning(&name_commands(warning)));
             }
-            let answer = self.fetch(path, &query).await?;
-            byte_count = add_page_bytes(byte_count, answer.len()).ok_or_else(|| self.too_large("a list", LIST_BYTES_MAX))?;
-            let page: PageOf<T> = self.parse(&answer)?;
-            items.extend(page.items);
-            progress.set_text(format!("{} {} so far", items.len(), path.trim_start_matches("/v1/")));
-            if token.is_none() {
-                page.warnings.iter().for_each(|warning| crate::cli::print_warning(&name_commands(warning)));
-            }
-            token = page.next_page_token;
-            if token.is_none() || items.len() >= count_max {
-                items.truncate(count_max);
-                return Ok((items, page.meta.position));
-            }
+            position = Some(meta.position);
         }
+        items.truncate(count_max);
+        Ok((items, position.unwrap_or_default()))
     }
 }
 
