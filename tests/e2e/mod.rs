@@ -41,6 +41,7 @@ mod prometheus;
 mod reflect;
 mod remotes;
 mod samples;
+mod scripted_answers;
 mod secrets;
 mod shutdown;
 mod starting;

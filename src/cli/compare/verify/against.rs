@@ -1,6 +1,7 @@
 //! Compares the mirrors of two meshkeeps: keys, raw values, and the sources' revisions if both read
 //! the same etcd.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use std::vec;
@@ -17,8 +18,8 @@ use crate::cli::terminal::output::{TableColumn, TableShape, parse_answer};
 use crate::dto::raw::Entry;
 use crate::dto::status::Cluster;
 
-/// Maximum number of keys that are compared again and printed. More are a sign of two different
-/// meshes.
+/// Number of differing keys that are compared again together, and number of confirmed ones after
+/// which the comparison stops. More are a sign of two different meshes.
 const DIFFERENCES_MAX: usize = 1_000;
 
 /// Number of later comparisons of a key that differs: changes reach two meshkeeps at different
@@ -65,6 +66,36 @@ impl<'a> EntryReader<'a> {
     }
 }
 
+/// Entries of two meshkeeps side by side, in key order.
+struct EntryPairs<'a> {
+    readers: [EntryReader<'a>; 2],
+    next: [Option<Entry>; 2],
+}
+
+impl EntryPairs<'_> {
+    /// Returns the next key that differs, with the difference. `None` after the last key.
+    async fn next_difference(&mut self, same_etcd: &BTreeSet<String>) -> Result<Option<(String, String)>, Failure> {
+        loop {
+            for (reader, next) in self.readers.iter_mut().zip(&mut self.next) {
+                if next.is_none() {
+                    *next = reader.next().await?;
+                }
+            }
+            let [one, other] = &mut self.next;
+            let order = match (&one, &other) {
+                (Some(one), Some(other)) => one.key.cmp(&other.key),
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (None, None) => return Ok(None),
+            };
+            let (one, other) = (one.take_if(|_| order.is_le()), other.take_if(|_| order.is_ge()));
+            if let Some(difference) = describe(one.as_ref(), other.as_ref(), same_etcd) {
+                return Ok(one.or(other).map(|entry| (entry.key, difference)));
+            }
+        }
+    }
+}
+
 /// Compares two mirrors and prints the differences. Returns [`ExitStatus::Failed`] if there are
 /// any.
 pub(super) async fn compare(
@@ -74,32 +105,48 @@ pub(super) async fn compare(
     list: &ListOptions,
 ) -> Result<ExitStatus, Failure> {
     let same_etcd = clusters_of_one_etcd(here, there).await?;
-    let mut differing = BTreeMap::new();
-    let (mut own, mut others) = (EntryReader::new(here, clusters, usize::MAX), EntryReader::new(there, clusters, usize::MAX));
-    let (mut one, mut other) = (own.next().await?, others.next().await?);
-    while differing.len() < DIFFERENCES_MAX {
-        let Some(key) = [&one, &other].into_iter().flatten().map(|entry| entry.key.clone()).min() else { break };
-        let (is_here, is_there) = (one.as_ref().is_some_and(|one| one.key == key), other.as_ref().is_some_and(|other| other.key == key));
-        let difference = describe(one.as_ref().filter(|_| is_here), other.as_ref().filter(|_| is_there), &same_etcd);
-        differing.extend(difference.map(|difference| (key, difference)));
-        if is_here {
-            one = own.next().await?;
+    let readers = [here, there].map(|client| EntryReader::new(client, clusters, usize::MAX));
+    let mut pairs = EntryPairs { readers, next: [None, None] };
+    let (mut differing, mut confirmed) = (BTreeMap::new(), BTreeMap::new());
+    loop {
+        let next = pairs.next_difference(&same_etcd).await?;
+        let is_end = next.is_none();
+        differing.extend(next);
+        if !is_end && differing.len() < DIFFERENCES_MAX {
+            continue;
         }
-        if is_there {
-            other = others.next().await?;
+        let last = differing.last_key_value().map(|(key, _)| key.clone()).unwrap_or_default();
+        confirmed.append(&mut confirm(here, there, std::mem::take(&mut differing), &same_etcd).await?);
+        if is_end {
+            break;
+        }
+        let count = confirmed.len();
+        if count >= DIFFERENCES_MAX {
+            crate::cli::print_to_stderr(format!("stopped after {count} differing keys: the keys after {last} were not compared\n"));
+            break;
         }
     }
+    let is_equal = confirmed.is_empty();
+    let differences = confirmed.into_iter().map(|(key, difference)| serde_json::to_value(MirrorDifference { key, difference }));
+    list.print_list(&SHAPE, differences.collect::<Result<Vec<Value>, _>>()?)?;
+    Ok(ExitStatus::from_success(is_equal))
+}
+
+/// Compares keys again, several times, and returns the ones that differ each time.
+async fn confirm(
+    here: &ApiClient,
+    there: &ApiClient,
+    mut differing: BTreeMap<String, String>,
+    same_etcd: &BTreeSet<String>,
+) -> Result<BTreeMap<String, String>, Failure> {
     for _ in 0..REPETITIONS {
         if differing.is_empty() {
             break;
         }
         sleep(REPETITION_PAUSE).await;
-        differing = compare_again(here, there, differing, &same_etcd).await?;
+        differing = compare_again(here, there, differing, same_etcd).await?;
     }
-    let is_equal = differing.is_empty();
-    let differences = differing.into_iter().map(|(key, difference)| serde_json::to_value(MirrorDifference { key, difference }));
-    list.print_list(&SHAPE, differences.collect::<Result<Vec<Value>, _>>()?)?;
-    Ok(ExitStatus::from_success(is_equal))
+    Ok(differing)
 }
 
 /// Compares keys again, and returns the ones that still differ.

@@ -1,0 +1,126 @@
+//! Commands that compare answers or show the past, with servers whose answers are fixed by the test.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::process::Output;
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use super::command_line::{exit_code_and_error, run};
+
+/// A server that answers each request with a document. The document is chosen by the path with its
+/// query.
+struct ScriptedServer {
+    url: String,
+    requests: Arc<Mutex<Vec<String>>>,
+}
+
+impl ScriptedServer {
+    fn start(answer: impl Fn(&str) -> Value + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let requests = Arc::<Mutex<Vec<String>>>::default();
+        let (seen, answer) = (Arc::clone(&requests), Arc::new(answer));
+        // the threads end with the test's process
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (mut stream, seen, answer) = (stream.unwrap(), Arc::clone(&seen), Arc::clone(&answer));
+                std::thread::spawn(move || {
+                    let mut lines = BufReader::new(stream.try_clone().unwrap().take(1 << 16)).lines().map_while(Result::ok);
+                    let target = lines.next().unwrap_or_default().split(' ').nth(1).unwrap_or_default().to_owned();
+                    lines.take_while(|line| !line.is_empty()).for_each(drop);
+                    let body = answer(&target).to_string();
+                    seen.lock().unwrap().push(target);
+                    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+                    // the client may close the connection early
+                    let _ = stream.write_all((head + &body).as_bytes());
+                });
+            }
+        });
+        Self { url, requests }
+    }
+}
+
+/// Returns a parameter of a request.
+fn parameter<'a>(target: &'a str, name: &str) -> Option<&'a str> {
+    let (_, query) = target.split_once('?')?;
+    query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// Returns a list with one page.
+fn list(items: &[Value]) -> Value {
+    json!({ "items": items, "meta": {"position": "v1.a.1"} })
+}
+
+fn cluster(name: &str, id: u32) -> Value {
+    json!({"name": name, "clusterID": id, "phase": "live", "origin": "live", "configRetrieved": true, "resources": [], "failures": 0})
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// Number of keys of the servers of [`mirror`]: more than `verify --against` compares again at once.
+const KEY_COUNT: usize = 1_500;
+
+/// Returns a server with [`KEY_COUNT`] keys in pages of 700. Lists have another value for the keys
+/// of `changing`, which are equal when they are compared again.
+fn mirror(version: &'static str, changing: std::ops::Range<usize>, differing: &'static [usize]) -> ScriptedServer {
+    let entry = move |index: usize, is_list: bool| {
+        let is_different = differing.contains(&index) || (is_list && changing.contains(&index));
+        let value = if is_different { version } else { "equal" };
+        json!({"key": format!("cilium/cache/ip/v1/paris/{index:05}"), "value": value, "createRevision": 1, "modRevision": 1, "version": 1,
+            "sourceRevision": 7, "cluster": "paris"})
+    };
+    ScriptedServer::start(move |target| {
+        if target.starts_with("/v1/clusters") {
+            return list(&[cluster("paris", 1), cluster("tokyo", 2)]);
+        }
+        if let Some(key) = parameter(target, "prefix") {
+            return list(&[entry(key[key.len() - 5..].parse().unwrap(), false)]);
+        }
+        if parameter(target, "cluster").is_some_and(|name| name != "paris") {
+            return list(&[]);
+        }
+        // a page without items, and then pages of 700
+        let Some(start) = parameter(target, "pageToken") else {
+            return json!({"items": [], "nextPageToken": "0", "meta": {"position": "v1.a.1"}});
+        };
+        let start: usize = start.parse().unwrap();
+        let end = KEY_COUNT.min(start + 700);
+        let items: Vec<Value> = (start..end).map(|index| entry(index, true)).collect();
+        let token = (end < KEY_COUNT).then(|| end.to_string());
+        json!({"items": items, "nextPageToken": token, "meta": {"position": "v1.a.1"}})
+    })
+}
+
+#[test]
+fn mirrors_are_compared_to_their_end() {
+    // while the lists are read, a thousand keys change
+    let (here, there) = (mirror("a", 0..1_000, &[1_200]), mirror("b", 0..1_000, &[1_200]));
+    let output = run(&here.url, &["verify", "--against", &there.url, "-o", "name"]);
+    let text = stdout(&output);
+    assert_eq!((output.status.code(), text.as_str()), (Some(1), "cilium/cache/ip/v1/paris/01200\n"), "{output:?}");
+    let (here, there) = (mirror("a", 0..0, &[]), mirror("b", 0..0, &[]));
+    let equal = run(&here.url, &["verify", "--against", &there.url]);
+    assert_eq!(exit_code_and_error(&equal), (Some(0), "none found".to_owned()));
+}
+
+#[test]
+fn a_comparison_that_stops_early_names_the_last_key() {
+    const ALL: [usize; KEY_COUNT] = {
+        let (mut all, mut index) = ([0; KEY_COUNT], 0);
+        while index < KEY_COUNT {
+            all[index] = index;
+            index += 1;
+        }
+        all
+    };
+    let (here, there) = (mirror("a", 0..0, &ALL), mirror("b", 0..0, &ALL));
+    let output = run(&here.url, &["verify", "--against", &there.url, "-o", "name"]);
+    let (code, error) = exit_code_and_error(&output);
+    assert_eq!((code, stdout(&output).lines().count()), (Some(1), 1_000));
+    let expected = "stopped after 1000 differing keys: the keys after cilium/cache/ip/v1/paris/00999 were not compared";
+    assert_eq!(error, expected);
+}
