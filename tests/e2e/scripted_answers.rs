@@ -1,5 +1,6 @@
 //! Commands that compare answers or show the past, with servers whose answers are fixed by the test.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::process::Output;
@@ -123,4 +124,32 @@ fn a_comparison_that_stops_early_names_the_last_key() {
     assert_eq!((code, stdout(&output).lines().count()), (Some(1), 1_000));
     let expected = "stopped after 1000 differing keys: the keys after cilium/cache/ip/v1/paris/00999 were not compared";
     assert_eq!(error, expected);
+}
+
+#[test]
+fn comparing_nothing_is_an_error() {
+    let (here, there) = (mirror("a", 0..0, &[]), mirror("a", 0..0, &[]));
+    let against = |cluster| exit_code_and_error(&run(&here.url, &["verify", cluster, "--against", &there.url]));
+    let unknown = "error: neither meshkeep has a cluster pariss: there are paris,tokyo";
+    assert_eq!(against("pariss"), (Some(1), unknown.to_owned()));
+    let empty = "error: nothing was compared: neither meshkeep has an entry of tokyo";
+    assert_eq!(against("tokyo"), (Some(1), empty.to_owned()));
+
+    let empty = ScriptedServer::start(|_| list(&[]));
+    let nothing = "error: nothing was compared: meshkeep mirrors no cluster";
+    assert_eq!(exit_code_and_error(&run(&empty.url, &["verify"])), (Some(1), nothing.to_owned()));
+    let no_kinds = ScriptedServer::start(
+        |_| json!({"items": [{"cluster": "paris", "phase": "live", "requested": 1, "answered": 1, "values": false, "kinds": []}]}),
+    );
+    let (code, error) = exit_code_and_error(&run(&no_kinds.url, &["verify"]));
+    assert!(code == Some(1) && error.contains("paris was not compared: it publishes no kind"), "{error}");
+
+    let directory = tempfile::tempdir().unwrap();
+    let table = directory.path().join("ipcache.json").display().to_string();
+    fs::write(&table, json!({"0.0.0.0/0": ["identity=2 encryptkey=0 tunnelendpoint=0.0.0.0 flags=<none>"]}).to_string()).unwrap();
+    assert_eq!(exit_code_and_error(&run(&empty.url, &["diff", "--agent", &table])), (Some(1), nothing.to_owned()));
+    let clusters =
+        ScriptedServer::start(|target| if target.starts_with("/v1/clusters") { list(&[cluster("paris", 1)]) } else { list(&[]) });
+    let nothing = "error: nothing was compared: neither the table nor meshkeep has an object of paris";
+    assert_eq!(exit_code_and_error(&run(&clusters.url, &["diff", "--agent", &table])), (Some(1), nothing.to_owned()));
 }

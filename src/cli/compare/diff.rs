@@ -19,6 +19,7 @@ use self::comparison::{Difference, DifferenceKind, FieldDifference, MirrorFacts,
 use self::identities::MirrorIdentity;
 use self::ipcache::{MirrorEntries, MirrorEntry, MirrorNodeAddresses};
 use self::nodes::MirrorNode;
+use super::list_names;
 use crate::cli::failure::{ExitStatus, Failure, ResultExt as _};
 use crate::cli::queries::api_client::{ApiClient, ServerOptions};
 use crate::cli::queries::get::encoded;
@@ -111,7 +112,7 @@ fn values(difference: &Difference, side: fn(&FieldDifference) -> &String) -> Str
 }
 
 /// Compares a table of an agent with the mirror. Returns [`ExitStatus::Failed`] if anything
-/// differs.
+/// differs. Fails if there was nothing to compare.
 pub(in crate::cli) async fn run(options: &DiffOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {
     let (bytes, time) = read_table(&options.agent)?;
     let shown = if is_standard_input(&options.agent) { Path::new("standard input") } else { &options.agent };
@@ -126,7 +127,14 @@ pub(in crate::cli) async fn run(options: &DiffOptions, server: &ServerOptions) -
     let (table, time) = (agent.command().to_owned(), rfc3339(time));
     let report = DiffReport { table, time, compared, differences, not_compared: not_compared.collect() };
     print_report(options.output.output, report)?;
-    Ok(ExitStatus::from_success(is_equal))
+    if compared > 0 {
+        return Ok(ExitStatus::from_success(is_equal));
+    }
+    let reason = match facts.cluster_names() {
+        names if names.is_empty() => "meshkeep mirrors no cluster".to_owned(),
+        names => format!("neither the table nor meshkeep has an object of {}", list_names(&names, false)),
+    };
+    Err(Failure::new(format!("nothing was compared: {reason}")))
 }
 
 fn is_standard_input(path: &Path) -> bool {

@@ -3,6 +3,7 @@
 
 use clap::Args;
 
+use super::list_names;
 use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::queries::api_client::{ApiClient, ServerOptions};
 use crate::cli::terminal::layout::{TableStyle, wrap};
@@ -19,9 +20,6 @@ const EFFECTS: [(ImpactEffect, &str); 5] = [
     (ImpactEffect::Unknown, "are too large, so their backends are not known"),
     (ImpactEffect::Unnoticed, "would not notice"),
 ];
-
-/// Maximum number of identities and CIDRs in a line. With `-o wide` the line has all of them.
-const NAMES_MAX: usize = 10;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ImpactOptions {
@@ -106,7 +104,7 @@ fn report(missing: &str, impacts: Vec<Impact>, style: TableStyle) -> String {
     }
     for (names, one, many) in [(&identities, "identity", "identities"), (&cidrs, "CIDR", "CIDRs")] {
         if !names.is_empty() {
-            let line = format!("  {} would no longer be announced: {}", counted(names.len(), one, many), listed(names, style.wide));
+            let line = format!("  {} would no longer be announced: {}", counted(names.len(), one, many), list_names(names, style.wide));
             out += &wrap(&line, style.width);
         }
     }
@@ -121,13 +119,6 @@ fn report(missing: &str, impacts: Vec<Impact>, style: TableStyle) -> String {
 
 fn counted(count: usize, one: &str, many: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {many}") }
-}
-
-fn listed(names: &[String], wide: bool) -> String {
-    match names.len().checked_sub(NAMES_MAX).filter(|more| *more > 0 && !wide) {
-        Some(more) => format!("{} and {more} more", joined(&names[..NAMES_MAX])),
-        None => joined(names),
-    }
 }
 
 #[cfg(test)]

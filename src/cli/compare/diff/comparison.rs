@@ -195,6 +195,10 @@ impl MirrorFacts {
         self.clusters.iter().any(|cluster| cluster.name == name)
     }
 
+    pub(super) fn cluster_names(&self) -> Vec<String> {
+        self.clusters.iter().map(|cluster| cluster.name.clone()).collect()
+    }
+
     /// Returns the mirrored cluster that allocated an identity.
     pub(super) fn cluster_of_identity(&self, id: u32) -> Option<&str> {
         let ClusterId(owner) = self.mesh_size.cluster_of_identity(id)?;

@@ -10,11 +10,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::sleep;
 
+use crate::cli::compare::list_names;
 use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::queries::api_client::ApiClient;
 use crate::cli::queries::api_client::lists::{ListMembers, PageOf, PageReader};
 use crate::cli::terminal::list_output::ListOptions;
-use crate::cli::terminal::output::{TableColumn, TableShape, parse_answer};
+use crate::cli::terminal::output::{TableColumn, TableShape};
 use crate::dto::raw::Entry;
 use crate::dto::status::Cluster;
 
@@ -70,6 +71,8 @@ impl<'a> EntryReader<'a> {
 struct EntryPairs<'a> {
     readers: [EntryReader<'a>; 2],
     next: [Option<Entry>; 2],
+    /// True if either meshkeep has an entry.
+    has_entries: bool,
 }
 
 impl EntryPairs<'_> {
@@ -88,6 +91,7 @@ impl EntryPairs<'_> {
                 (None, Some(_)) => Ordering::Greater,
                 (None, None) => return Ok(None),
             };
+            self.has_entries = true;
             let (one, other) = (one.take_if(|_| order.is_le()), other.take_if(|_| order.is_ge()));
             if let Some(difference) = describe(one.as_ref(), other.as_ref(), same_etcd) {
                 return Ok(one.or(other).map(|entry| (entry.key, difference)));
@@ -97,16 +101,18 @@ impl EntryPairs<'_> {
 }
 
 /// Compares two mirrors and prints the differences. Returns [`ExitStatus::Failed`] if there are
-/// any.
+/// any. Fails if neither has an entry.
 pub(super) async fn compare(
     here: &ApiClient,
     there: &ApiClient,
     clusters: &[(&str, &str)],
     list: &ListOptions,
 ) -> Result<ExitStatus, Failure> {
-    let same_etcd = clusters_of_one_etcd(here, there).await?;
+    let ids = [etcd_cluster_ids(here).await?, etcd_cluster_ids(there).await?];
+    check_names(&ids, clusters)?;
+    let same_etcd = clusters_of_one_etcd(&ids);
     let readers = [here, there].map(|client| EntryReader::new(client, clusters, usize::MAX));
-    let mut pairs = EntryPairs { readers, next: [None, None] };
+    let mut pairs = EntryPairs { readers, next: [None, None], has_entries: false };
     let (mut differing, mut confirmed) = (BTreeMap::new(), BTreeMap::new());
     loop {
         let next = pairs.next_difference(&same_etcd).await?;
@@ -125,6 +131,11 @@ pub(super) async fn compare(
             crate::cli::print_to_stderr(format!("stopped after {count} differing keys: the keys after {last} were not compared\n"));
             break;
         }
+    }
+    if !pairs.has_entries {
+        let names: Vec<String> = clusters.iter().map(|(_, name)| (*name).to_owned()).collect();
+        let of_clusters = if names.is_empty() { String::new() } else { format!(" of {}", list_names(&names, false)) };
+        return Err(Failure::new(format!("nothing was compared: neither meshkeep has an entry{of_clusters}")));
     }
     let is_equal = confirmed.is_empty();
     let differences = confirmed.into_iter().map(|(key, difference)| serde_json::to_value(MirrorDifference { key, difference }));
@@ -184,15 +195,25 @@ fn describe(here: Option<&Entry>, there: Option<&Entry>, same_etcd: &BTreeSet<St
     }
 }
 
+/// Id of the etcd cluster that each cluster of a meshkeep is read from.
+type EtcdClusterIds = BTreeMap<String, Option<String>>;
+
+async fn etcd_cluster_ids(client: &ApiClient) -> Result<EtcdClusterIds, Failure> {
+    let clusters: Vec<Cluster> = client.list_as("/v1/clusters", &[]).await?;
+    Ok(clusters.into_iter().map(|cluster| (cluster.name, cluster.etcd_cluster_id)).collect())
+}
+
+/// Fails if neither meshkeep has a cluster that the user names.
+fn check_names(ids: &[EtcdClusterIds; 2], clusters: &[(&str, &str)]) -> Result<(), Failure> {
+    let Some((_, missing)) = clusters.iter().find(|(_, name)| ids.iter().all(|ids| !ids.contains_key(*name))) else { return Ok(()) };
+    let names: BTreeSet<&String> = ids.iter().flat_map(BTreeMap::keys).collect();
+    let names: Vec<String> = names.into_iter().cloned().collect();
+    let existing = if names.is_empty() { "they have none".to_owned() } else { format!("there are {}", list_names(&names, false)) };
+    Err(Failure::new(format!("neither meshkeep has a cluster {missing}: {existing}")))
+}
+
 /// Returns the clusters that both meshkeeps read from the same etcd.
-async fn clusters_of_one_etcd(here: &ApiClient, there: &ApiClient) -> Result<BTreeSet<String>, Failure> {
-    let mut ids = Vec::new();
-    for client in [here, there] {
-        let (items, _) = client.list("/v1/clusters", &[]).await?;
-        let clusters = items.iter().map(parse_answer::<Cluster>).collect::<Result<Vec<_>, _>>()?;
-        ids.push(clusters.into_iter().map(|cluster| (cluster.name, cluster.etcd_cluster_id)).collect::<BTreeMap<_, _>>());
-    }
-    let [here, there] = &ids[..] else { return Ok(BTreeSet::new()) };
+fn clusters_of_one_etcd([here, there]: &[EtcdClusterIds; 2]) -> BTreeSet<String> {
     let same = here.iter().filter(|(name, id)| id.is_some() && there.get(*name) == Some(id));
-    Ok(same.map(|(name, _)| name.clone()).collect())
+    same.map(|(name, _)| name.clone()).collect()
 }

@@ -67,6 +67,7 @@ fn result_text(one: &VerifiedKind) -> String {
 
 /// Starts the comparison, waits for its end and prints the result. Returns
 /// [`ExitStatus::Failed`] if keys differ, or if a cluster or one of its kinds was not compared.
+/// Fails if there is no cluster.
 pub(in crate::cli) async fn run(options: &VerifyOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {
     let client = ApiClient::new(server)?;
     let clusters: Vec<(&str, &str)> = options.clusters.iter().map(|name| ("cluster", name.as_str())).collect();
@@ -80,10 +81,18 @@ pub(in crate::cli) async fn run(options: &VerifyOptions, server: &ServerOptions)
     }
     let started: VerificationList = client.start("/v1/verifications", &start).await?;
     let results = wait_for_results(&client.silent(), &clusters, &started).await?;
-    let (answered, missing): (Vec<_>, Vec<_>) = results.items.into_iter().partition(|one| is_answered(one, &started));
+    if results.items.is_empty() {
+        return Err(Failure::new("nothing was compared: meshkeep mirrors no cluster"));
+    }
+    let is_compared = |one: &ClusterVerification| is_answered(one, &started) && !one.kinds.is_empty();
+    let (answered, missing): (Vec<_>, Vec<_>) = results.items.into_iter().partition(is_compared);
     for cluster in &missing {
-        let phase = cluster.phase.as_ref().map_or_else(|| "without a client file".to_owned(), ToString::to_string);
-        crate::cli::print_to_stderr(format!("{} was not compared: it is {phase}\n", cluster.cluster));
+        let reason = match &cluster.phase {
+            _ if is_answered(cluster, &started) => "it publishes no kind".to_owned(),
+            Some(phase) => format!("it is {phase}"),
+            None => "it is without a client file".to_owned(),
+        };
+        crate::cli::print_to_stderr(format!("{} was not compared: {reason}\n", cluster.cluster));
     }
     let rows: Vec<VerifiedKind> = answered
         .into_iter()
