@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use super::command_line::{exit_code_and_error, run};
+use super::command_line::{exit_code_and_error, meshkeep, run};
 
 /// A server that answers each request with a document. The document is chosen by the path with its
 /// query.
@@ -152,4 +152,32 @@ fn comparing_nothing_is_an_error() {
         ScriptedServer::start(|target| if target.starts_with("/v1/clusters") { list(&[cluster("paris", 1)]) } else { list(&[]) });
     let nothing = "error: nothing was compared: neither the table nor meshkeep has an object of paris";
     assert_eq!(exit_code_and_error(&run(&clusters.url, &["diff", "--agent", &table])), (Some(1), nothing.to_owned()));
+}
+
+/// Returns a server whose mirror has no entry, and that explains each address with these hints.
+fn explaining(hints: Value) -> ScriptedServer {
+    ScriptedServer::start(move |target| match target {
+        _ if target.starts_with("/v1/clusters") => list(&[cluster("paris", 1)]),
+        _ if target.starts_with("/v1/explain") => json!({"ip": "10.1.0.9", "match": null, "entries": [], "hints": hints, "services": [],
+            "problems": [], "complete": true, "meta": {"position": "v1.a.1"}}),
+        _ => list(&[]),
+    })
+}
+
+/// Writes a table of the datapath with one pod of paris. Returns its directory and its path.
+fn table_with_pod() -> (tempfile::TempDir, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let table = directory.path().join("ipcache.json");
+    fs::write(&table, json!({"10.1.0.9/32": ["identity=65537 encryptkey=0 tunnelendpoint=0.0.0.0 flags=<none>"]}).to_string()).unwrap();
+    let path = table.display().to_string();
+    (directory, path)
+}
+
+#[test]
+fn differences_do_not_control_the_terminal() {
+    let (_directory, table) = table_with_pod();
+    let server = explaining(json!([{"kind": "deleted", "detail": "\u{1b}[35mgone\u{7}\nFAKE", "clusters": ["paris"]}]));
+    let mut command = meshkeep(&["diff", "--agent", &table, "--server", &server.url]);
+    let text = stdout(&command.env("CLICOLOR_FORCE", "1").output().unwrap());
+    assert!(text.contains(r"\u001b[35mgone\u0007 FAKE"), "{text:?}");
 }

@@ -25,8 +25,8 @@ use crate::cli::queries::api_client::{ApiClient, ServerOptions};
 use crate::cli::queries::get::encoded;
 use crate::cli::terminal::layout::{TableStyle, wrap};
 use crate::cli::terminal::output::{
-    Colour, OutputFormat, OutputOptions, TableColumn, TableShape, coloured, print, print_coloured, print_list, print_one, table,
-    table_style, text,
+    Colour, OutputFormat, OutputOptions, TableColumn, TableShape, coloured, parse_answer, print, print_coloured, print_list, print_one,
+    table, table_style, text,
 };
 use crate::dto::findings::Explanation;
 use crate::dto::status::Cluster;
@@ -126,7 +126,7 @@ pub(in crate::cli) async fn run(options: &DiffOptions, server: &ServerOptions) -
     let not_compared = not_compared.into_iter().map(|(reason, count)| NotComparedCount { reason, count, detail: reason.text().to_owned() });
     let (table, time) = (agent.command().to_owned(), rfc3339(time));
     let report = DiffReport { table, time, compared, differences, not_compared: not_compared.collect() };
-    print_report(options.output.output, report)?;
+    print_report(options.output.output, &report)?;
     if compared > 0 {
         return Ok(ExitStatus::from_success(is_equal));
     }
@@ -227,10 +227,11 @@ async fn explain_additional(client: &ApiClient, differences: &mut [Difference]) 
     Ok(())
 }
 
-fn print_report(format: OutputFormat, report: DiffReport) -> Result<(), Failure> {
-    let document = serde_json::to_value(&report)?;
+fn print_report(format: OutputFormat, report: &DiffReport) -> Result<(), Failure> {
+    let document = serde_json::to_value(report)?;
     match format {
-        OutputFormat::Table | OutputFormat::Wide => print_coloured(&report_text(report, table_style(format))),
+        // parsed like an answer, which escapes the texts of other clusters
+        OutputFormat::Table | OutputFormat::Wide => print_coloured(&report_text(parse_answer(&document)?, table_style(format))),
         OutputFormat::Json | OutputFormat::Yaml | OutputFormat::JsonPath(_) => print_one(format, &DIFFERENCES, &document),
         OutputFormat::Name if report.differences.is_empty() => print(""),
         OutputFormat::Name | OutputFormat::CustomColumns(_) => {
