@@ -181,3 +181,22 @@ fn differences_do_not_control_the_terminal() {
     let text = stdout(&command.env("CLICOLOR_FORCE", "1").output().unwrap());
     assert!(text.contains(r"\u001b[35mgone\u0007 FAKE"), "{text:?}");
 }
+
+#[test]
+fn only_hints_about_the_same_entry_are_reasons() {
+    let (_directory, table) = table_with_pod();
+    let rejected = |prefix: &str, cluster: &str| json!({"kind": "rejected", "detail": "bad", "clusters": [cluster], "prefix": prefix});
+    let node = json!({"kind": "rejected", "detail": "node", "clusters": ["paris"], "node": "worker"});
+    let deleted = |cluster: &str| json!({"kind": "deleted", "detail": "gone", "clusters": [cluster]});
+    for (hints, expected) in [
+        (json!([node, rejected("10.1.0.0/16", "paris"), rejected("10.1.0.9/32", "tokyo"), deleted("tokyo")]), json!([null, null])),
+        (json!([node, deleted("paris")]), json!(["deleted", "gone"])),
+        (json!([rejected("10.1.0.9/32", "paris"), deleted("paris")]), json!(["rejected", "bad"])),
+    ] {
+        let server = explaining(hints);
+        let output = run(&server.url, &["diff", "--agent", &table, "-o", "json"]);
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let difference = &report["differences"][0];
+        assert_eq!(json!([difference["reason"], difference["detail"]]), expected, "{output:?}");
+    }
+}

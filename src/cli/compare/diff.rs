@@ -28,7 +28,7 @@ use crate::cli::terminal::output::{
     Colour, OutputFormat, OutputOptions, TableColumn, TableShape, coloured, parse_answer, print, print_coloured, print_list, print_one,
     table, table_style, text,
 };
-use crate::dto::findings::Explanation;
+use crate::dto::findings::{Explanation, Hint};
 use crate::dto::status::Cluster;
 use crate::dto::text::rfc3339;
 use crate::dto::values::closed::HintKind;
@@ -214,17 +214,22 @@ async fn explain_additional(client: &ApiClient, differences: &mut [Difference]) 
     let additional = differences.iter_mut().filter(|difference| difference.kind == DifferenceKind::Additional);
     for difference in additional.filter(|difference| difference.reason.is_none()).take(EXPLAINED_MAX) {
         let explanation: Explanation = client.get(&format!("/v1/explain/{}", encoded(&difference.object)), &[]).await?;
-        let hints = explanation.hints.into_iter().filter_map(|hint| {
-            let reason = match hint.kind.known()? {
-                HintKind::Deleted => Reason::Deleted,
-                HintKind::Rejected => Reason::Rejected,
-                HintKind::Inside | HintKind::PodCidr | HintKind::NeverRead | HintKind::Restored | HintKind::Nearest => return None,
-            };
-            Some((reason, hint.detail))
+        let mut hints = explanation.hints.into_iter().filter(|hint| is_about(hint, difference));
+        let reason = hints.find_map(|hint| match hint.kind.known()? {
+            HintKind::Deleted => Some((Reason::Deleted, hint.detail)),
+            HintKind::Rejected => Some((Reason::Rejected, hint.detail)),
+            HintKind::Inside | HintKind::PodCidr | HintKind::NeverRead | HintKind::Restored | HintKind::Nearest => None,
         });
-        (difference.reason, difference.detail) = hints.into_iter().next().unzip();
+        (difference.reason, difference.detail) = reason.unzip();
     }
     Ok(())
+}
+
+/// Returns whether a hint is about the entry that the mirror lacks, and not about a range around it,
+/// a node or another cluster. A deleted entry always has the prefix of the address.
+fn is_about(hint: &Hint, difference: &Difference) -> bool {
+    let is_same_cluster = difference.cluster.as_ref().is_some_and(|cluster| hint.clusters.contains(cluster));
+    is_same_cluster && (hint.kind == HintKind::Deleted || hint.prefix.as_ref() == Some(&difference.object))
 }
 
 fn print_report(format: OutputFormat, report: &DiffReport) -> Result<(), Failure> {
