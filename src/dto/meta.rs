@@ -148,7 +148,7 @@ pub(crate) struct ItemMeta {
 }
 
 /// A period whose changes are not known, or not known exactly.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct UnknownPeriod {
     /// The cluster that meshkeep was not connected to. Left out if the history itself was lost.

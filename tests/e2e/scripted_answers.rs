@@ -200,3 +200,31 @@ fn only_hints_about_the_same_entry_are_reasons() {
         assert_eq!(json!([difference["reason"], difference["detail"]]), expected, "{output:?}");
     }
 }
+
+#[test]
+fn history_reads_all_pages_and_names_what_is_missing() {
+    let version = |pod: &str, time: &str| json!({"kind": "ipcache", "key": "cilium/cache/ip/v1/paris/10.1.0.9", "from": {"changedAt": time}, "pod": pod});
+    let gap = json!({"cluster": "paris", "kind": "ipcache", "from": "2026-01-01T00:00:00Z", "to": "2026-01-01T01:00:00Z"});
+    let answer_gap = gap.clone();
+    let server = ScriptedServer::start(move |target| match parameter(target, "pageToken") {
+        None => json!({"items": [version("a", "2026-01-03T00:00:00Z")], "complete": true, "nextPageToken": "3", "position": "v1.a.1"}),
+        Some("3") => json!({"items": [], "complete": false, "gaps": [answer_gap], "nextPageToken": "2", "position": "v1.a.1"}),
+        _ => json!({"items": [version("b", "2026-01-02T00:00:00Z")], "complete": false, "gaps": [answer_gap], "nextPageToken": "1",
+            "position": "v1.a.1"}),
+    });
+    let output = run(&server.url, &["history", "10.1.0.9", "--limit", "2", "-o", "json"]);
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let pods: Vec<&Value> = answer["items"].as_array().unwrap().iter().map(|version| &version["pod"]).collect();
+    assert_eq!((pods, &answer["complete"], &answer["gaps"]), (vec!["a", "b"], &json!(false), &json!([gap])), "{answer}");
+    assert_eq!(answer["nextPageToken"], "1", "{answer}");
+    let limits: Vec<String> =
+        server.requests.lock().unwrap().iter().map(|request| parameter(request, "limit").unwrap().to_owned()).collect();
+    assert_eq!(limits, ["2", "1", "1"]);
+    for format in ["table", "name", "jsonpath={.items[*].pod}"] {
+        let output = run(&server.url, &["history", "10.1.0.9", "--limit", "2", "-o", format]);
+        let notes = "note: the ipcache data of cluster paris was not observed from 2026-01-01T00:00:00Z to 2026-01-01T01:00:00Z\nthere are older versions: raise --limit to see them";
+        assert_eq!(exit_code_and_error(&output), (Some(0), notes.to_owned()), "{format}");
+        let lines = stdout(&output);
+        assert!(if format.starts_with("jsonpath") { lines == "a b" } else { lines.lines().count() >= 2 }, "{lines}");
+    }
+}

@@ -2,16 +2,18 @@
 //! first.
 
 use clap::Args;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::cli::failure::{ExitStatus, Failure};
-use crate::cli::queries::api_client::{ApiClient, ServerOptions, items};
+use crate::cli::queries::api_client::lists::PageReader;
+use crate::cli::queries::api_client::{ApiClient, ServerOptions};
 use crate::cli::queries::watch::describe_object;
 use crate::cli::terminal::list_output::ListOptions;
-use crate::cli::terminal::output::{TableColumn, TableShape, parse_answer, text};
+use crate::cli::terminal::output::{OutputFormat, TableColumn, TableShape, one_line, text};
 use crate::dto::meta::UnknownPeriod;
 use crate::dto::objects::last_change::LastChange;
-use crate::dto::streamed::{EntryVersion, VersionList};
+use crate::dto::streamed::EntryVersion;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct VersionQueryOptions {
@@ -40,19 +42,81 @@ const VERSIONS: TableShape<EntryVersion> = TableShape {
 
 /// Prints the versions. Returns [`ExitStatus::Failed`] if there are none.
 pub(in crate::cli) async fn run(options: &VersionQueryOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {
-    let (name, value) = parameter(&options.subject);
-    let limit = options.limit.to_string();
-    let answer: Value = ApiClient::new(server)?.get("/v1/history", &[(name, value), ("limit", &limit)]).await?;
-    let list: VersionList = parse_answer(&answer)?;
-    let is_empty = list.items.is_empty();
-    options.list.print_list(&VERSIONS, items(answer))?;
-    if options.list.format().is_table() {
-        list.gaps.iter().for_each(|gap| crate::cli::print_to_stderr(describe_gap(gap)));
-        if list.next_page_token.is_some() {
-            crate::cli::print_to_stderr("there are older versions: raise --limit to see them\n".to_owned());
-        }
+    let mut history = fetch_history(options, &ApiClient::new(server)?).await?;
+    let (format, is_empty, notes) = (options.list.format(), history.items.is_empty(), history.notes());
+    if format.is_whole_answer() || matches!(format, OutputFormat::JsonPath(_)) {
+        history.items = options.list.sorted(history.items)?;
+        options.list.print_one(&VERSIONS, &serde_json::to_value(&history)?)?;
+    } else {
+        options.list.print_list(&VERSIONS, history.items)?;
+    }
+    if !format.is_whole_answer() {
+        crate::cli::print_to_stderr(notes);
     }
     Ok(ExitStatus::from_success(!is_empty))
+}
+
+/// Versions of all pages, as the API sent them.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct VersionHistory {
+    items: Vec<Value>,
+    complete: bool,
+    gaps: Vec<UnknownPeriod>,
+    /// Token of the next page, if `--limit` ended the list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_page_token: Option<String>,
+    /// Members of the first page that this version does not need, such as `since` and `position`.
+    #[serde(flatten)]
+    others: Map<String, Value>,
+}
+
+/// Members of one page.
+#[derive(Debug, Deserialize)]
+struct PageMembers {
+    complete: bool,
+    #[serde(default)]
+    gaps: Vec<UnknownPeriod>,
+    #[serde(flatten)]
+    others: Map<String, Value>,
+}
+
+/// Requests the newest `--limit` versions.
+async fn fetch_history(options: &VersionQueryOptions, client: &ApiClient) -> Result<VersionHistory, Failure> {
+    let (mut history, mut is_first) = (VersionHistory { complete: true, ..VersionHistory::default() }, true);
+    let count_max = usize::try_from(options.limit).unwrap_or(usize::MAX);
+    let mut pages = PageReader::new(client, "/v1/history", &[parameter(&options.subject)]);
+    while let Some(page) = pages.next::<Value, PageMembers>(count_max - history.items.len()).await? {
+        let PageMembers { complete, gaps, others } = page.members;
+        history.complete &= complete;
+        for gap in gaps {
+            // each page repeats the gaps that last longer than its versions
+            if !history.gaps.contains(&gap) {
+                history.gaps.push(gap);
+            }
+        }
+        if std::mem::take(&mut is_first) {
+            history.others = others;
+        }
+        history.items.extend(page.items);
+        history.next_page_token = page.next_page_token;
+        if history.items.len() >= count_max {
+            break;
+        }
+    }
+    Ok(history)
+}
+
+impl VersionHistory {
+    /// Returns a line for each period whose changes are not known, and one if there are older
+    /// versions.
+    fn notes(&self) -> String {
+        let mut notes: String = self.gaps.iter().map(describe_gap).collect();
+        if self.next_page_token.is_some() {
+            notes += "there are older versions: raise --limit to see them\n";
+        }
+        notes
+    }
 }
 
 /// Returns the parameter of the API for a subject.
@@ -80,13 +144,14 @@ fn time_text(change: &LastChange) -> String {
     changed_at.clone().or_else(between).or_else(first_seen).unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Returns a note about a period whose changes are not known.
+/// Returns a note about a period whose changes are not known, with its line end.
 fn describe_gap(gap: &UnknownPeriod) -> String {
     let (from, to) = (gap.from.as_deref().unwrap_or("the beginning"), gap.to.as_deref().unwrap_or("now"));
-    match (&gap.cluster, &gap.kind) {
-        (Some(cluster), Some(kind)) => format!("note: the {kind} data of cluster {cluster} was not observed from {from} to {to}\n"),
-        _ => format!("note: the history has no changes from {from} to {to}\n"),
-    }
+    let what = match (&gap.cluster, &gap.kind) {
+        (Some(cluster), Some(kind)) => format!("the {kind} data of cluster {cluster} was not observed"),
+        _ => "the history has no changes".to_owned(),
+    };
+    one_line(&format!("note: {what} from {from} to {to}")) + "\n"
 }
 
 #[cfg(test)]

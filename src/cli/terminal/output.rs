@@ -73,6 +73,11 @@ impl OutputFormat {
     pub(in crate::cli) fn is_table(self) -> bool {
         matches!(self, Self::Table | Self::Wide)
     }
+
+    /// Returns whether the format prints the API's answer with all its members.
+    pub(in crate::cli) fn is_whole_answer(self) -> bool {
+        matches!(self, Self::Json | Self::Yaml)
+    }
 }
 
 #[derive(Debug, Clone, Copy, Args)]

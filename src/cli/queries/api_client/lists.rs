@@ -25,9 +25,9 @@ const PAGE_LENGTH_MAX: usize = 10_000;
 #[serde(rename_all = "camelCase")]
 pub(in crate::cli) struct PageOf<T, M> {
     pub(in crate::cli) items: Vec<T>,
-    next_page_token: Option<String>,
+    pub(in crate::cli) next_page_token: Option<String>,
     #[serde(flatten)]
-    members: M,
+    pub(in crate::cli) members: M,
 }
 
 /// Members of the pages of most lists.
