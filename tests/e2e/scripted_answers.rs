@@ -228,3 +228,21 @@ fn history_reads_all_pages_and_names_what_is_missing() {
         assert!(if format.starts_with("jsonpath") { lines == "a b" } else { lines.lines().count() >= 2 }, "{lines}");
     }
 }
+
+#[test]
+fn a_lookup_of_the_past_says_what_is_not_known() {
+    let entry =
+        |cluster: &str| json!({"prefix": "10.1.0.9/32", "cluster": cluster, "identity": 65_537, "host": true, "source": "clustermesh"});
+    let gap = json!({"cluster": "tokyo", "kind": "ipcache", "from": "2026-01-01T00:00:00Z"});
+    let server = ScriptedServer::start(move |_| {
+        json!({"ip": "10.1.0.9", "match": entry("paris"), "others": [entry("tokyo")],
+            "meta": {"position": "v1.a.1", "at": "2026-01-01T00:30:00Z", "complete": false, "gaps": [gap]}})
+    });
+    let output = run(&server.url, &["lookup", "10.1.0.9", "--at", "2026-01-01T00:30:00Z"]);
+    let notes = "note: the answer may be wrong, because meshkeep did not observe everything at that time\n\
+                 note: the ipcache data of cluster tokyo was not observed from 2026-01-01T00:00:00Z to now\n\
+                 note: tokyo had an entry for 10.1.0.9/32 too";
+    assert_eq!(exit_code_and_error(&output), (Some(0), notes.to_owned()));
+    let output = run(&server.url, &["lookup", "10.1.0.9", "--at", "2026-01-01T00:30:00Z", "-o", "json"]);
+    assert_eq!(exit_code_and_error(&output), (Some(0), String::new()));
+}

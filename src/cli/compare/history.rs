@@ -8,9 +8,10 @@ use serde_json::{Map, Value};
 use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::queries::api_client::lists::PageReader;
 use crate::cli::queries::api_client::{ApiClient, ServerOptions};
+use crate::cli::queries::lookup::describe_gap;
 use crate::cli::queries::watch::describe_object;
 use crate::cli::terminal::list_output::ListOptions;
-use crate::cli::terminal::output::{OutputFormat, TableColumn, TableShape, one_line, text};
+use crate::cli::terminal::output::{OutputFormat, TableColumn, TableShape, text};
 use crate::dto::meta::UnknownPeriod;
 use crate::dto::objects::last_change::LastChange;
 use crate::dto::streamed::EntryVersion;
@@ -142,16 +143,6 @@ fn time_text(change: &LastChange) -> String {
     let between = || changed_between.as_ref().map(|[from, to]| format!("{from}..{to}"));
     let first_seen = || first_seen_at.as_ref().map(|time| format!("before {time}"));
     changed_at.clone().or_else(between).or_else(first_seen).unwrap_or_else(|| "unknown".to_owned())
-}
-
-/// Returns a note about a period whose changes are not known, with its line end.
-fn describe_gap(gap: &UnknownPeriod) -> String {
-    let (from, to) = (gap.from.as_deref().unwrap_or("the beginning"), gap.to.as_deref().unwrap_or("now"));
-    let what = match (&gap.cluster, &gap.kind) {
-        (Some(cluster), Some(kind)) => format!("the {kind} data of cluster {cluster} was not observed"),
-        _ => "the history has no changes".to_owned(),
-    };
-    one_line(&format!("note: {what} from {from} to {to}")) + "\n"
 }
 
 #[cfg(test)]

@@ -11,9 +11,10 @@ use super::kinds::{identity_labels, owner};
 use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::terminal::change_age::change_age;
 use crate::cli::terminal::list_output::ListOptions;
-use crate::cli::terminal::output::{TableColumn, TableShape, age_of, number, parse_answer, text};
+use crate::cli::terminal::output::{TableColumn, TableShape, age_of, number, one_line, parse_answer, text};
 use crate::dto::findings::Explanation;
 use crate::dto::lookup::{LookupAnswer, LookupItem, LookupRequest};
+use crate::dto::meta::UnknownPeriod;
 use crate::dto::objects::IpcacheEntry;
 
 /// Maximum number of addresses per request (the API's limit).
@@ -137,6 +138,9 @@ pub(in crate::cli) async fn run(options: &LookupOptions, server: &ServerOptions)
         let query: Vec<(&str, &str)> = std::iter::once(("ip", ip.as_str())).chain(at).collect();
         let answer = client.get("/v1/ipcache/lookup", &query).await?;
         options.list.print_one(&LookupAnswer::SHAPE, &answer)?;
+        if options.at.is_some() && !options.list.format().is_whole_answer() {
+            crate::cli::print_to_stderr(past_notes(&parse_answer(&answer)?));
+        }
         return is_found::<LookupAnswer>(&answer).map(ExitStatus::from_success);
     }
     if options.at.is_some() {
@@ -149,6 +153,28 @@ pub(in crate::cli) async fn run(options: &LookupOptions, server: &ServerOptions)
     let found: Result<Vec<bool>, Failure> = all.iter().map(is_found::<LookupItem>).collect();
     options.list.print_list(&LookupItem::SHAPE, all)?;
     Ok(ExitStatus::from_success(found?.into_iter().all(|found| found)))
+}
+
+/// Returns a line for each reason why the answer about an earlier time may be wrong.
+fn past_notes(answer: &LookupAnswer) -> String {
+    let LookupAnswer { others, meta, .. } = answer;
+    let mut notes = String::new();
+    if meta.complete == Some(false) {
+        notes += "note: the answer may be wrong, because meshkeep did not observe everything at that time\n";
+    }
+    notes.extend(meta.gaps.iter().map(describe_gap));
+    notes.extend(others.iter().map(|other| format!("note: {} had an entry for {} too\n", other.cluster, other.prefix)));
+    notes
+}
+
+/// Returns a note about a period whose changes are not known, with its line end.
+pub(in crate::cli) fn describe_gap(gap: &UnknownPeriod) -> String {
+    let (from, to) = (gap.from.as_deref().unwrap_or("the beginning"), gap.to.as_deref().unwrap_or("now"));
+    let what = match (&gap.cluster, &gap.kind) {
+        (Some(cluster), Some(kind)) => format!("the {kind} data of cluster {cluster} was not observed"),
+        _ => "the history has no changes".to_owned(),
+    };
+    one_line(&format!("note: {what} from {from} to {to}")) + "\n"
 }
 
 /// Returns whether an answer has an entry for the address.
