@@ -18,7 +18,6 @@ use serde_json::Value;
 use self::comparison::{Difference, DifferenceKind, FieldDifference, MirrorFacts, Reason, TableComparison};
 use self::identities::MirrorIdentity;
 use self::ipcache::{MirrorEntries, MirrorEntry, MirrorNodeAddresses};
-use self::nodes::MirrorNode;
 use super::list_names;
 use crate::cli::failure::{ExitStatus, Failure, ResultExt as _};
 use crate::cli::queries::api_client::{ApiClient, ServerOptions};
@@ -29,6 +28,7 @@ use crate::cli::terminal::output::{
     table, table_style, text,
 };
 use crate::dto::findings::{Explanation, Hint};
+use crate::dto::objects::Node;
 use crate::dto::status::Cluster;
 use crate::dto::text::rfc3339;
 use crate::dto::values::closed::HintKind;
@@ -158,8 +158,8 @@ fn read_table(path: &Path) -> Result<(Vec<u8>, SystemTime), Failure> {
 async fn compare(client: &ApiClient, agent: &AgentTable, facts: &MirrorFacts) -> Result<TableComparison, Failure> {
     match agent {
         AgentTable::BpfIpcache(entries) | AgentTable::Ipcache(entries) => {
-            let nodes: Vec<MirrorNode> = client.list_as("/v1/nodes", &[]).await?;
-            let nodes = MirrorNodeAddresses::new(nodes.iter().map(|node| &node.node));
+            let nodes: Vec<Node> = client.list_as("/v1/nodes", &[]).await?;
+            let nodes = MirrorNodeAddresses::new(&nodes);
             let mirror = mirror_entries(client).await?;
             let mut comparison = ipcache::compare(entries, &mirror, &nodes, facts);
             explain_additional(client, &mut comparison.differences).await?;
@@ -170,7 +170,7 @@ async fn compare(client: &ApiClient, agent: &AgentTable, facts: &MirrorFacts) ->
             Ok(identities::compare(identities, &mirror, facts))
         }
         AgentTable::Nodes(nodes) => {
-            let mirror: Vec<MirrorNode> = client.list_as("/v1/nodes", &[]).await?;
+            let mirror: Vec<Node> = client.list_as("/v1/nodes", &[]).await?;
             Ok(nodes::compare(nodes, &mirror, facts))
         }
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::dto::objects::last_change::LastChange;
 use crate::dto::status::Cluster;
 use crate::dto::values::closed::{Origin, Phase};
 use crate::model::{ClusterId, MaxConnectedClusters};
@@ -206,19 +207,21 @@ impl MirrorFacts {
     }
 
     /// Returns the reason why an agent may have another value than the mirror, or none.
-    pub(super) fn reason_of_old_value(&self, cluster: &str, changed_at: Option<&str>) -> Option<(Reason, String)> {
-        self.recent_change(changed_at).or_else(|| self.old_data(cluster))
+    pub(super) fn reason_of_old_value(&self, cluster: &str, change: &LastChange) -> Option<(Reason, String)> {
+        self.recent_change(change).or_else(|| self.old_data(cluster))
     }
 
-    fn recent_change(&self, changed_at: Option<&str>) -> Option<(Reason, String)> {
-        let changed: jiff::Timestamp = changed_at?.parse().ok()?;
-        let seconds = self.dump_time.duration_since(changed).as_secs_f64();
-        let detail = if seconds >= RECENT_SECONDS {
-            return None;
-        } else if seconds >= 0.0 {
-            format!("it changed {seconds:.0} s before the agent was asked")
-        } else {
-            "it changed after the agent was asked".to_owned()
+    /// Returns that an object may have changed too recently. The latest possible time of the change
+    /// counts; an object of a first list may be much older than the list.
+    fn recent_change(&self, change: &LastChange) -> Option<(Reason, String)> {
+        let LastChange { changed_at, changed_between, first_seen_at: _ } = change;
+        let latest = changed_at.as_ref().or(changed_between.as_ref().map(|[_, to]| to));
+        let seconds = self.dump_time.duration_since(latest?.parse().ok()?).as_secs_f64();
+        let detail = match changed_between {
+            _ if seconds >= RECENT_SECONDS => return None,
+            Some([from, to]) => format!("it changed between {from} and {to}, and the agent was asked at {:.0}", self.dump_time),
+            None if seconds >= 0.0 => format!("it changed {seconds:.0} s before the agent was asked"),
+            None => "it changed after the agent was asked".to_owned(),
         };
         Some((Reason::ChangedRecently, detail))
     }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 
 use super::comparison::{Difference, DifferenceKind, FieldDifference, MirrorFacts, NotCompared, TableComparison};
+use crate::dto::objects::last_change::LastChange;
 use crate::dump::agent::AgentIdentity;
 use crate::model::{ALLOCATED_IDENTITY_MIN, IdentityScope};
 
@@ -15,7 +16,8 @@ pub(super) struct MirrorIdentity {
     id: u32,
     cluster: Option<String>,
     labels: BTreeMap<String, String>,
-    changed_at: Option<String>,
+    #[serde(flatten)]
+    change: LastChange,
 }
 
 impl MirrorIdentity {
@@ -36,7 +38,7 @@ pub(super) fn compare(agent: &[AgentIdentity], mirror: &[MirrorIdentity], facts:
         let Some(cluster) = identity.cluster.as_deref() else { continue };
         mirrored.insert(identity.id);
         comparison.compared += 1;
-        let reason = || facts.reason_of_old_value(cluster, identity.changed_at.as_deref());
+        let reason = || facts.reason_of_old_value(cluster, &identity.change);
         let Some(found) = known.get(&identity.id) else {
             missing.push(Difference::new(DifferenceKind::Missing, identity.id, Some(cluster)).because(reason()));
             continue;

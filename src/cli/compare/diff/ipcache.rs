@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use super::comparison::{Difference, DifferenceKind, FieldDifference, MirrorFacts, NotCompared, Reason, TableComparison};
 use crate::dto::objects::Node;
+use crate::dto::objects::last_change::LastChange;
 use crate::dto::text::from_text;
 use crate::dump::agent::AgentEntry;
 use crate::model::{ALLOCATED_IDENTITY_MIN, IDENTITY_REMOTE_NODE, IdentityScope};
@@ -43,7 +44,8 @@ pub(super) struct MirrorEntry {
     #[serde(default)]
     encryption_key: u8,
     source: EntrySource,
-    changed_at: Option<String>,
+    #[serde(flatten)]
+    change: LastChange,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -140,7 +142,7 @@ fn compare_entry(
             Reason::SeveralClusters,
             format!("the agent uses the entry of {}: several clusters have this prefix, and {} wrote it last", other.cluster, used.cluster),
         )),
-        None => facts.reason_of_old_value(&used.cluster, used.changed_at.as_deref()),
+        None => facts.reason_of_old_value(&used.cluster, &used.change),
     };
     let difference = Difference::new(DifferenceKind::Different, entry.prefix, Some(&used.cluster)).because(reason);
     comparison.differences.push(Difference { fields, ..difference });
@@ -192,7 +194,7 @@ fn missing_entries(
             comparison.skip(NotCompared::PodCidr);
         } else {
             comparison.compared += 1;
-            let reason = facts.reason_of_old_value(&entry.cluster, entry.changed_at.as_deref());
+            let reason = facts.reason_of_old_value(&entry.cluster, &entry.change);
             missing.push(Difference::new(DifferenceKind::Missing, prefix, Some(&entry.cluster)).because(reason));
         }
     }

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use serde::Deserialize;
 
 use super::comparison::{Difference, DifferenceKind, FieldDifference, MirrorFacts, NotCompared, TableComparison};
 use crate::dto::objects::Node;
@@ -14,26 +13,16 @@ use crate::dump::agent::AgentNode;
 /// `pkg/node/types`).
 const DEFAULT_CLUSTER: &str = "default";
 
-/// A node of `/v1/nodes`.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct MirrorNode {
-    #[serde(flatten)]
-    pub(super) node: Node,
-    #[serde(default)]
-    changed_at: Option<String>,
-}
-
 /// Compares the nodes of an agent with those of the mirror.
-pub(super) fn compare(agent: &[AgentNode], mirror: &[MirrorNode], facts: &MirrorFacts) -> TableComparison {
+pub(super) fn compare(agent: &[AgentNode], mirror: &[Node], facts: &MirrorFacts) -> TableComparison {
     let mut comparison = TableComparison::default();
     let known: BTreeMap<&str, &AgentNode> = agent.iter().map(|node| (node.full_name.as_str(), node)).collect();
     let (mut missing, mut clusters_of_agent, mut mirrored) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
-    for MirrorNode { node, changed_at } in mirror {
+    for node in mirror {
         let name = if node.cluster == DEFAULT_CLUSTER { node.name.clone() } else { format!("{}/{}", node.cluster, node.name) };
         comparison.compared += 1;
         let difference = |kind| {
-            let reason = facts.reason_of_old_value(&node.cluster, changed_at.as_deref());
+            let reason = facts.reason_of_old_value(&node.cluster, &node.change);
             Difference::new(kind, &name, Some(&node.cluster)).because(reason)
         };
         match known.get(name.as_str()) {

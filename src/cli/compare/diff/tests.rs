@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::comparison::{Difference, MirrorFacts, NotCompared, Reason, TableComparison};
 use super::identities::MirrorIdentity;
 use super::ipcache::{MirrorEntries, MirrorEntry, MirrorNodeAddresses};
-use super::nodes::MirrorNode;
 use super::{identities, ipcache, nodes};
+use crate::dto::objects::Node;
 use crate::dto::status::Cluster;
 use crate::dump::agent::{AgentEntry, AgentIdentity, AgentNode};
 
@@ -28,7 +28,7 @@ fn facts() -> MirrorFacts {
     MirrorFacts::new(vec![cluster("paris", 1, "live"), cluster("tokyo", 2, "backingOff")], DUMP_TIME.parse().unwrap())
 }
 
-fn node() -> MirrorNode {
+fn node() -> Node {
     from_json(json!({"name": "worker", "cluster": "paris", "ipv4PodCIDR": "10.1.0.0/16", "encryptionKey": 3, "labels": {}, "addresses": [
         {"type": "InternalIP", "ip": "172.18.1.1"}, {"type": "InternalIP", "ip": "fc00::1"}, {"type": "CiliumInternalIP", "ip": "10.1.0.1"}]}))
 }
@@ -49,7 +49,7 @@ fn compare(agent: &[AgentEntry], mirror: Vec<Value>) -> TableComparison {
         let entry: MirrorEntry = from_json(entry);
         entries.entry(entry.prefix).or_default().push(entry);
     }
-    ipcache::compare(agent, &entries, &MirrorNodeAddresses::new([&node().node]), &facts())
+    ipcache::compare(agent, &entries, &MirrorNodeAddresses::new([&node()]), &facts())
 }
 
 /// Returns each difference as `object: field agent/meshkeep`, with the reason.
@@ -149,6 +149,26 @@ fn missing_and_additional_entries_have_reasons() {
     assert_eq!((comparison.compared, comparison.differences[0].count), (8, Some(1)));
     let not_compared = [(NotCompared::OtherCluster, 1), (NotCompared::ReservedIdentity, 2), (NotCompared::LocalIdentity, 1)];
     assert_eq!(comparison.not_compared, BTreeMap::from(not_compared));
+}
+
+/// The latest possible time of a change decides, but not the time of a first list.
+#[test]
+fn a_change_is_recent_if_it_may_be() {
+    let reason = |change: Value| {
+        let detail = facts().reason_of_old_value("paris", &from_json(change));
+        detail.map(|(reason, detail)| {
+            assert_eq!(reason, Reason::ChangedRecently);
+            detail
+        })
+    };
+    let between = |from: &str, to: &str| json!({"changedBetween": [format!("2026-01-12T{from}Z"), format!("2026-01-12T{to}Z")]});
+    let expected = "it changed between 2026-01-12T08:00:00Z and 2026-01-12T09:59:30Z, and the agent was asked at 2026-01-12T10:00:00Z";
+    assert_eq!(reason(between("08:00:00", "09:59:30")).as_deref(), Some(expected));
+    assert!(reason(between("08:00:00", "10:30:00")).is_some());
+    assert_eq!(reason(between("08:00:00", "09:30:00")), None);
+    assert_eq!(reason(json!({"changedAt": "2026-01-12T09:59:58Z"})).as_deref(), Some("it changed 2 s before the agent was asked"));
+    assert_eq!(reason(json!({"firstSeenAt": "2026-01-12T09:59:58Z"})), None);
+    assert_eq!(reason(json!({})), None);
 }
 
 #[test]
