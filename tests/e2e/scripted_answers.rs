@@ -246,3 +246,17 @@ fn a_lookup_of_the_past_says_what_is_not_known() {
     let output = run(&server.url, &["lookup", "10.1.0.9", "--at", "2026-01-01T00:30:00Z", "-o", "json"]);
     assert_eq!(exit_code_and_error(&output), (Some(0), String::new()));
 }
+
+#[test]
+fn verify_waits_for_a_limited_time() {
+    let server = ScriptedServer::start(|_| {
+        let cluster = |name: &str, answered: u32| {
+            let kind = json!({"kind": "node", "compared": true, "keysCompared": 2, "differingCount": 0, "differing": []});
+            json!({"cluster": name, "phase": "live", "requested": 1, "answered": answered, "values": false, "kinds": [kind]})
+        };
+        json!({"items": [cluster("paris", 0), cluster("tokyo", 1)]})
+    });
+    let output = run(&server.url, &["verify", "--timeout", "400ms", "-o", "name"]);
+    let late = "paris was not compared in time: meshkeep continues, so wait longer with --timeout";
+    assert_eq!((exit_code_and_error(&output), stdout(&output)), ((Some(1), late.to_owned()), "tokyo/node\n".to_owned()));
+}

@@ -3,7 +3,7 @@
 
 mod against;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,7 @@ use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::queries::api_client::{ApiClient, ServerOptions};
 use crate::cli::terminal::list_output::ListOptions;
 use crate::cli::terminal::output::{Colour, TableColumn, TableShape, coloured, number};
+use crate::config::parse_duration;
 use crate::dto::status::{ClusterVerification, KindVerification, VerificationList};
 use crate::dto::values::closed::Phase;
 
@@ -32,6 +33,9 @@ pub(in crate::cli) struct VerifyOptions {
     /// certificates
     #[arg(long, value_name = "URL", conflicts_with = "values")]
     against: Option<String>,
+    /// Maximum time to wait for the results of the clusters; exit code 1 if one of them is missing
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_duration, conflicts_with = "against")]
+    timeout: Duration,
     #[command(flatten)]
     list: ListOptions,
 }
@@ -80,19 +84,20 @@ pub(in crate::cli) async fn run(options: &VerifyOptions, server: &ServerOptions)
         start.push(("values", "true"));
     }
     let started: VerificationList = client.start("/v1/verifications", &start).await?;
-    let results = wait_for_results(&client.silent(), &clusters, &started).await?;
+    let results = wait_for_results(&client.silent(), &clusters, &started, options.timeout).await?;
     if results.items.is_empty() {
         return Err(Failure::new("nothing was compared: meshkeep mirrors no cluster"));
     }
     let is_compared = |one: &ClusterVerification| is_answered(one, &started) && !one.kinds.is_empty();
     let (answered, missing): (Vec<_>, Vec<_>) = results.items.into_iter().partition(is_compared);
     for cluster in &missing {
-        let reason = match &cluster.phase {
-            _ if is_answered(cluster, &started) => "it publishes no kind".to_owned(),
-            Some(phase) => format!("it is {phase}"),
-            None => "it is without a client file".to_owned(),
+        let outcome = match &cluster.phase {
+            _ if is_answered(cluster, &started) => "was not compared: it publishes no kind".to_owned(),
+            Some(_) if is_connected(cluster) => "was not compared in time: meshkeep continues, so wait longer with --timeout".to_owned(),
+            Some(phase) => format!("was not compared: it is {phase}"),
+            None => "was not compared: it is without a client file".to_owned(),
         };
-        crate::cli::print_to_stderr(format!("{} was not compared: {reason}\n", cluster.cluster));
+        crate::cli::print_to_stderr(format!("{} {outcome}\n", cluster.cluster));
     }
     let rows: Vec<VerifiedKind> = answered
         .into_iter()
@@ -108,11 +113,18 @@ pub(in crate::cli) async fn run(options: &VerifyOptions, server: &ServerOptions)
     Ok(ExitStatus::from_success(is_equal))
 }
 
-/// Asks for the results until every connected cluster has been compared.
-async fn wait_for_results(client: &ApiClient, clusters: &[(&str, &str)], started: &VerificationList) -> Result<VerificationList, Failure> {
+/// Asks for the results until every connected cluster has been compared, or the time is over.
+async fn wait_for_results(
+    client: &ApiClient,
+    clusters: &[(&str, &str)],
+    started: &VerificationList,
+    time_max: Duration,
+) -> Result<VerificationList, Failure> {
+    let deadline = Instant::now() + time_max;
     loop {
         let results: VerificationList = client.get("/v1/verifications", clusters).await?;
-        if results.items.iter().all(|one| is_answered(one, started) || !is_connected(one)) {
+        let is_complete = results.items.iter().all(|one| is_answered(one, started) || !is_connected(one));
+        if is_complete || Instant::now() >= deadline {
             return Ok(results);
         }
         sleep(POLL_INTERVAL).await;
