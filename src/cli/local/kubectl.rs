@@ -82,9 +82,12 @@ pub(in crate::cli) fn run(options: &PluginOptions) -> CommandResult {
 /// if the command may read it: otherwise kubectl would consume the input of a loop in a script.
 fn exec_arguments(pod: &OsStr, command: &[OsString], is_terminal: bool) -> Vec<OsString> {
     let mut arguments = vec![OsString::from("exec")];
+    let is_dash = |argument: &OsString| argument == "-" || argument.as_encoded_bytes().ends_with(b"=-");
+    // for bundle, `-` is standard output
+    let reads_input = command.first().is_some_and(|name| name != "bundle") && command.iter().any(is_dash);
     if is_terminal {
         arguments.push("-it".into());
-    } else if command.iter().any(|argument| argument == "-") {
+    } else if reads_input {
         arguments.push("-i".into());
     }
     arguments.extend([pod, OsStr::new("-c"), OsStr::new(CONTAINER), OsStr::new("--"), OsStr::new(BINARY)].map(OsStr::to_owned));
@@ -177,6 +180,9 @@ mod tests {
         let exec = |line, is_terminal| exec_arguments(OsStr::new("meshkeep-0"), &words(line), is_terminal);
         assert_eq!(exec("status", false), words("exec meshkeep-0 -c meshkeep -- /meshkeep status"));
         assert_eq!(exec("lookup -", false), words("exec -i meshkeep-0 -c meshkeep -- /meshkeep lookup -"));
+        let diff = "exec -i meshkeep-0 -c meshkeep -- /meshkeep diff --agent=-";
+        assert_eq!(exec("diff --agent=-", false), words(diff));
+        assert_eq!(exec("bundle --output -", false), words("exec meshkeep-0 -c meshkeep -- /meshkeep bundle --output -"));
         assert_eq!(exec("watch", true), words("exec -it meshkeep-0 -c meshkeep -- /meshkeep watch"));
     }
 
