@@ -1,14 +1,16 @@
 //! Commands that compare answers or show the past, with servers whose answers are fixed by the test.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
-use std::process::Output;
+use std::process::{Output, Stdio};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
 use super::command_line::{exit_code_and_error, meshkeep, run};
+use crate::harness::eventually;
 
 /// A server that answers each request with a document. The document is chosen by the path with its
 /// query.
@@ -259,4 +261,20 @@ fn verify_waits_for_a_limited_time() {
     let output = run(&server.url, &["verify", "--timeout", "400ms", "-o", "name"]);
     let late = "paris was not compared in time: meshkeep continues, so wait longer with --timeout";
     assert_eq!((exit_code_and_error(&output), stdout(&output)), ((Some(1), late.to_owned()), "tokyo/node\n".to_owned()));
+}
+
+#[tokio::test]
+async fn the_start_of_a_stream_does_not_move_with_each_attempt() {
+    // a stream that ends at once
+    let server = ScriptedServer::start(|_| json!({"type": "heartbeat"}));
+    let mut command = meshkeep(&["watch", "--since", "10m", "--server", &server.url]);
+    let mut watch = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let starts = || -> BTreeSet<u64> {
+        let requests = server.requests.lock().unwrap();
+        requests.iter().map(|request| parameter(request, "since").unwrap().trim_end_matches('s').parse().unwrap_or_default()).collect()
+    };
+    let starts = eventually("an attempt a second later", async || Some(starts()).filter(|starts| starts.len() >= 2)).await;
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    assert!(starts.iter().all(|seconds| (600..660).contains(seconds)), "{starts:?}");
 }

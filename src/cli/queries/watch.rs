@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use futures_util::StreamExt;
-use jiff::Zoned;
+use jiff::{Timestamp, Zoned};
 use serde_json::Value;
 
 use super::api_client::{ANSWER_BYTES_MAX, ApiClient, ServerOptions};
@@ -15,6 +15,7 @@ use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::terminal::change_age::newest_time;
 use crate::cli::terminal::output::{Colour, OutputFormat, OutputOptions, coloured, labels, print_coloured, text, yaml};
 use crate::cli::terminal::route_commands::name_commands;
+use crate::config::parse_duration;
 use crate::dto::events::WatchEvent;
 use crate::dto::streamed::StreamedObject;
 use crate::dto::values::Open;
@@ -60,15 +61,39 @@ pub(in crate::cli) enum WatchStart {
     /// Changes after this position.
     After(String),
     /// The newest state of everything that changed after this time.
-    Since(String),
+    Since(SinceTime),
+}
+
+/// Time of `--since`. A duration before now counts from the start of the command, also if a
+/// request is sent later.
+pub(in crate::cli) struct SinceTime {
+    /// The time as the user wrote it.
+    text: String,
+    /// The duration; `None` if the user gave a time.
+    duration: Option<Duration>,
+    start: Timestamp,
+}
+
+impl SinceTime {
+    fn new(text: &str) -> Self {
+        Self { text: text.to_owned(), duration: parse_duration(text).ok(), start: Timestamp::now() }
+    }
+
+    /// Returns the parameter of a request. It stays relative, because the clock of the server may
+    /// differ.
+    fn parameter(&self) -> String {
+        let Some(duration) = self.duration else { return self.text.clone() };
+        let elapsed = Timestamp::now().duration_since(self.start).as_secs_f64().max(0.0);
+        format!("{:.0}s", (duration.as_secs_f64() + elapsed).ceil())
+    }
 }
 
 /// Progress of a stream.
 struct StreamProgress {
     /// Position to resume at; `None` before the first position, and inside a snapshot.
     position: Option<String>,
-    /// Time of `--since` as the user wrote it.
-    since: Option<String>,
+    /// Time of `--since`.
+    since: Option<SinceTime>,
     /// True if a snapshot was requested and is not complete. If the connection breaks meanwhile,
     /// the next request asks for a snapshot again.
     snapshot: bool,
@@ -86,7 +111,7 @@ pub(in crate::cli) async fn run(options: &WatchOptions, server: &ServerOptions) 
     }
     let start = match (&options.after, &options.since) {
         (Some(position), _) => WatchStart::After(position.to_string()),
-        (None, Some(time)) => WatchStart::Since(time.clone()),
+        (None, Some(time)) => WatchStart::Since(SinceTime::new(time)),
         (None, None) if options.snapshot => WatchStart::Snapshot,
         (None, None) => WatchStart::Now,
     };
@@ -111,7 +136,8 @@ pub(in crate::cli) async fn follow(
     let (mut backoff, mut connected_before) = (Backoff::new(RETRY_MIN, RETRY_MAX), false);
     loop {
         let mut query: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        match (&progress.position, &progress.since) {
+        let since = progress.since.as_ref().map(SinceTime::parameter);
+        match (&progress.position, &since) {
             (Some(position), _) => query.push(("after", position)),
             (None, Some(time)) => query.push(("since", time)),
             (None, None) if progress.snapshot => query.push(("snapshot", "true")),
