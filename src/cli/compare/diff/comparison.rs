@@ -233,7 +233,7 @@ impl MirrorFacts {
             return None;
         }
         let phase = cluster.phase.as_ref().map_or("noFile", |phase| phase.name());
-        let detail = format!("meshkeep is not connected to {} ({phase}): its own data may be old", cluster.name);
+        let detail = format!("meshkeep is not up to date with {} ({phase}): its own data may be old", cluster.name);
         Some((Reason::MeshkeepNotConnected, detail))
     }
 }

@@ -140,7 +140,10 @@ fn compare_entry(
     let reason = match other {
         Some(other) => Some((
             Reason::SeveralClusters,
-            format!("the agent uses the entry of {}: several clusters have this prefix, and {} wrote it last", other.cluster, used.cluster),
+            format!(
+                "the agent uses the entry of {}: several clusters have this prefix, and that of {} takes precedence",
+                other.cluster, used.cluster
+            ),
         )),
         None => facts.reason_of_old_value(&used.cluster, &used.change),
     };
@@ -151,7 +154,7 @@ fn compare_entry(
 /// Adds an entry that the mirror does not have, unless the mirror cannot have it.
 fn add_additional(comparison: &mut TableComparison, entry: &AgentEntry, nodes: &MirrorNodeAddresses, facts: &MirrorFacts) {
     let id = entry.identity;
-    let is_of_node = id == IDENTITY_REMOTE_NODE
+    let is_of_node = matches!(id, IDENTITY_REMOTE_NODE | IDENTITY_KUBE_APISERVER)
         || IdentityScope::of(id) == IdentityScope::RemoteNode
         || IDENTITIES_WORLD.contains(&id)
         || IDENTITIES_NODE_ENDPOINT.contains(&id);

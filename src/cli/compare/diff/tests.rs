@@ -129,6 +129,8 @@ fn missing_and_additional_entries_have_reasons() {
         agent_entry("10.1.0.5/32", 65_538, host, 0),
         agent_entry("10.2.0.2/32", 131_074, None, 0),
         agent_entry("10.1.0.9/32", 4, None, 0),
+        // a node with an API server
+        agent_entry("172.18.1.9/32", 7, Some("172.18.1.1"), 0),
         // not compared
         agent_entry("10.3.0.1/32", 196_609, None, 0),
         agent_entry("10.3.0.2/32", 6, Some("172.18.3.1"), 0),
@@ -141,12 +143,15 @@ fn missing_and_additional_entries_have_reasons() {
         ("additional 10.1.0.5/32", None),
         ("additional 10.1.0.9/32", None),
         ("additional 10.2.0.2/32", Some(Reason::MeshkeepNotConnected)),
+        ("additional 172.18.1.9/32", None),
         ("missing 10.1.0.1/32", Some(Reason::ChangedRecently)),
         ("missing 10.1.0.2/32", Some(Reason::ChangedRecently)),
         ("missing 10.1.0.3/32", None),
     ];
     assert_eq!(described(&comparison), expected.map(|(text, reason)| (text.to_owned(), reason)));
-    assert_eq!((comparison.compared, comparison.differences[0].count), (8, Some(1)));
+    assert_eq!((comparison.compared, comparison.differences[0].count), (9, Some(1)));
+    let detail = "meshkeep is not up to date with tokyo (backingOff): its own data may be old";
+    assert_eq!(comparison.differences[3].detail.as_deref(), Some(detail));
     let not_compared = [(NotCompared::OtherCluster, 1), (NotCompared::ReservedIdentity, 2), (NotCompared::LocalIdentity, 1)];
     assert_eq!(comparison.not_compared, BTreeMap::from(not_compared));
 }
@@ -198,6 +203,8 @@ fn the_entry_of_another_cluster_is_recognised() {
     let comparison = compare(&[agent_entry("10.1.0.4/32", 131_073, Some("172.18.2.1"), 0)], mirror);
     let text = "different 10.1.0.4/32 identity=131073/65537 tunnelEndpoint=172.18.2.1/172.18.1.1";
     assert_eq!(described(&comparison), [(text.to_owned(), Some(Reason::SeveralClusters))]);
+    let detail = "the agent uses the entry of tokyo: several clusters have this prefix, and that of paris takes precedence";
+    assert_eq!(comparison.differences[0].detail.as_deref(), Some(detail));
 }
 
 #[test]
