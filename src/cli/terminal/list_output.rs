@@ -1,6 +1,6 @@
 //! Options of lists with kubectl's names: `--no-headers` and `--sort-by`.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Ordering;
 
 use clap::Args;
 use serde_json::Value;
@@ -11,6 +11,10 @@ use super::layout::TableStyle;
 use super::output::{OutputFormat, OutputOptions, Tabular, print_items, print_one, table_style};
 use super::table_cells::TableCells;
 use crate::cli::failure::Failure;
+
+/// Errors if no item has a value to sort by.
+const NO_VALUE: &str = "--sort-by: no item has a value at this path; -o json shows the members of the items";
+const NO_CHANGE: &str = "--sort-by age: no item has the time of its last change; give a path, such as .name";
 
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct ListOptions {
@@ -76,28 +80,35 @@ impl ListOptions {
         }
     }
 
-    /// Sorts a list by `--sort-by`. Items without the value are first.
+    /// Sorts a list by `--sort-by`. Items without the value are first, those without an age last.
     pub(in crate::cli) fn sorted(&self, items: Vec<Value>) -> Result<Vec<Value>, Failure> {
-        let path = match &self.sort_by {
-            None => return Ok(items),
-            Some(ListOrder::Age) => {
-                let mut items = items;
-                items.sort_by_cached_key(|item| Reverse(newest_change(item)));
-                return Ok(items);
+        match &self.sort_by {
+            None => Ok(items),
+            Some(ListOrder::Age) => sorted_by(items, newest_change, NO_CHANGE, |one, other| other.cmp(one)),
+            Some(ListOrder::Path(path)) => {
+                let value_of = |item: &Value| path.values(item).first().map(|value| (*value).clone());
+                sorted_by(items, value_of, NO_VALUE, |one, other| match (one, other) {
+                    (Some(one), Some(other)) => compare(one, other),
+                    _ => one.is_some().cmp(&other.is_some()),
+                })
             }
-            Some(ListOrder::Path(path)) => path,
-        };
-        let key_of = |item: &Value| path.values(item).first().map(|value| (*value).clone());
-        let mut keyed: Vec<(Option<Value>, Value)> = items.into_iter().map(|item| (key_of(&item), item)).collect();
-        if !keyed.is_empty() && keyed.iter().all(|(key, _)| key.is_none()) {
-            return Err(Failure::usage("--sort-by: no item has a value at this path; -o json shows the members of the items"));
         }
-        keyed.sort_by(|(one, _), (other, _)| match (one, other) {
-            (Some(one), Some(other)) => compare(one, other),
-            _ => one.is_some().cmp(&other.is_some()),
-        });
-        Ok(keyed.into_iter().map(|(_, item)| item).collect())
     }
+}
+
+/// Sorts items by their keys. Fails with `missing` if no item has a key.
+fn sorted_by<K>(
+    items: Vec<Value>,
+    key_of: impl Fn(&Value) -> Option<K>,
+    missing: &str,
+    order: impl Fn(&Option<K>, &Option<K>) -> Ordering,
+) -> Result<Vec<Value>, Failure> {
+    let mut keyed: Vec<(Option<K>, Value)> = items.into_iter().map(|item| (key_of(&item), item)).collect();
+    if !keyed.is_empty() && keyed.iter().all(|(key, _)| key.is_none()) {
+        return Err(Failure::usage(missing));
+    }
+    keyed.sort_by(|(one, _), (other, _)| order(one, other));
+    Ok(keyed.into_iter().map(|(_, item)| item).collect())
 }
 
 /// Compares two values: numbers by value, other values by their text, in natural order. Numbers
@@ -161,6 +172,8 @@ mod tests {
         assert_eq!(sorted("age", changes([10, 12, 11])).unwrap(), changes([12, 11, 10]));
         let error = sorted(".nope", names(["a", "b", "c", "d"])).unwrap_err();
         assert_eq!(error, "--sort-by: no item has a value at this path; -o json shows the members of the items");
+        let error = sorted("age", names(["a", "b", "c", "d"])).unwrap_err();
+        assert_eq!(error, "--sort-by age: no item has the time of its last change; give a path, such as .name");
         assert_eq!(sorted(".nope", Vec::new()).unwrap(), Vec::<Value>::new());
     }
 }
