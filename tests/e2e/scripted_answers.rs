@@ -278,3 +278,12 @@ async fn the_start_of_a_stream_does_not_move_with_each_attempt() {
     watch.wait().unwrap();
     assert!(starts.iter().all(|seconds| (600..660).contains(seconds)), "{starts:?}");
 }
+
+#[test]
+fn messages_name_the_option_that_the_user_gave() {
+    let here = ScriptedServer::start(|_| list(&[]));
+    for address in ["nowhere", "unix://relative", "http://127.0.0.1:1"] {
+        let (_, error) = exit_code_and_error(&run(&here.url, &["verify", "--against", address]));
+        assert!(error.contains("--against") && !error.contains("--server"), "{error}");
+    }
+}

@@ -73,6 +73,9 @@ pub(in crate::cli) struct ServerOptions {
     /// File with the private key of the client certificate
     #[arg(long, env = "MESHKEEP_CLIENT_KEY", value_name = "FILE")]
     client_key: Option<PathBuf>,
+    /// Option that has the address, for messages.
+    #[arg(skip = "--server")]
+    option: &'static str,
 }
 
 /// Client for one sidecar.
@@ -80,8 +83,9 @@ pub(in crate::cli) struct ServerOptions {
 pub(in crate::cli) struct ApiClient {
     client: Client,
     base: Url,
-    /// Address of the server without secrets, for messages.
+    /// Address of the server without secrets, and the option that has it, for messages.
     server: String,
+    option: &'static str,
     /// Whether the client presents a certificate.
     has_certificate: bool,
     /// Completed after the command has reported that the answers come from a dump.
@@ -91,9 +95,9 @@ pub(in crate::cli) struct ApiClient {
 }
 
 impl ServerOptions {
-    /// Returns the same options for another server.
-    pub(in crate::cli) fn with_server(&self, server: &str) -> Self {
-        Self { server: server.to_owned(), ..self.clone() }
+    /// Returns the same options for another server, whose address is the value of `option`.
+    pub(in crate::cli) fn with_server(&self, server: &str, option: &'static str) -> Self {
+        Self { server: server.to_owned(), option, ..self.clone() }
     }
 }
 
@@ -101,7 +105,8 @@ impl ApiClient {
     /// Reads the files that the options name. Sends no request yet.
     pub(in crate::cli) fn new(options: &ServerOptions) -> Result<Self, Failure> {
         let server = redacted_server(&options.server);
-        let invalid_server = |reason: String| Failure::usage(format!("--server {server:?} {reason}"));
+        let option = options.option;
+        let invalid_server = |reason: String| Failure::usage(format!("{option} {server:?} {reason}"));
         // reqwest needs a provider even for plain HTTP; the call fails only if the process has one
         // already
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
@@ -133,7 +138,7 @@ impl ApiClient {
         }
         let client =
             builder.default_headers(headers).build().map_err(|error| Failure::usage(format!("cannot create an HTTP client: {error}")))?;
-        Ok(Self { client, base, server, has_certificate, dump_note: Once::new(), is_silent: false })
+        Ok(Self { client, base, server, option, has_certificate, dump_note: Once::new(), is_silent: false })
     }
 
     /// Returns the client without progress lines and notes. A completion must not print them over
@@ -239,9 +244,10 @@ impl ApiClient {
     /// Returns the failure for an answer that is larger than any answer of a meshkeep.
     pub(super) fn too_large(&self, what: &str, bytes_max: usize) -> Failure {
         let text = format!(
-            "{} sends {what} of more than {} MiB, so it is not a meshkeep: give another address with --server",
+            "{} sends {what} of more than {} MiB, so it is not a meshkeep: give another address with {}",
             self.server,
-            bytes_max >> 20
+            bytes_max >> 20,
+            self.option
         );
         Failure::unavailable(text)
     }
@@ -253,7 +259,7 @@ impl ApiClient {
 
     /// Returns the failure for a request without an answer, with advice.
     fn connection_failure(&self, error: reqwest::Error) -> Failure {
-        let server = self.server.trim_start_matches("http://");
+        let (server, option) = (self.server.trim_start_matches("http://"), self.option);
         // the URL may contain a password
         let error = error.without_url();
         let cause = innermost_cause(&error);
@@ -263,14 +269,14 @@ impl ApiClient {
         let text = if let Some(text) = self.certificate_refusal(&cause) {
             text
         } else if cause.contains("InvalidContentType") {
-            format!("{server} does not use TLS: use http:// in --server")
+            format!("{server} does not use TLS: use http:// in {option}")
         } else if let Some(reason) = server_certificate::refusal(&error) {
-            server_certificate::describe(server, reason)
+            server_certificate::describe(server, option, reason)
         } else if error.is_connect() {
-            format!("no meshkeep at {server} ({cause}): start one with `meshkeep serve`, or give another address with --server")
+            format!("no meshkeep at {server} ({cause}): start one with `meshkeep serve`, or give another address with {option}")
         } else if self.base.scheme() == "http" && ["invalid HTTP version", "before message completed"].iter().any(|one| cause.contains(one))
         {
-            format!("{server} does not answer in HTTP: if it uses TLS, use https:// in --server")
+            format!("{server} does not answer in HTTP: if it uses TLS, use https:// in {option}")
         } else {
             format!("the connection to {server} broke: {cause}")
         };
@@ -330,8 +336,8 @@ impl ApiClient {
         };
         let Ok(ProblemDocument { detail: text, .. }) = serde_json::from_slice(&body) else {
             return Failure::unavailable(format!(
-                "{} answers {status}, and it is not a meshkeep: give another address with --server",
-                self.server
+                "{} answers {status}, and it is not a meshkeep: give another address with {}",
+                self.server, self.option
             ));
         };
         let text = name_commands(&text);
@@ -351,9 +357,10 @@ impl ApiClient {
             response.headers().get(LOCATION).and_then(|target| target.to_str().ok()).and_then(|target| response.url().join(target).ok());
         let Some(target) = target else {
             return Failure::unavailable(format!(
-                "{} answers {}, and it is not a meshkeep: give another address with --server",
+                "{} answers {}, and it is not a meshkeep: give another address with {}",
                 self.server,
-                response.status()
+                response.status(),
+                self.option
             ));
         };
         let origin = target.origin();
@@ -361,11 +368,11 @@ impl ApiClient {
         let shown =
             if origin.is_tuple() { origin.ascii_serialization() } else { format!("an address with the scheme {}", target.scheme()) };
         Failure::unavailable(if origin == response.url().origin() {
-            format!("{} redirects too often, last to {shown}: give another address with --server", self.server)
+            format!("{} redirects too often, last to {shown}: give another address with {}", self.server, self.option)
         } else {
             format!(
-                "{} redirects to another server, {shown}, and the command does not follow because that server would get the token: if you trust it, give its address with --server",
-                self.server
+                "{} redirects to another server, {shown}, and the command does not follow because that server would get the token: if you trust it, give its address with {}",
+                self.server, self.option
             )
         })
     }

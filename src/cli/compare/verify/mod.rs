@@ -76,7 +76,7 @@ pub(in crate::cli) async fn run(options: &VerifyOptions, server: &ServerOptions)
     let client = ApiClient::new(server)?;
     let clusters: Vec<(&str, &str)> = options.clusters.iter().map(|name| ("cluster", name.as_str())).collect();
     if let Some(other) = &options.against {
-        let other = ApiClient::new(&server.with_server(other))?;
+        let other = ApiClient::new(&server.with_server(other, "--against"))?;
         return against::compare(&client, &other, &clusters, &options.list).await;
     }
     let mut start = clusters.clone();

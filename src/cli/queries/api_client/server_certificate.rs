@@ -22,8 +22,8 @@ pub(super) fn refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Certif
     None
 }
 
-/// Returns the message for a refused certificate of `server`.
-pub(super) fn describe(server: &str, reason: &CertificateError) -> String {
+/// Returns the message for a refused certificate of `server`, whose address is in `option`.
+pub(super) fn describe(server: &str, option: &str, reason: &CertificateError) -> String {
     use CertificateError as Reason;
     match reason {
         Reason::UnknownIssuer => format!(
@@ -36,7 +36,7 @@ pub(super) fn describe(server: &str, reason: &CertificateError) -> String {
             let names = if presented.is_empty() { "no name".to_owned() } else { presented.join(", ") };
             let expected = expected.to_str();
             format!(
-                "the certificate of {server} is not for {expected} but for {names}: use one of these names in --server, or issue a certificate for {expected}"
+                "the certificate of {server} is not for {expected} but for {names}: use one of these names in {option}, or issue a certificate for {expected}"
             )
         }
         Reason::ExpiredContext { not_after, .. } => {
@@ -86,7 +86,7 @@ mod tests {
             (CertificateError::BadEncoding, "cannot be used"),
         ] {
             let wrapped = io::Error::other(io::Error::other(rustls::Error::InvalidCertificate(reason.clone())));
-            let message = describe("https://a.test", refusal(&wrapped).expect("the reason is found"));
+            let message = describe("https://a.test", "--server", refusal(&wrapped).expect("the reason is found"));
             assert!(message.contains(expected) && message.contains("https://a.test"), "{message}");
         }
         assert!(refusal(&io::Error::other("reset")).is_none());
