@@ -15,6 +15,7 @@ use crate::cli::terminal::output::{OutputFormat, TableColumn, TableShape, text};
 use crate::dto::meta::UnknownPeriod;
 use crate::dto::objects::last_change::LastChange;
 use crate::dto::streamed::EntryVersion;
+use crate::model::EntryKey;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct VersionQueryOptions {
@@ -34,7 +35,7 @@ const VERSIONS: TableShape<EntryVersion> = TableShape {
         TableColumn::new("FROM", |version| time_text(&version.from)),
         TableColumn::new("TO", |version| version.to.as_ref().map_or_else(|| "now".to_owned(), time_text)),
         TableColumn::new("KIND", |version| version.kind.to_string()),
-        TableColumn::new("CLUSTER", |version| cluster_of(&version.key).to_owned()),
+        TableColumn::new("CLUSTER", |version| text(EntryKey::from_cache_form(&version.key).map(|key| key.cluster).as_ref())),
         TableColumn::new("OBJECT", |version| describe_object(&version.key, version.object.as_ref())),
         TableColumn::new("END", |version| text(version.ended.as_ref())),
     ],
@@ -130,13 +131,6 @@ fn parameter(subject: &str) -> (&'static str, &str) {
     if subject.starts_with("cilium/") { ("key", subject) } else { ("ip", subject) }
 }
 
-/// Returns the cluster in a key in cache form.
-fn cluster_of(key: &str) -> &str {
-    key.strip_prefix("cilium/cache/")
-        .and_then(|rest| rest.split("/v1/").nth(1))
-        .map_or("", |rest| rest.split('/').next().unwrap_or_default())
-}
-
 /// Returns the time of a change: exact, as a period, or as the time of the first list.
 fn time_text(change: &LastChange) -> String {
     let LastChange { changed_at, changed_between, first_seen_at } = change;
@@ -161,6 +155,5 @@ mod tests {
         ] {
             assert_eq!(parameter(subject), expected);
         }
-        assert_eq!(cluster_of("cilium/cache/services/v1/paris/shop/cart"), "paris");
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::output::age;
@@ -36,10 +37,7 @@ fn whole_age(seconds: i64) -> String {
 pub(super) fn newest_change(item: &Value) -> Option<Timestamp> {
     let of_clusters = item.get("clusters").and_then(Value::as_array).into_iter().flatten();
     let parts = std::iter::once(item).chain(item.get("match")).chain(of_clusters);
-    let times = parts.filter_map(|part| {
-        let change: LastChange = serde_json::from_value(part.clone()).ok()?;
-        newest_time(&change)
-    });
+    let times = parts.filter_map(|part| newest_time(&LastChange::deserialize(part).ok()?));
     times.max()
 }
 

@@ -158,10 +158,10 @@ impl TableComparison {
 
     /// Adds the objects that the agent lacks. If it has none of a cluster's objects, they are one
     /// difference.
-    pub(super) fn add_missing(&mut self, missing: Vec<Difference>, clusters_of_agent: &BTreeSet<String>) {
+    pub(super) fn add_missing(&mut self, missing: Vec<Difference>, clusters_of_agent: &BTreeSet<&str>) {
         let mut counts = BTreeMap::<String, usize>::new();
         for difference in missing {
-            match difference.cluster.as_ref().filter(|cluster| !clusters_of_agent.contains(*cluster)) {
+            match difference.cluster.as_ref().filter(|cluster| !clusters_of_agent.contains(cluster.as_str())) {
                 Some(cluster) => *counts.entry(cluster.clone()).or_default() += 1,
                 None => self.differences.push(difference),
             }

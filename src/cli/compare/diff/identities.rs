@@ -43,7 +43,7 @@ pub(super) fn compare(agent: &[AgentIdentity], mirror: &[MirrorIdentity], facts:
             missing.push(Difference::new(DifferenceKind::Missing, identity.id, Some(cluster)).because(reason()));
             continue;
         };
-        clusters_of_agent.insert(cluster.to_owned());
+        clusters_of_agent.insert(cluster);
         let fields: Vec<_> = FieldDifference::of_sets("labels", &found.labels, &identity.printed_labels()).into_iter().collect();
         if !fields.is_empty() {
             let difference = Difference::new(DifferenceKind::Different, identity.id, Some(cluster)).because(reason());

@@ -118,7 +118,7 @@ pub(super) fn compare(agent: &[AgentEntry], mirror: &MirrorEntries, nodes: &Mirr
     }
     let missing = missing_entries(&mut comparison, &agent, mirror, facts);
     let shared = mirror.iter().filter(|(prefix, _)| agent.contains_key(*prefix));
-    let clusters_of_agent = shared.flat_map(|(_, entries)| entries).map(|entry| entry.cluster.clone()).collect();
+    let clusters_of_agent = shared.flat_map(|(_, entries)| entries).map(|entry| entry.cluster.as_str()).collect();
     comparison.add_missing(missing, &clusters_of_agent);
     comparison
 }

@@ -28,7 +28,7 @@ pub(super) fn compare(agent: &[AgentNode], mirror: &[Node], facts: &MirrorFacts)
         match known.get(name.as_str()) {
             None => missing.push(difference(DifferenceKind::Missing)),
             Some(found) => {
-                clusters_of_agent.insert(node.cluster.clone());
+                clusters_of_agent.insert(node.cluster.as_str());
                 let fields = differing_fields(found, node);
                 if !fields.is_empty() {
                     comparison.differences.push(Difference { fields, ..difference(DifferenceKind::Different) });
