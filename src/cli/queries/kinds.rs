@@ -1,7 +1,7 @@
 //! Table of kinds for the command line: names, API path and table columns. A new kind is one more
 //! row.
 
-use crate::cli::terminal::change_age::change_age;
+use crate::cli::terminal::change_age::{change_age, last_of};
 use crate::cli::terminal::output::{Colour, TableColumn, TableShape, Tabular, age, age_of, coloured, joined, labels, number, text};
 use crate::dto::objects::exports::{EndpointSlice, ServiceExport};
 use crate::dto::objects::global_services::{GlobalService, TooLarge};
@@ -145,6 +145,7 @@ const GLOBAL_SERVICES: TableShape<GlobalService> = TableShape {
         TableColumn::new("NAME", |service| service.name.clone()),
         TableColumn::new("CLUSTERS", |service| joined(service.clusters.iter().map(|share| &share.cluster))),
         TableColumn::new("BACKENDS", backends),
+        TableColumn::new("AGE", |service| change_age(&last_of(service.clusters.iter().map(|share| &share.change)))),
         TableColumn::wide("BACKEND IPS", |service| joined(service.backends.iter().map(|backend| &backend.ip))),
         TableColumn::wide("CONFLICTS", |service| joined(service.conflicts.iter().map(|conflict| conflict.reason.name()))),
     ],

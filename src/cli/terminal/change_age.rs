@@ -48,6 +48,21 @@ pub(in crate::cli) fn newest_time(change: &LastChange) -> Option<Timestamp> {
     changed_at.as_ref().or(latest).or(first_seen_at.as_ref())?.parse().ok()
 }
 
+/// Returns the last of several changes, as exactly as it is known: it is not before the earliest
+/// possible time of any change.
+pub(in crate::cli) fn last_of<'a>(changes: impl Iterator<Item = &'a LastChange> + Clone) -> LastChange {
+    let parsed = |text: &String| text.parse::<Timestamp>().ok();
+    let earliest = |change: &LastChange| parsed(change.changed_at.as_ref().or(change.changed_between.as_ref().map(|[from, _]| from))?);
+    let (from, to) = (changes.clone().filter_map(earliest).max(), changes.filter_map(newest_time).max());
+    match (from, to) {
+        (Some(from), Some(to)) if from < to => {
+            LastChange { changed_between: Some([from, to].map(|time| time.to_string())), ..LastChange::default() }
+        }
+        (Some(_), to) => LastChange { changed_at: to.map(|time| time.to_string()), ..LastChange::default() },
+        (None, to) => LastChange { first_seen_at: to.map(|time| time.to_string()), ..LastChange::default() },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -66,6 +81,21 @@ mod tests {
         ] {
             let change: LastChange = serde_json::from_value(change).unwrap();
             assert_eq!(change_age_at(&change, now), expected, "{change:?}");
+        }
+    }
+
+    #[test]
+    fn the_last_of_several_changes_is_in_the_last_possible_period() {
+        let [one, two, three] = ["2026-01-01T01:00:00Z", "2026-01-01T02:00:00Z", "2026-01-01T03:00:00Z"];
+        for (changes, expected) in [
+            (json!([{"changedAt": one}, {"changedAt": two}]), json!({"changedAt": two})),
+            (json!([{"changedAt": two}, {"changedBetween": [one, three]}]), json!({"changedBetween": [two, three]})),
+            (json!([{"changedAt": one}, {"firstSeenAt": three}]), json!({"changedBetween": [one, three]})),
+            (json!([{"firstSeenAt": one}, {"firstSeenAt": two}, {}]), json!({"firstSeenAt": two})),
+            (json!([{}]), json!({})),
+        ] {
+            let parsed: Vec<LastChange> = serde_json::from_value(changes.clone()).unwrap();
+            assert_eq!(serde_json::to_value(last_of(parsed.iter())).unwrap(), expected, "{changes}");
         }
     }
 

@@ -145,7 +145,11 @@ fn examples(schema: &str, cluster_count: usize) -> Vec<Value> {
     let examples: Value = serde_json::from_str(include_str!("../../../api/openapi/examples.json")).unwrap();
     let mut example = examples["schemas"][schema].clone();
     let age = jiff::SignedDuration::from_hours(3 * 24 + 2) + jiff::SignedDuration::from_mins(30);
-    set_changed_at(&mut example, &(jiff::Timestamp::now() - age).to_string());
+    let time = (jiff::Timestamp::now() - age).to_string();
+    set_changed_at(&mut example, &time);
+    // each cluster of a global service has its own time
+    let clusters = example.get_mut("clusters").and_then(Value::as_array_mut);
+    clusters.into_iter().flatten().for_each(|cluster| cluster["changedAt"] = json!(time));
     let with_name = |name: &String| serde_json::from_str(&example.to_string().replace("paris", name).replace("tokyo", name)).unwrap();
     cluster_names(cluster_count).iter().map(with_name).collect()
 }
