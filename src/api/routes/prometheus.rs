@@ -14,19 +14,20 @@ use self::targets::{PortFilter, TargetList, pod_targets, service_targets};
 use crate::admission::Scanner;
 use crate::api::dto::global_services::sources;
 use crate::api::dto::meta::MetaOptions;
-use crate::api::paging::pages::{respond_with_object, respond_with_slices};
+use crate::api::paging::pages::respond_with_slices;
 use crate::api::problem::{Problem, ProblemCode};
 use crate::api::query::{Parameters, PrometheusQuery, parse_clusters};
 use crate::api::state::ApiState;
 use crate::dto::objects::prometheus::TargetGroup;
 use crate::dto::problem::ProblemDocument;
-use crate::handle::{Filter, LabelSelector, Reading, ScanEnd, ScanUsage, SourceMeta};
+use crate::handle::{Filter, LabelSelector, Reading, ScanEnd, ScanUsage, SourceMeta, WorkSlice};
 use crate::model::{ClusterName, EntryKey, Kind, check_exact_name};
 
 /// Kinds that pods are found in.
 const POD_KINDS: [Kind; 3] = [Kind::Ip, Kind::Identity, Kind::Node];
 
-/// Maximum number of identities that a label selector may select. Each is one list of addresses.
+/// Maximum number of identities that a label selector may select: 10,000 names and numbers, some
+/// 400 kB. Each is one list of addresses.
 const IDENTITIES_MAX: usize = 10_000;
 
 /// Label of an identity with the namespace of its pods (`PodNamespaceLabel`, Cilium's
@@ -39,8 +40,8 @@ const NAMESPACE_LABEL: &str = "k8s:io.kubernetes.pod.namespace";
 /// pods of all clusters. Every target has the labels `__meta_meshkeep_cluster`, `_namespace`,
 /// `_pod`, `_node`, `_service`, `_port_name`, `_port_protocol`, `_ip_family`, `_identity`,
 /// `_service_account`, `_state` and `_origin`, as far as they are known, and `_label_NAME` for each
-/// Kubernetes label of a pod's identity. An answer has at most 10,000 targets; a request that
-/// selects more is refused, because Prometheus would drop the others.
+/// Kubernetes label of a pod's identity. An answer has at most 10,000 targets and 4 MiB; a request
+/// that selects more is refused, because Prometheus would drop the others.
 #[utoipa::path(get, path = "/v1/prometheus/sd", operation_id = "listPrometheusTargets", tag = "services", params(PrometheusQuery),
     responses(
         (status = 200, description = "The targets, one in each group.", body = Vec<TargetGroup>),
@@ -61,7 +62,11 @@ pub(crate) async fn list_prometheus_targets(
         }
         Some(service) => {
             let service = service.clone();
-            respond_with_object(&scanner, false, move || targets_of_service(&reading, &service, &clusters, &port, meta_options)).await
+            respond_with_slices(&scanner, move |slice| {
+                slice.count_row();
+                ControlFlow::Break(targets_of_service(&reading, &service, &clusters, &port, meta_options))
+            })
+            .await
         }
         None => {
             let sources = sources_of_pods(&reading, &clusters);
@@ -78,14 +83,16 @@ fn targets_of_service(
     clusters: &[ClusterName],
     port: &PortFilter,
     meta_options: MetaOptions,
-) -> Result<Vec<TargetGroup>, Problem> {
+) -> Result<Vec<u8>, Problem> {
     let missing = || {
         let detail = format!("no cluster shares or exports a service {service}: /v1/global-services lists all global services");
         Problem::new(ProblemCode::NotFound, detail)
     };
     let found = reading.global_service(service).map_err(|none| Problem::no_memory(service, none))?.ok_or_else(missing)?;
     meta_options.check(&sources(reading, &found))?;
-    service_targets(reading, &found, clusters, port)
+    let mut targets = TargetList::new("service");
+    service_targets(reading, &found, clusters, port, &mut targets)?;
+    Ok(targets.take_json())
 }
 
 /// Returns the sources of the pods of these clusters, or of all clusters.
@@ -104,12 +111,11 @@ async fn respond_with_scan(scanner: &Scanner, mut scan: PodScan) -> Result<Respo
         spent += slice.usage();
         match outcome {
             ControlFlow::Continue(()) if page_limit.is_reached(spent) => ControlFlow::Break(Err(Problem::bad_parameter(
-                "labelSelector",
+                scan.parameter,
                 "takes too long: select fewer pods with namespace, labelSelector or cluster",
             ))),
             ControlFlow::Continue(()) => ControlFlow::Continue(()),
-            ControlFlow::Break(Err(problem)) => ControlFlow::Break(Err(problem)),
-            ControlFlow::Break(Ok(())) => ControlFlow::Break(scan.targets.to_json()),
+            ControlFlow::Break(found) => ControlFlow::Break(found.map(|()| scan.targets.take_json())),
         }
     })
     .await
@@ -118,14 +124,24 @@ async fn respond_with_scan(scanner: &Scanner, mut scan: PodScan) -> Result<Respo
 /// Search for pods: first for the identities with the labels, then for the addresses of each.
 struct PodScan {
     reading: Reading,
-    namespace: Option<String>,
     port: PortFilter,
-    /// Filter of the identities that were not searched for yet.
+    /// Filter of the pods, without their identity.
+    pods: Filter,
+    /// Filter of the identities, while they are searched for.
     identities: Option<Filter>,
-    /// Filters of the addresses that were not read yet: one for each identity, or one for all.
-    remaining: Vec<Filter>,
+    /// Lists of addresses that were not read yet.
+    remaining: Vec<AddressList>,
     start: Option<EntryKey>,
     targets: TargetList,
+    /// Parameter that selects the pods.
+    parameter: &'static str,
+}
+
+/// A list of addresses that may belong to selected pods.
+enum AddressList {
+    All,
+    /// Those of an identity. Another cluster may have the same number with other labels.
+    OfIdentity(ClusterName, u32),
 }
 
 impl PodScan {
@@ -147,23 +163,20 @@ impl PodScan {
             Ok::<_, Problem>(Filter { labels: Some(labels), clusters: clusters.clone(), ..Filter::default() })
         });
         let identities = identities.transpose()?;
-        let all = Filter { namespace: namespace.clone(), clusters, ..Filter::default() };
-        let remaining = if identities.is_some() { Vec::new() } else { vec![all] };
-        let namespace = namespace.clone();
-        Ok(Self { reading, namespace, port, identities, remaining, start: None, targets: TargetList::default() })
+        let remaining = if identities.is_some() { Vec::new() } else { vec![AddressList::All] };
+        let parameter = if identities.is_some() { "labelSelector" } else { "namespace" };
+        let pods = Filter { namespace: namespace.clone(), clusters, ..Filter::default() };
+        Ok(Self { reading, port, pods, identities, remaining, start: None, targets: TargetList::new(parameter), parameter })
     }
 
     /// Continues for one slice. Breaks when all pods were found.
-    fn advance(&mut self, slice: &mut crate::handle::WorkSlice) -> ControlFlow<Result<(), Problem>> {
+    fn advance(&mut self, slice: &mut WorkSlice) -> ControlFlow<Result<(), Problem>> {
         if let Some(filter) = &self.identities {
-            let (remaining, namespace) = (&mut self.remaining, &self.namespace);
+            let remaining = &mut self.remaining;
             let plan = self.reading.plan_list(Kind::Identity, filter);
             let scanned = self.reading.scan(&plan, self.start.as_ref(), slice, |record| {
                 let identity = record.object.as_deref().and_then(|object| object.as_identity());
-                // another cluster may have the same number with other labels
-                let clusters = vec![record.key.cluster.clone()];
-                let of_identity = |id| Filter { identity: Some(id), namespace: namespace.clone(), clusters, ..Filter::default() };
-                remaining.extend(identity.map(|identity| of_identity(identity.id)));
+                remaining.extend(identity.map(|identity| AddressList::OfIdentity(record.key.cluster.clone(), identity.id)));
                 remaining.len() <= IDENTITIES_MAX
             });
             match scanned {
@@ -172,12 +185,15 @@ impl PodScan {
                     self.start = Some(key);
                     return ControlFlow::Continue(());
                 }
-                ScanEnd::PageFull(_) => return ControlFlow::Break(Err(too_many("identities", IDENTITIES_MAX))),
+                ScanEnd::PageFull(_) => return ControlFlow::Break(Err(too_many(self.parameter, "identities", IDENTITIES_MAX))),
                 ScanEnd::OverBudget(key, error) => return ControlFlow::Break(Err(Problem::no_memory(&key.to_string(), error))),
             }
         }
-        while let Some(filter) = self.remaining.last() {
-            let plan = self.reading.plan_list(Kind::Ip, filter);
+        while let Some(list) = self.remaining.last() {
+            if slice.is_over() {
+                return ControlFlow::Continue(());
+            }
+            let plan = self.reading.plan_list(Kind::Ip, &list.filter(&self.pods));
             let (reading, port, targets, mut failed) = (&self.reading, &self.port, &mut self.targets, None);
             let scanned = reading.scan(&plan, self.start.as_ref(), slice, |record| {
                 failed = pod_targets(reading, record, port, targets).err();
@@ -193,6 +209,8 @@ impl PodScan {
                 (None, ScanEnd::Complete | ScanEnd::PageFull(_)) => {
                     self.start = None;
                     self.remaining.pop();
+                    // an identity without addresses has no row
+                    slice.count_row();
                 }
             }
         }
@@ -200,8 +218,18 @@ impl PodScan {
     }
 }
 
-/// Returns the problem for a request that selects too much.
-fn too_many(what: &str, count_max: usize) -> Problem {
-    let detail = format!("selects more than {count_max} {what}: select fewer with namespace, labelSelector, cluster or port");
-    Problem::bad_parameter("labelSelector", detail)
+impl AddressList {
+    /// Returns the filter of the addresses of `pods` in this list.
+    fn filter(&self, pods: &Filter) -> Filter {
+        match self {
+            Self::All => pods.clone(),
+            Self::OfIdentity(cluster, id) => Filter { identity: Some(*id), clusters: vec![cluster.clone()], ..pods.clone() },
+        }
+    }
+}
+
+/// Returns the problem for a request that selects too much with this parameter.
+fn too_many(parameter: &'static str, what: &str, count_max: usize) -> Problem {
+    let fewer = if parameter == "service" { "cluster or port" } else { "namespace, labelSelector, cluster or port" };
+    Problem::bad_parameter(parameter, format!("selects more than {count_max} {what}: select fewer with {fewer}"))
 }

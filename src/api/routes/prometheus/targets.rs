@@ -6,17 +6,15 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 
 use super::too_many;
+use crate::api::paging::list_request::PAGE_BYTES_MAX;
 use crate::api::problem::Problem;
 use crate::dto::objects::prometheus::TargetGroup;
 use crate::handle::{GlobalBackend, Reading, ServiceEntry, ServiceMember};
 use crate::model::{ClusterName, IpEntry, Record};
 
-/// Maximum number of targets in an answer. They have some 500 bytes each, so that an answer fits
-/// the memory of the largest page (docs/use/api/paging.md).
+/// Maximum number of targets in an answer. Most have some 500 bytes, but the labels of an identity
+/// can be longer, so [`PAGE_BYTES_MAX`] limits the size too.
 const TARGETS_MAX: usize = 10_000;
-
-/// Maximum size of an answer in bytes: the memory that is reserved for it.
-const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 /// Start of the name of every label. Prometheus drops labels with two underscores at the start
 /// after relabelling.
@@ -34,9 +32,15 @@ pub(super) enum PortFilter {
     Name(String),
 }
 
-/// Targets, up to [`TARGETS_MAX`].
-#[derive(Debug, Default)]
-pub(super) struct TargetList(Vec<TargetGroup>);
+/// Targets as a JSON array: up to [`TARGETS_MAX`], in up to [`PAGE_BYTES_MAX`], the memory that is
+/// reserved for an answer. Each target is serialized as soon as it is found.
+#[derive(Debug)]
+pub(super) struct TargetList {
+    json: Vec<u8>,
+    count: usize,
+    /// Parameter that selects the targets. A refusal names it.
+    parameter: &'static str,
+}
 
 /// A port of a pod or of a backend.
 struct TargetPort<'a> {
@@ -69,17 +73,28 @@ impl PortFilter {
 }
 
 impl TargetList {
-    fn push(&mut self, ip: IpAddr, port: u16, labels: BTreeMap<String, String>) -> Result<(), Problem> {
-        if self.0.len() == TARGETS_MAX {
-            return Err(too_many("targets", TARGETS_MAX));
-        }
-        self.0.push(TargetGroup { targets: vec![SocketAddr::new(ip, port).to_string()], labels });
-        Ok(())
+    pub(super) fn new(parameter: &'static str) -> Self {
+        Self { json: b"[".to_vec(), count: 0, parameter }
     }
 
-    pub(super) fn to_json(&self) -> Result<Vec<u8>, Problem> {
-        let bytes = serde_json::to_vec(&self.0).map_err(|error| Problem::internal(format!("an answer cannot be written: {error}")))?;
-        if bytes.len() > ANSWER_BYTES_MAX { Err(too_many("bytes of targets", ANSWER_BYTES_MAX)) } else { Ok(bytes) }
+    fn push(&mut self, ip: IpAddr, port: u16, labels: BTreeMap<String, String>) -> Result<(), Problem> {
+        if self.count == TARGETS_MAX {
+            return Err(too_many(self.parameter, "targets", TARGETS_MAX));
+        }
+        if self.count > 0 {
+            self.json.push(b',');
+        }
+        let group = TargetGroup { targets: vec![SocketAddr::new(ip, port).to_string()], labels };
+        serde_json::to_writer(&mut self.json, &group).map_err(|error| Problem::internal(format!("a target cannot be written: {error}")))?;
+        self.count += 1;
+        // the closing bracket is still missing
+        if self.json.len() < PAGE_BYTES_MAX { Ok(()) } else { Err(too_many(self.parameter, "bytes of targets", PAGE_BYTES_MAX)) }
+    }
+
+    /// Returns the whole answer, and leaves nothing.
+    pub(super) fn take_json(&mut self) -> Vec<u8> {
+        self.json.push(b']');
+        std::mem::take(&mut self.json)
     }
 }
 
@@ -104,13 +119,14 @@ pub(super) fn pod_targets(reading: &Reading, record: &Record, filter: &PortFilte
     Ok(())
 }
 
-/// Returns the targets of the backends of a global service.
+/// Adds the targets of the backends of a global service.
 pub(super) fn service_targets(
     reading: &Reading,
     service: &ServiceEntry,
     clusters: &[ClusterName],
     filter: &PortFilter,
-) -> Result<Vec<TargetGroup>, Problem> {
+    targets: &mut TargetList,
+) -> Result<(), Problem> {
     let service = match service {
         ServiceEntry::Merged(service, _) => service,
         ServiceEntry::TooLarge(large) => {
@@ -121,7 +137,6 @@ pub(super) fn service_targets(
             ));
         }
     };
-    let mut targets = TargetList::default();
     for member in service.members.iter().filter(|member| clusters.is_empty() || clusters.contains(&member.cluster)) {
         for backend in &member.backends {
             for port in &backend.ports {
@@ -136,7 +151,7 @@ pub(super) fn service_targets(
             }
         }
     }
-    Ok(targets.0)
+    Ok(())
 }
 
 fn backend_labels(reading: &Reading, member: &ServiceMember, backend: &GlobalBackend, port: &TargetPort<'_>) -> BTreeMap<String, String> {

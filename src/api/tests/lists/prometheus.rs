@@ -1,10 +1,12 @@
 //! Targets for Prometheus: backends of services and pods.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
+use crate::admission::ScanLimits;
 use crate::api::tests::fixture::{ApiFixture, cluster, identity, key, node, put};
+use crate::handle::SliceLimit;
 use crate::model::*;
 use crate::view::View;
 
@@ -94,7 +96,8 @@ async fn backends_have_the_labels_of_their_pods() {
 
 #[tokio::test]
 async fn targets_are_selected_by_service_namespace_labels_cluster_and_port() {
-    let fixture = ApiFixture::with_view(mesh());
+    let slices = ScanLimits { slice: SliceLimit::Rows(1), page: SliceLimit::Rows(1_000) };
+    let (fixture, sliced) = (ApiFixture::with_view(mesh()), ApiFixture::with_view(mesh()).with_scan_limits(slices));
     for (query, expected) in [
         ("service=shop/cart", &["10.1.0.1:80", "10.2.0.1:80"][..]),
         ("service=shop/cart&port=53", &["10.1.0.1:53", "10.2.0.1:53"]),
@@ -108,6 +111,56 @@ async fn targets_are_selected_by_service_namespace_labels_cluster_and_port() {
         ("labelSelector=app%3Dcart&namespace=mail&port=80", &[]),
     ] {
         assert_eq!(targets(&fixture, query).await, expected, "{query}");
+        assert_eq!(targets(&sliced, query).await, expected, "{query}, in slices");
+    }
+}
+
+/// `shop/cart` in paris, and this number of pods, its backends. Their targets have 33 kB each if
+/// `is_long`, and otherwise 400 bytes, because only Kubernetes labels are part of a target.
+fn mesh_with_pods(count: u32, is_long: bool) -> View {
+    let mut view = View::starting_at(Sequence(0));
+    let mut put_all = |kind, objects: Vec<(String, Object)>| {
+        let changes = objects.into_iter().map(|(name, object)| put(key(kind, "paris", &name), object, 1)).collect();
+        view.apply(Command::Apply { scope: Scope { cluster: cluster("paris"), kind }, changes, cursor: None }, SystemTime::now());
+    };
+    let ips = (0..count).map(|number| std::net::Ipv4Addr::from(0x0a01_0000 + number));
+    let label = if is_long { ("k8s:app".to_owned(), "x".repeat(32 << 10)) } else { ("vm:app".to_owned(), "cart".to_owned()) };
+    let labels = LabelSet::from([label]).into();
+    put_all(Kind::Identity, vec![("65793".to_owned(), Object::Identity(Identity { id: 65_793, labels }))]);
+    put_all(Kind::Ip, ips.clone().map(|ip| (ip.to_string(), pod(&ip.to_string(), "cart", 65_793, &[("http", 80, "TCP")]))).collect());
+    let port = Port { name: "http".to_owned(), protocol: "TCP".to_owned(), port: 80 };
+    let backends = ips.map(|ip| Backend { ip: ip.into(), ports: [port.clone()].into(), hostname: String::new(), zone: None });
+    let service =
+        Service { namespace: "shop".to_owned(), name: "cart".to_owned(), backends: backends.collect(), shared: true, ..Service::default() };
+    put_all(Kind::Service, vec![("shop/cart".to_owned(), Object::Service(service))]);
+    view
+}
+
+#[tokio::test]
+async fn every_form_of_the_query_has_a_limit() {
+    const QUERIES: [(&str, &str, &str); 3] = [
+        ("service=shop/cart", "service", "cluster or port"),
+        ("namespace=shop", "namespace", "namespace, labelSelector, cluster or port"),
+        ("labelSelector=app", "labelSelector", "namespace, labelSelector, cluster or port"),
+    ];
+    // an answer with 130 targets has more than 4 MiB
+    for (count, is_long, limit) in
+        [(10_000, false, None), (10_001, false, Some("10000 targets")), (120, true, None), (130, true, Some("4194304 bytes of targets"))]
+    {
+        // on a busy machine, this takes longer than a page may
+        let limits = ScanLimits { page: SliceLimit::Time(Duration::from_mins(10)), ..ScanLimits::default() };
+        let fixture = ApiFixture::with_view(mesh_with_pods(count, is_long)).with_scan_limits(limits);
+        for (query, parameter, fewer) in QUERIES {
+            let answer = fixture.get(&format!("/v1/prometheus/sd?{query}")).await;
+            let found: Value = answer.json();
+            match limit {
+                None => assert_eq!(found.as_array().map(Vec::len), Some(count as usize), "{query}"),
+                Some(limit) => {
+                    let expected = format!("{parameter}: selects more than {limit}: select fewer with {fewer}");
+                    assert_eq!((answer.status.as_u16(), &found["detail"]), (400, &json!(expected)), "{query}");
+                }
+            }
+        }
     }
 }
 
