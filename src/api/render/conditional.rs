@@ -9,7 +9,8 @@
 //! Tags are weak: they do not cover the age of an answer (`ageSeconds`, `position`, revisions of
 //! sources). `304` therefore means that the content of the client's copy is current, but not that
 //! the data is recent; `maxAge` is checked first. There are no tags for streams, `/metrics` and
-//! probes, which are about the current moment.
+//! probes, which are about the current moment, nor for answers about an earlier time (`at=`), which
+//! depend on the clock and on the history.
 
 use std::hash::Hash;
 
@@ -47,6 +48,11 @@ fn needs_full_answer(headers: &HeaderMap, query: &str) -> bool {
     is_any || query.contains('%') || query.contains("maxAge")
 }
 
+/// Returns whether the answer is about an earlier time. An escaped name counts as `at`.
+fn has_time(query: &str) -> bool {
+    query.split('&').map(|pair| pair.split('=').next().unwrap_or_default()).any(|name| name == "at" || name.contains('%'))
+}
+
 fn not_modified(tag: &str) -> Response {
     let mut response = StatusCode::NOT_MODIFIED.into_response();
     set_cache_headers(response.headers_mut(), Some(tag));
@@ -71,8 +77,8 @@ pub(crate) async fn tag_response(
     let (uri, headers) = (request.uri().clone(), request.headers().clone());
     let media_type = request.extensions().get().copied().unwrap_or(MediaType::Json);
     let properties = request.extensions().get().copied().unwrap_or(AnswerProperties::FIXED);
-    let basis = if is_read { properties.tag_basis } else { TagBasis::None };
     let query = uri.query().unwrap_or_default();
+    let basis = if is_read && !has_time(query) { properties.tag_basis } else { TagBasis::None };
     // read before the answer is computed, so the answer is at least as new as this counter
     let reading = handle.try_reading();
     if let Some(reading) = reading.as_ref().filter(|_| basis.has_findings_across_keys()) {
@@ -128,6 +134,16 @@ mod tests {
             [("W/\"a\"", true), ("\"a\"", true), ("\"b\", W/\"a\"", true), ("*", true), ("\"b\"", false), ("a", false), ("", false)]
         {
             assert_eq!(matches_any(&client_tags(text), "W/\"a\""), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_query_about_an_earlier_time_is_recognized() {
+        for query in ["at=10m", "ip=10.1.2.40&at=2026-11-26T14:03:00Z", "ip=10.1.2.40&%61t=10m", "a%74=1d&ip=::1"] {
+            assert!(has_time(query), "{query}");
+        }
+        for query in ["", "ip=10.1.2.40", "cat=10m", "search=at", "name=a%74", "ip=at=10m"] {
+            assert!(!has_time(query), "{query}");
         }
     }
 }

@@ -28,6 +28,7 @@ use crate::commit::{
 use crate::feed::{Feed, Retention};
 use crate::findings::{self, FindingIndexHandle};
 use crate::handle::{ClientFileLocation, ClusterStatuses, FindingIndex, FindingSender, Handle, Measurement, ProcessState, StoreReport};
+use crate::history::{HistoryOptions, history};
 use crate::model::*;
 use crate::store::{Group, StoreError};
 use crate::view::View;
@@ -194,6 +195,18 @@ impl ApiFixture {
         self.router = router(state.clone(), Guard::new(AllowedHosts::new(&[], &[]), None));
         self.tasks.spawn(findings::detect_findings(state.findings.clone()));
         self
+    }
+
+    /// Adds a history that begins two hours ago. Nothing has changed since.
+    pub(in crate::api) fn add_history(&self) {
+        // without a thread that writes segments, it stays in memory
+        let directory = tempfile::tempdir().unwrap();
+        let options = HistoryOptions { age_max: Duration::from_hours(24), bytes_max: 1 << 30 };
+        let (_, reader) = history(directory.path(), options, |_| ());
+        let mut replaced = ReplacedRecords::new(Sequence(0), Sequence(HEAD));
+        replaced.times.push((Sequence(1), SystemTime::now() - Duration::from_hours(2)));
+        reader.add_replaced(1, &replaced);
+        self.handle.set_history(reader);
     }
 
     /// Sets the status of some clusters.

@@ -69,6 +69,21 @@ async fn tags(fixture: &ApiFixture) -> Vec<String> {
     tags
 }
 
+/// The answer also depends on the clock and on the history.
+#[tokio::test]
+async fn an_answer_about_an_earlier_time_has_no_tag() {
+    let fixture = ApiFixture::new();
+    fixture.add_history();
+    for uri in ["/v1/ipcache/lookup?ip=10.1.2.40&at=1h", "/v1/ipcache/lookup?%61t=1h&ip=10.1.2.40"] {
+        let answer = fixture.get(uri).await;
+        assert_eq!((answer.status.as_u16(), answer.header("etag"), answer.header("cache-control")), (200, "", "no-cache"), "{uri}");
+    }
+    let now = "/v1/ipcache/lookup?ip=10.1.2.40";
+    let tag = tag(&fixture, now).await;
+    assert_eq!(request_with_tag(&fixture, Method::GET, now, &tag).await.status.as_u16(), 304);
+    assert_eq!(request_with_tag(&fixture, Method::GET, &format!("{now}&at=1h"), "*").await.status.as_u16(), 200);
+}
+
 #[tokio::test]
 async fn an_unchanged_answer_is_304_without_a_scan() {
     let fixture = ApiFixture::new();
