@@ -95,11 +95,12 @@ impl BoundApi {
         let is_protected = token.is_some() || options.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
         let health_guard = if is_protected { health_guard.for_anonymous_clients() } else { health_guard };
         let bound: Vec<IpAddr> = listeners.iter().filter_map(Listener::ip).collect();
-        let guard = Guard::new(AllowedHosts::new(&bound, &options.allowed_hosts), token).with_view_token(view_token);
+        // the settings accept only characters that a header can have
+        let cors_origins: Vec<_> = options.cors_origins.iter().filter_map(|origin| HeaderValue::try_from(origin).ok()).collect();
+        let guard = Guard::new(AllowedHosts::new(&bound, &options.allowed_hosts), token);
+        let guard = guard.with_view_token(view_token).with_origins(&cors_origins);
         let (files, reload) = (ReloadableFiles::new(reloadable), Arc::clone(&options.reread));
         let (limits, all_metrics) = (options.limits, options.all_metrics);
-        // the settings accept only characters that a header can have
-        let cors_origins = options.cors_origins.iter().filter_map(|origin| HeaderValue::try_from(origin).ok()).collect();
         let page_policy = HeaderValue::try_from(page::policy_for_frames(&options.frame_ancestors));
         let page_policy = page_policy.unwrap_or_else(|_| HeaderValue::from_static(page::POLICY));
         let (etcd_service, scans) = (None, ScanExecutor::default());

@@ -1,7 +1,9 @@
-//! Access checks: the `Host` of a request, and the bearer token.
+//! Access checks: the `Host` and the `Origin` of a request, and the bearer token.
 //!
 //! The `Host` check keeps a web page in a browser from reaching a loopback address under its own
-//! host name (DNS rebinding). Probes are open, because a kubelet has no token and calls them by any
+//! host name (DNS rebinding). The `Origin` check keeps it from starting work there under any name
+//! (cross-site request forgery): the browser withholds the answer from the page, but sends the
+//! request. Probes are open, because a kubelet has no token and calls them by any
 //! address. Only clients that may read everything get the details of a probe ([`Access`]). The
 //! files of the page at `/` need a valid `Host` but no token: the page asks for the token itself.
 
@@ -10,8 +12,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST};
-use axum::http::{Method, Version};
+use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, ORIGIN};
+use axum::http::{HeaderValue, Method, Version};
 use axum::middleware::Next;
 use axum::response::Response;
 use sha2::{Digest, Sha256};
@@ -23,6 +25,9 @@ use crate::server::{HttpExchange, ReloadableFile, Transport};
 
 /// Maximum bytes of a request's body. 10,000 IPv6 addresses in JSON are 430 kB.
 pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// Header with the relation of a web page to the address of its request (Fetch Metadata).
+const FETCH_SITE: &str = "sec-fetch-site";
 
 /// Paths without access checks.
 const OPEN_PATHS: [&str; 3] = ["/livez", "/readyz", "/healthz"];
@@ -50,6 +55,8 @@ pub(crate) enum Access {
 pub(crate) struct Guard {
     /// Accepted `Host` values; `None` for any.
     hosts: Option<Arc<AllowedHosts>>,
+    /// Origins of other web pages that may do more than read.
+    origins: Arc<[HeaderValue]>,
     token: Option<Arc<ReloadableFile<Token>>>,
     /// Token that is only accepted for reading.
     view_token: Option<Arc<ReloadableFile<Token>>>,
@@ -124,7 +131,7 @@ impl Token {
 
 impl Guard {
     pub(crate) fn new(hosts: AllowedHosts, token: Option<Arc<ReloadableFile<Token>>>) -> Self {
-        Self { hosts: Some(Arc::new(hosts)), token, view_token: None, without_token: Access::Full }
+        Self { hosts: Some(Arc::new(hosts)), origins: Arc::default(), token, view_token: None, without_token: Access::Full }
     }
 
     /// Also accepts a second token, only for reading.
@@ -132,10 +139,15 @@ impl Guard {
         Self { view_token, ..self }
     }
 
+    /// Also accepts requests that do more than read from web pages of these origins.
+    pub(crate) fn with_origins(self, origins: &[HeaderValue]) -> Self {
+        Self { origins: origins.into(), ..self }
+    }
+
     /// Creates the guard of an address that other machines may use without a token. It accepts any
     /// `Host`: without cookies and loopback, DNS rebinding gains nothing.
     pub(crate) fn open_to_all() -> Self {
-        Self { hosts: None, token: None, view_token: None, without_token: Access::Anonymous }
+        Self { hosts: None, origins: Arc::default(), token: None, view_token: None, without_token: Access::Anonymous }
     }
 
     /// Makes all clients of this address anonymous, because they cannot identify themselves here
@@ -166,6 +178,7 @@ impl Guard {
             return Ok(());
         }
         self.check_host(request)?;
+        self.check_origin(request)?;
         let admit = |shows_token| {
             if let Some(exchange) = exchange {
                 exchange.admit(shows_token);
@@ -197,10 +210,8 @@ impl Guard {
         let Some(hosts) = self.hosts.as_ref().filter(|_| request.extensions().get::<Transport>() == Some(&Transport::Tcp)) else {
             return Ok(());
         };
-        // HTTP/2 has the host in the URI; a request without a host (HTTP/1.0) does not come from a
-        // browser
-        let header = request.headers().get(HOST).map(|value| value.to_str().unwrap_or("?"));
-        match request.uri().authority().map(axum::http::uri::Authority::as_str).or(header) {
+        // a request without a host (HTTP/1.0) does not come from a browser
+        match host_of(request) {
             Some(host) if !hosts.allows(host) => Err(Problem::new(
                 ProblemCode::UnknownHost,
                 format!("meshkeep does not accept the host {host:?}: allow it with --allowed-host"),
@@ -208,6 +219,41 @@ impl Guard {
             Some(_) | None => Ok(()),
         }
     }
+
+    /// Refuses a request of a web page of another origin that does more than read. Clients that are
+    /// not browsers send no `Origin`.
+    fn check_origin(&self, request: &Request) -> Result<(), Problem> {
+        let headers = request.headers();
+        // a proxy can change the host, but no web page can set this header
+        if request.method().is_safe() || headers.get(FETCH_SITE).is_some_and(|site| site == "same-origin") {
+            return Ok(());
+        }
+        let is_allowed = |origin: &HeaderValue| self.origins.contains(origin) || is_own_origin(origin, host_of(request));
+        match headers.get_all(ORIGIN).iter().find(|origin| !is_allowed(origin)) {
+            None => Ok(()),
+            Some(origin) if origin == "null" => Err(Problem::new(
+                ProblemCode::Forbidden,
+                "a web page without an origin may not send this request: open the page from a web server whose origin --cors-origin lists",
+            )),
+            Some(origin) => Err(Problem::new(
+                ProblemCode::Forbidden,
+                format!("web pages of the origin {origin:?} may not send this request: allow this origin with --cors-origin"),
+            )),
+        }
+    }
+}
+
+/// Returns the host that a request names. HTTP/2 has it in the URI.
+fn host_of(request: &Request) -> Option<&str> {
+    let header = || request.headers().get(HOST).map(|value| value.to_str().unwrap_or("?"));
+    request.uri().authority().map(axum::http::uri::Authority::as_str).or_else(header)
+}
+
+/// Returns whether an origin has the host and the port that a request names. The scheme is not
+/// compared, because a proxy may have ended TLS.
+fn is_own_origin(origin: &HeaderValue, host: Option<&str>) -> bool {
+    let authority = origin.to_str().ok().and_then(|origin| Some(origin.split_once("://")?.1));
+    authority.zip(host).is_some_and(|(authority, host)| authority.eq_ignore_ascii_case(host))
 }
 
 /// Returns the bearer token of a request.

@@ -29,6 +29,7 @@ impl ProblemCode {
             Self::BadParameter => (StatusCode::BAD_REQUEST, "A parameter cannot be used"),
             Self::BadRequest => (StatusCode::BAD_REQUEST, "The request cannot be read"),
             Self::Unauthorized => (StatusCode::UNAUTHORIZED, "A bearer token is needed"),
+            Self::Forbidden => (StatusCode::FORBIDDEN, "The client may not send this request"),
             Self::NotFound => (StatusCode::NOT_FOUND, "There is no such object"),
             Self::UnknownRoute => (StatusCode::NOT_FOUND, "There is no such path"),
             Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "The path does not support this method"),
@@ -60,6 +61,9 @@ impl ProblemCode {
             }
             Self::Unauthorized => {
                 "meshkeep was started with --token-file. Send the token in that file as Authorization: Bearer TOKEN. Probes need no token."
+            }
+            Self::Forbidden => {
+                "A web page of another origin sent the request, which does more than read. If the page may send it, allow its origin with --cors-origin. This check stops web pages that start work through the browser of somebody who can reach meshkeep."
             }
             Self::NotFound => {
                 "meshkeep mirrors no object of that name. Either it never existed, or it was deleted, or its cluster was not read yet. /v1/clusters lists the clusters that are live."
@@ -109,6 +113,7 @@ impl ProblemCode {
             Self::BadParameter
             | Self::BadRequest
             | Self::Unauthorized
+            | Self::Forbidden
             | Self::NotFound
             | Self::UnknownRoute
             | Self::MethodNotAllowed

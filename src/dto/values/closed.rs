@@ -49,6 +49,7 @@ api_enum! {
         BadParameter = "badParameter",
         BadRequest = "badRequest",
         Unauthorized = "unauthorized",
+        Forbidden = "forbidden",
         NotFound = "notFound",
         UnknownRoute = "unknownRoute",
         MethodNotAllowed = "methodNotAllowed",

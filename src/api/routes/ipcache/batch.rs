@@ -24,6 +24,7 @@ use crate::api::query::{ItemQuery, Parameters};
 use crate::api::state::ApiState;
 use crate::dto::lookup::{LookupItem, LookupList, LookupRequest};
 use crate::dto::meta::{ListMeta, SourceAge};
+use crate::dto::problem::ProblemDocument;
 use crate::handle::{LookupMatch, Reading, SourceMeta, WorkSlice};
 use crate::server::BodyTimeout;
 
@@ -69,7 +70,10 @@ struct LookupStream {
 /// computes it.
 #[utoipa::path(post, path = "/v1/ipcache/lookup", operation_id = "lookupIps", tag = "ipcache", params(ItemQuery),
     request_body(content = LookupRequest, description = "The addresses."),
-    responses((status = 200, description = "One item for each address, in the order of the request.", body = LookupList)))]
+    responses(
+        (status = 200, description = "One item for each address, in the order of the request.", body = LookupList),
+        (status = 403, description = "A web page of another origin sent the request.", body = ProblemDocument)
+    ))]
 pub(crate) async fn lookup_ips(
     State(state): State<ApiState>,
     query: Parameters<ItemQuery>,

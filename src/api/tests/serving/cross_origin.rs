@@ -72,6 +72,36 @@ async fn without_listed_origins_no_answer_is_for_other_origins() {
     assert_eq!(ask(get, ["access-control-allow-origin"]).await, (200, [String::new()]));
 }
 
+/// Without a token, a browser sends such a request of any page.
+#[tokio::test]
+async fn only_own_and_listed_pages_may_do_more_than_read() {
+    let cors_origins = vec![LISTED.to_owned()];
+    let running = RunningServer::start(&[local()], &ApiOptions { cors_origins, ..ApiOptions::default() }).await;
+    let (client, own) = (client(), running.addresses[0].as_str());
+    let post = |path: &str| client.post(format!("{own}{path}"));
+    let verify = |origin: &str| post("/v1/verifications").header("origin", origin);
+    let batch = |origin: &str| {
+        post("/v1/ipcache/lookup").header("origin", origin).header("content-type", "application/json").body(r#"{"ips":["10.1.2.40"]}"#)
+    };
+    let own_tls = own.replace("http://", "https://");
+    for origin in [own, &own_tls, LISTED] {
+        assert_eq!((ask(verify(origin), []).await.0, ask(batch(origin), []).await.0), (200, 200), "{origin}");
+    }
+    for origin in ["https://evil.example", "http://portal.example", "http://127.0.0.1:1", "http://127.0.0.1", "null", ""] {
+        assert_eq!((ask(verify(origin), []).await.0, ask(batch(origin), []).await.0), (403, 403), "{origin}");
+        let read = client.get(format!("{own}/v1/verifications")).header("origin", origin);
+        assert_eq!(ask(read, []).await.0, 200, "{origin}: the browser withholds the answer");
+    }
+    let problem: serde_json::Value = verify("https://evil.example").send().await.unwrap().json().await.unwrap();
+    let detail = "web pages of the origin \"https://evil.example\" may not send this request: allow this origin with --cors-origin";
+    assert_eq!((&problem["code"], &problem["detail"]), (&"forbidden".into(), &detail.into()));
+    // a program, and meshkeep's page behind a proxy that changes the host
+    assert_eq!(ask(post("/v1/verifications"), []).await.0, 200);
+    for (site, expected) in [("same-origin", 200), ("same-site", 403), ("cross-site", 403)] {
+        assert_eq!(ask(verify("https://meshkeep.example").header("sec-fetch-site", site), []).await.0, expected, "{site}");
+    }
+}
+
 #[tokio::test]
 async fn only_pages_of_listed_origins_may_frame_the_page() {
     let both = [LISTED, "http://a.example"];
