@@ -8,12 +8,12 @@ mod lookup_sources;
 use std::net::IpAddr;
 use std::time::SystemTime;
 
-use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 
-use crate::admission::Scanner;
+use crate::admission::{Client, Scanner};
 use crate::api::dto::meta::MetaOptions;
 use crate::api::paging::pages::{record_rows, respond_with_object, respond_with_page};
 use crate::api::problem::{Problem, ProblemCode};
@@ -104,12 +104,14 @@ pub(crate) async fn get_ipcache_entry(
 pub(crate) async fn lookup_ip(
     State(state): State<ApiState>,
     query: Parameters<LookupQuery>,
-    scanner: Scanner,
+    client: Option<Extension<Client>>,
 ) -> Result<Response, Problem> {
     let (ip, meta_options) = (&query.values.ip, query.values.meta_options()?);
     let ip: IpAddr = ip.parse().map_err(|_| Problem::bad_parameter("ip", format!("{ip:?} is not an IP address")))?;
     if let Some(at) = &query.values.at {
         let time = parse_time_parameter("at", at, SystemTime::now())?;
+        // only a lookup at a time reads files; the others need no slot for long requests
+        let scanner = state.scans.admit(client.map_or(Client::Local, |Extension(client)| client))?;
         let past = past_reading(&state.handle).await?;
         return respond_with_object(&scanner, false, move || lookup_at(&past, ip, time, meta_options)).await;
     }

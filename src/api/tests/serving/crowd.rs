@@ -8,6 +8,7 @@ use tokio::task::{JoinSet, yield_now};
 
 use super::disconnect::figure;
 use super::sockets::{RunningServer, get, local};
+use crate::admission::Client;
 use crate::api::ApiOptions;
 use crate::api::tests::fixture::{ApiFixture, identity, key, put};
 use crate::api::tests::lists::pages::pods;
@@ -32,6 +33,20 @@ async fn only_long_requests_count_as_usage() {
         assert_eq!(fixture.get(uri).await.status.as_u16(), 200, "{uri}");
     }
     assert_eq!(fixture.scans.total_usage().time, before);
+}
+
+/// The requests of a fixture come from the clients of a unix socket.
+#[tokio::test]
+async fn a_lookup_is_answered_while_all_slots_for_long_requests_are_in_use() {
+    let fixture = ApiFixture::new();
+    let scanners: Vec<_> = std::iter::from_fn(|| fixture.scans.admit(Client::Local).ok()).collect();
+    let lookup = "/v1/ipcache/lookup?ip=10.1.2.40";
+    assert_eq!(fixture.get(lookup).await.status.as_u16(), 200);
+    for long in [format!("{lookup}&at=1m"), "/v1/ipcache".to_owned()] {
+        assert_eq!(fixture.get(&long).await.status.as_u16(), 429, "{long}");
+    }
+    drop(scanners);
+    assert_eq!(fixture.get("/v1/ipcache").await.status.as_u16(), 200);
 }
 
 #[tokio::test]
