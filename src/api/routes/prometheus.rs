@@ -89,16 +89,23 @@ fn targets_of_service(
         Problem::new(ProblemCode::NotFound, detail)
     };
     let found = reading.global_service(service).map_err(|none| Problem::no_memory(service, none))?.ok_or_else(missing)?;
-    meta_options.check(&sources(reading, &found))?;
+    let mut sources = sources(reading, &found);
+    sources.retain(|source| is_selected(clusters, &source.cluster));
+    meta_options.check(&sources)?;
     let mut targets = TargetList::new("service");
     service_targets(reading, &found, clusters, port, &mut targets)?;
     Ok(targets.take_json())
 }
 
+/// Returns whether targets of a cluster are wanted: all, without clusters in the query.
+fn is_selected(clusters: &[ClusterName], name: &ClusterName) -> bool {
+    clusters.is_empty() || clusters.contains(name)
+}
+
 /// Returns the sources of the pods of these clusters, or of all clusters.
 fn sources_of_pods(reading: &Reading, clusters: &[ClusterName]) -> Vec<SourceMeta> {
     let names = reading.cluster_names();
-    let wanted = names.iter().filter(|name| clusters.is_empty() || clusters.contains(name));
+    let wanted = names.iter().filter(|name| is_selected(clusters, name));
     wanted.flat_map(|name| reading.sources(name, POD_KINDS)).collect()
 }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
-use super::too_many;
+use super::{is_selected, too_many};
 use crate::api::paging::list_request::PAGE_BYTES_MAX;
 use crate::api::problem::Problem;
 use crate::dto::objects::prometheus::TargetGroup;
@@ -137,7 +137,7 @@ pub(super) fn service_targets(
             ));
         }
     };
-    for member in service.members.iter().filter(|member| clusters.is_empty() || clusters.contains(&member.cluster)) {
+    for member in service.members.iter().filter(|member| is_selected(clusters, &member.cluster)) {
         for backend in &member.backends {
             for port in &backend.ports {
                 // of several names, the one that was asked for

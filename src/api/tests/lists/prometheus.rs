@@ -133,6 +133,9 @@ fn mesh_with_pods(count: u32, is_long: bool) -> View {
     let service =
         Service { namespace: "shop".to_owned(), name: "cart".to_owned(), backends: backends.collect(), shared: true, ..Service::default() };
     put_all(Kind::Service, vec![("shop/cart".to_owned(), Object::Service(service))]);
+    for kind in Kind::ALL {
+        view.apply(Command::Confirm(Scope { cluster: cluster("paris"), kind }), SystemTime::now());
+    }
     view
 }
 
@@ -151,7 +154,7 @@ async fn every_form_of_the_query_has_a_limit() {
         let limits = ScanLimits { page: SliceLimit::Time(Duration::from_mins(10)), ..ScanLimits::default() };
         let fixture = ApiFixture::with_view(mesh_with_pods(count, is_long)).with_scan_limits(limits);
         for (query, parameter, fewer) in QUERIES {
-            let answer = fixture.get(&format!("/v1/prometheus/sd?{query}")).await;
+            let answer = fixture.get(&format!("/v1/prometheus/sd?{query}&maxAge=600")).await;
             let found: Value = answer.json();
             match limit {
                 None => assert_eq!(found.as_array().map(Vec::len), Some(count as usize), "{query}"),
@@ -161,6 +164,19 @@ async fn every_form_of_the_query_has_a_limit() {
                 }
             }
         }
+    }
+}
+
+#[tokio::test]
+async fn max_age_is_about_the_clusters_of_the_query() {
+    // paris was contacted just now, and tokyo has no client file
+    let fixture = ApiFixture::with_view(mesh());
+    for query in ["service=shop/cart&port=http", "namespace=shop&port=80", "labelSelector=app&port=80"] {
+        for (clusters, expected) in [("&cluster=paris", 200), ("&cluster=tokyo", 503), ("&cluster=paris&cluster=tokyo", 503), ("", 503)] {
+            let answer = fixture.get(&format!("/v1/prometheus/sd?{query}&maxAge=600{clusters}")).await;
+            assert_eq!(answer.status.as_u16(), expected, "{query}{clusters}: {}", answer.json());
+        }
+        assert!(!targets(&fixture, &format!("{query}&maxAge=600&cluster=paris")).await.is_empty(), "{query}");
     }
 }
 
