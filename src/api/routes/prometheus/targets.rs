@@ -63,12 +63,26 @@ impl PortFilter {
         }
     }
 
+    /// Returns the ports to scrape, one of each number. Of several, the first TCP port is used.
+    fn select<'a>(&self, ports: impl Iterator<Item = TargetPort<'a>>) -> Vec<TargetPort<'a>> {
+        let mut ports: Vec<_> = ports.filter(|port| self.accepts(port)).collect();
+        ports.sort_by_key(|port| (port.number, !port.is_tcp()));
+        ports.dedup_by_key(|port| port.number);
+        ports
+    }
+
     fn accepts(&self, port: &TargetPort<'_>) -> bool {
         match self {
-            Self::AllTcp => port.protocol.eq_ignore_ascii_case("tcp") || port.protocol.is_empty(),
+            Self::AllTcp => port.is_tcp(),
             Self::Number(number) => port.number == *number,
             Self::Name(name) => port.name == *name,
         }
+    }
+}
+
+impl TargetPort<'_> {
+    fn is_tcp(&self) -> bool {
+        self.protocol.eq_ignore_ascii_case("tcp") || self.protocol.is_empty()
     }
 }
 
@@ -105,7 +119,7 @@ pub(super) fn pod_targets(reading: &Reading, record: &Record, filter: &PortFilte
     let entry = record.object.as_deref().and_then(|object| object.as_ip());
     let Some(entry) = entry.filter(|entry| entry.prefix.host && !entry.pod_name.is_empty()) else { return Ok(()) };
     let ports = entry.named_ports.iter().map(|port| TargetPort { number: port.port, name: &port.name, protocol: &port.protocol });
-    let mut ports: Vec<TargetPort<'_>> = ports.filter(|port| filter.accepts(port)).collect();
+    let mut ports = filter.select(ports);
     if let (PortFilter::Number(number), true) = (filter, ports.is_empty()) {
         ports.push(TargetPort { number: *number, name: "", protocol: "" });
     }
@@ -139,11 +153,11 @@ pub(super) fn service_targets(
     };
     for member in service.members.iter().filter(|member| is_selected(clusters, &member.cluster)) {
         for backend in &member.backends {
-            for port in &backend.ports {
-                // of several names, the one that was asked for
-                let mut names = port.names.iter().map(String::as_str).chain(port.names.is_empty().then_some(""));
-                let named_port = |name| TargetPort { number: port.port, name, protocol: &port.protocol };
-                let Some(port) = names.find_map(|name| Some(named_port(name)).filter(|port| filter.accepts(port))) else { continue };
+            let ports = backend.ports.iter().flat_map(|port| {
+                let names = port.names.iter().map(String::as_str).chain(port.names.is_empty().then_some(""));
+                names.map(|name| TargetPort { number: port.port, name, protocol: &port.protocol })
+            });
+            for port in filter.select(ports) {
                 let mut labels = backend_labels(reading, member, backend, &port);
                 labels.insert("namespace".to_owned(), service.namespace.clone());
                 labels.insert("service".to_owned(), service.name.clone());
@@ -227,6 +241,14 @@ mod tests {
         let port = |number, name, protocol| TargetPort { number, name, protocol };
         assert!(PortFilter::AllTcp.accepts(&port(1, "", "TCP")) && !PortFilter::AllTcp.accepts(&port(1, "", "UDP")));
         assert!(PortFilter::Name("dns".to_owned()).accepts(&port(53, "dns", "UDP")));
+        let ports = || [port(53, "dns", "UDP"), port(80, "http", "TCP"), port(53, "dns-tcp", "TCP"), port(80, "web", "TCP")].into_iter();
+        let selected = |text| {
+            let ports = parse(text).unwrap().select(ports());
+            ports.iter().map(|port| (port.number, port.name)).collect::<Vec<_>>()
+        };
+        assert_eq!(selected(None), [(53, "dns-tcp"), (80, "http")]);
+        assert_eq!(selected(Some("53")), [(53, "dns-tcp")]);
+        assert_eq!(selected(Some("web")), [(80, "web")]);
     }
 
     #[test]

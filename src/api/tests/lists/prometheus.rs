@@ -41,7 +41,11 @@ fn mesh() -> View {
     let puts = [
         put(key(Kind::Node, "paris", "worker-1"), node("worker-1", "172.18.1.1", "a"), 1),
         put(key(Kind::Identity, "paris", "65793"), identity(65_793, "cart"), 2),
-        put(key(Kind::Ip, "paris", "10.1.0.1"), pod("10.1.0.1", "cart-0", 65_793, &[("http", 80, "TCP"), ("dns", 53, "UDP")]), 3),
+        put(
+            key(Kind::Ip, "paris", "10.1.0.1"),
+            pod("10.1.0.1", "cart-0", 65_793, &[("http", 80, "TCP"), ("dns", 53, "UDP"), ("web", 80, "TCP")]),
+            3,
+        ),
         put(key(Kind::Ip, "paris", "fd00::1"), pod("fd00::1", "cart-0", 65_793, &[]), 4),
         // the same number with other labels
         put(key(Kind::Identity, "tokyo", "65793"), identity(65_793, "web"), 8),
