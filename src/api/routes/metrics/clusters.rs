@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use super::metrics_text::MetricsText;
+use super::metrics_text::{MetricFamily, MetricsText};
 use crate::handle::{ClusterReading, Handle, Origin, ResourceReading};
 use crate::model::{ClusterStatus, Kind, Phase, Scope, Verification};
 
@@ -53,14 +53,12 @@ fn add_phases(text: &mut MetricsText, all: &[ClusterReading], is_full: bool) {
 /// Adds a metric with a value for each kind of each cluster or, without `is_full`, with one value
 /// for each cluster: that of `combine` over its kinds.
 fn add_by_kind(
-    text: &mut MetricsText,
-    (name, help): (&'static str, &str),
+    mut family: MetricFamily<'_>,
     all: &[ClusterReading],
     is_full: bool,
     value: impl Fn(&ClusterReading, &ResourceReading) -> Option<f64>,
     combine: impl Fn(f64, f64) -> f64,
 ) {
-    let mut family = text.gauge(name, help);
     for cluster in all {
         let values = cluster.resources.iter().filter_map(|resource| Some((resource.kind, value(cluster, resource)?)));
         if is_full {
@@ -75,29 +73,29 @@ fn add_by_kind(
 
 fn add_resources(text: &mut MetricsText, all: &[ClusterReading], is_full: bool) {
     let sum = |one: f64, other: f64| one + other;
-    let entries = ("meshkeep_cluster_entries", "Entries of the mirror.");
-    add_by_kind(text, entries, all, is_full, |_, resource| Some(float(resource.entry_count)), sum);
-    let restored = ("meshkeep_cluster_restored_entries", "Entries from the store that the source has not confirmed yet.");
-    add_by_kind(text, restored, all, is_full, |_, resource| Some(float(resource.restored_count)), sum);
+    let entries = text.gauge("meshkeep_cluster_entries", "Entries of the mirror.");
+    add_by_kind(entries, all, is_full, |_, resource| Some(float(resource.entry_count)), sum);
+    let restored = text.gauge("meshkeep_cluster_restored_entries", "Entries from the store that the source has not confirmed yet.");
+    add_by_kind(restored, all, is_full, |_, resource| Some(float(resource.restored_count)), sum);
     if is_full {
-        let confirmed = ("meshkeep_cluster_confirmed", "1 once the source has confirmed every entry since the start.");
+        let confirmed = text.gauge("meshkeep_cluster_confirmed", "1 once the source has confirmed every entry since the start.");
         let is_live = |resource: &ResourceReading| resource.source.origin == Origin::Live;
-        add_by_kind(text, confirmed, all, is_full, |_, resource| Some(float(u64::from(is_live(resource)))), f64::min);
+        add_by_kind(confirmed, all, is_full, |_, resource| Some(float(u64::from(is_live(resource)))), f64::min);
     }
-    let age = ("meshkeep_cluster_age_seconds", "Age of the data; +Inf if it was never read.");
+    let age = text.gauge("meshkeep_cluster_age_seconds", "Age of the data; +Inf if it was never read.");
     let age_of = |_: &ClusterReading, resource: &ResourceReading| {
         // a contact is not enough: an etcd that answers may lack the cluster config
         let age = resource.source.age.filter(|_| resource.source.origin != Origin::NeverRead);
         Some(age.map_or(f64::INFINITY, |age| age.as_secs_f64()))
     };
     // all kinds that were read have the same age
-    add_by_kind(text, age, all, is_full, age_of, f64::min);
-    let held = ("meshkeep_cluster_held_entries", "Entries that are kept although the source lost their keys.");
+    add_by_kind(age, all, is_full, age_of, f64::min);
+    let held = text.gauge("meshkeep_cluster_held_entries", "Entries that are kept although the source lost their keys.");
     let held_count = |cluster: &ClusterReading, resource: &ResourceReading| {
         let count = cluster.status.as_ref()?.resource(resource.kind).held_count;
         Some(float(count as u64))
     };
-    add_by_kind(text, held, all, is_full, held_count, sum);
+    add_by_kind(held, all, is_full, held_count, sum);
     if is_full {
         let help = "1 once the kind was listed completely and is watched over the current connection.";
         let mut synced = text.gauge("meshkeep_kvstore_initial_sync_completed", help);
@@ -112,23 +110,25 @@ fn add_resources(text: &mut MetricsText, all: &[ClusterReading], is_full: bool) 
 
 /// Adds the results of the comparisons with the source.
 fn add_verifications(text: &mut MetricsText, all: &[ClusterReading]) {
-    let mut each = |name, help, value: &dyn Fn(&Verification) -> Option<f64>| {
+    let each = |family: MetricFamily<'_>, value: &dyn Fn(&Verification) -> Option<f64>| {
         let of =
             |cluster: &ClusterReading, resource: &ResourceReading| value(&cluster.status.as_ref()?.resource(resource.kind).verification);
-        add_by_kind(text, (name, help), all, true, of, f64::min);
+        add_by_kind(family, all, true, of, f64::min);
     };
     let help = "Time at which the newest comparison of all keys with the source ended without a difference.";
-    each("meshkeep_cluster_verified_timestamp_seconds", help, &|one| one.verified_at.map(timestamp));
+    each(text.gauge("meshkeep_cluster_verified_timestamp_seconds", help), &|one| one.verified_at.map(timestamp));
     let help = "Revision of the source at the start of that comparison.";
-    each("meshkeep_cluster_verified_revision", help, &|one| {
+    each(text.gauge("meshkeep_cluster_verified_revision", help), &|one| {
         one.verified_revision.and_then(|revision| u64::try_from(revision.0).ok()).map(float)
     });
     let help = "Number of keys in that comparison.";
-    each("meshkeep_cluster_verified_keys", help, &|one| one.verified_at.map(|_| float(one.keys_compared)));
+    each(text.gauge("meshkeep_cluster_verified_keys", help), &|one| one.verified_at.map(|_| float(one.keys_compared)));
     let help = "Time at which the number of keys was last equal to the source's.";
-    each("meshkeep_cluster_counted_timestamp_seconds", help, &|one| one.counted_at.map(timestamp));
-    let help = "Number of times since the start that entries differed from the source.";
-    each("meshkeep_cluster_divergences", help, &|one| Some(float(one.divergence.as_ref().map_or(0, |divergence| divergence.detections))));
+    each(text.gauge("meshkeep_cluster_counted_timestamp_seconds", help), &|one| one.counted_at.map(timestamp));
+    let help = "Number of times that entries differed from the source.";
+    each(text.counter("meshkeep_cluster_divergences_total", help), &|one| {
+        Some(float(one.divergence.as_ref().map_or(0, |divergence| divergence.detections)))
+    });
 }
 
 /// Returns the clusters with a client file, and their status.

@@ -56,6 +56,7 @@ async fn metrics_cover_every_subsystem() {
         ("meshkeep_cluster_restored_entries{target_cluster=\"tokyo\",kind=\"node\"}", "1"),
         ("meshkeep_cluster_confirmed{target_cluster=\"tokyo\",kind=\"node\"}", "0"),
         ("meshkeep_remote_cluster_failures{target_cluster=\"paris\"}", "0"),
+        ("meshkeep_cluster_divergences_total{target_cluster=\"paris\",kind=\"node\"}", "0"),
         ("meshkeep_remote_cluster_readiness_status{target_cluster=\"paris\"}", "0"),
         ("meshkeep_cluster_phase{target_cluster=\"paris\",phase=\"live\"}", "1"),
         ("meshkeep_cluster_phase{target_cluster=\"paris\",phase=\"listing\"}", "0"),
