@@ -24,10 +24,10 @@ pub use self::history::{HistoryMode, HistorySettings};
 pub(crate) use self::layers::options;
 pub use self::schema::config_schema;
 pub use self::timing::{ClusterTiming, TimingSettings};
-pub(crate) use self::values::parse_duration;
 pub use self::values::{KvstoreOption, KvstoreOptions};
 use self::values::{parse_bytes, parse_origin};
 pub use crate::model::Setting;
+pub(crate) use crate::model::parse_duration;
 use crate::model::{ApiEnum as _, ClusterId, ClusterName, ListenAddress, MaxConnectedClusters, MetricsDetail, SecretUrl, WebhookFormat};
 
 /// Options of `meshkeep serve`. They have Cilium's names if Cilium has the option too.

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::values::{parse_bytes, parse_duration};
+use super::values::parse_bytes;
+use crate::model::parse_duration;
 
 /// Limits of the history.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

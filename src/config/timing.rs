@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::values::{parse_duration, parse_interval};
+use super::values::parse_interval;
+use crate::model::parse_duration;
 
 /// Waits and intervals with the values of docs/develop/protocol.md. Hidden options, so that tests
 /// can set shorter values.

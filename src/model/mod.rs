@@ -54,6 +54,7 @@ pub use process::setting::{Setting, SettingSource};
 pub use process::webhook_format::WebhookFormat;
 pub use record_query::RecordQuery;
 pub use size::{ScopeSize, Size};
+pub use text::duration::parse_duration;
 pub use text::printable::{is_terminal_control, printable, printable_with_colours, without_colours};
 pub use text::readable_error::readable_error;
 pub use text::secret_url::{SecretUrl, redact_url_secrets, redact_urls, redacted_path};

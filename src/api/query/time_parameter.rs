@@ -1,15 +1,16 @@
 //! Times in parameters: RFC 3339, or a duration before now.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use crate::api::problem::Problem;
+use crate::model::parse_duration;
 
 /// Parses the time in a parameter.
 ///
 /// # Errors
 /// A problem that names the parameter and the valid forms.
 pub(crate) fn parse_time_parameter(name: &str, text: &str, now: SystemTime) -> Result<SystemTime, Problem> {
-    let before_now = || duration(text).and_then(|duration| now.checked_sub(duration));
+    let before_now = || now.checked_sub(parse_duration(text).ok()?);
     let time = text.parse::<jiff::Timestamp>().ok().map(SystemTime::from).or_else(before_now);
     let form = "write it as in RFC 3339, for example 2026-11-26T14:03:00Z, or as a duration before now, for example 10m or 2h";
     let time = time.ok_or_else(|| Problem::bad_parameter(name, format!("{text:?} is not a time: {form}")))?;
@@ -19,16 +20,10 @@ pub(crate) fn parse_time_parameter(name: &str, text: &str, now: SystemTime) -> R
     Ok(time)
 }
 
-/// Parses a duration such as `90s`, `10m`, `1h30m` or `7d`.
-fn duration(text: &str) -> Option<Duration> {
-    if let Some(days) = text.strip_suffix('d') {
-        return days.parse::<u32>().ok().map(|days| Duration::from_hours(24) * days);
-    }
-    text.parse::<jiff::SignedDuration>().ok().and_then(|signed| Duration::try_from(signed).ok())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -40,6 +35,7 @@ mod tests {
             ("2h", Some(7_200)),
             ("1h30m", Some(5_400)),
             ("2d", Some(172_800)),
+            ("1d12h", Some(129_600)),
             ("1970-01-12T13:46:30Z", Some(10)),
             ("1970-01-12T14:46:30+01:00", Some(10)),
             ("1970-01-12T13:46:50Z", None),

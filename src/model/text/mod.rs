@@ -1,5 +1,6 @@
-//! Text for people: escapes, secrets in URLs, system errors, and suggestions for misspelt names.
+//! Text for people: durations, escapes, secrets in URLs, system errors, and suggestions for misspelt names.
 
+pub(super) mod duration;
 pub(super) mod printable;
 pub(super) mod readable_error;
 pub(super) mod secret_url;
