@@ -5,12 +5,12 @@ use std::cmp::Reverse;
 use super::meta::SourceCache;
 use crate::dto::meta::SourceAge;
 use crate::dto::objects::Frontend;
-use crate::dto::objects::exports::ExportPort;
+use crate::dto::objects::exports::{ExportPort, ServiceExport};
 use crate::dto::objects::global_services::{
     BackendSelection, ExportConflict, GlobalBackend, GlobalExports, GlobalPort, GlobalService, ServiceCluster, TooLarge,
 };
 use crate::dto::objects::last_change::LastChange;
-use crate::dto::text::{non_empty, rfc3339};
+use crate::dto::text::non_empty;
 use crate::dto::values::closed::BackendSource;
 use crate::handle::{self, LargeService, MergedExports, Origin, Reading, SelectedBackends, ServiceEntry, ServiceMember, SourceMeta};
 use crate::model::{ClusterName, Kind, Scope};
@@ -168,19 +168,20 @@ impl GlobalBackend {
 
 impl GlobalExports {
     fn new(exports: &MergedExports) -> Option<Self> {
-        let oldest = exports.exports.first()?.object.as_deref()?.as_service_export()?;
+        let record = exports.exports.first()?;
+        let oldest = ServiceExport::new(&record.key, record.object.as_deref()?.as_service_export()?, LastChange::default());
         Some(Self {
             clusters: exports.exports.iter().map(|record| record.key.cluster.to_string()).collect(),
-            export_creation_timestamp: rfc3339(oldest.created),
-            service_type: oldest.service_type.clone(),
+            export_creation_timestamp: oldest.export_creation_timestamp,
+            service_type: oldest.service_type,
             ports: exports.ports.iter().map(ExportPort::from).collect(),
-            session_affinity: non_empty(&oldest.session_affinity),
+            session_affinity: oldest.session_affinity,
             session_affinity_timeout_seconds: oldest.session_affinity_timeout_seconds,
             ip_families: exports.ip_families.clone(),
-            internal_traffic_policy: non_empty(&oldest.internal_traffic_policy).map(Into::into),
-            traffic_distribution: non_empty(&oldest.traffic_distribution),
-            labels: oldest.labels.clone(),
-            annotations: oldest.annotations.clone(),
+            internal_traffic_policy: oldest.internal_traffic_policy,
+            traffic_distribution: oldest.traffic_distribution,
+            labels: oldest.labels,
+            annotations: oldest.annotations,
         })
     }
 }
