@@ -18,10 +18,6 @@ use crate::dto::values::closed::{ImpactEffect, ImpactKind};
 use crate::handle::{Filter, LabelSelector, MissingPart, Reading, ServiceEntry, ServiceImpact};
 use crate::model::{EntryKey, Kind, Record};
 
-/// Label of an identity with the namespace of its pods (`PodNamespaceLabel`, Cilium's
-/// `pkg/k8s/apis/cilium.io`).
-const NAMESPACE_LABEL: &str = "k8s:io.kubernetes.pod.namespace";
-
 /// Parts of the list, in order. The first letter of a page's start names its part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ListPart {
@@ -67,10 +63,7 @@ fn impact_rows(listing: &ListRequest, missing: MissingPart) -> Result<RowSource,
     let (reading, filter) = (listing.reading.clone(), listing.filter.clone());
     let identity_filter = match &missing {
         MissingPart::Cluster(_) => filter.clone(),
-        MissingPart::Namespace(namespace) => {
-            let selector = LabelSelector::parse(&format!("{NAMESPACE_LABEL}={namespace}"));
-            Filter { labels: Some(selector.map_err(|error| Problem::bad_parameter("namespace", error))?), ..Filter::default() }
-        }
+        MissingPart::Namespace(namespace) => Filter { labels: Some(LabelSelector::of_namespace(namespace)), ..Filter::default() },
     };
     let (identities, cidrs) = (reading.plan_list(Kind::Identity, &identity_filter), reading.plan_list(Kind::Ip, &filter));
     let (mut part, first) = ListPart::parse(listing.start_text().unwrap_or_default());

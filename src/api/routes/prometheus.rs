@@ -30,10 +30,6 @@ const POD_KINDS: [Kind; 3] = [Kind::Ip, Kind::Identity, Kind::Node];
 /// 400 kB. Each is one list of addresses.
 const IDENTITIES_MAX: usize = 10_000;
 
-/// Label of an identity with the namespace of its pods (`PodNamespaceLabel`, Cilium's
-/// `pkg/k8s/apis/cilium.io`).
-const NAMESPACE_LABEL: &str = "k8s:io.kubernetes.pod.namespace";
-
 /// Targets for Prometheus' `http_sd_configs`.
 ///
 /// With `service=`, the backends of a global service; with `namespace=` or `labelSelector=`, the
@@ -163,10 +159,9 @@ impl PodScan {
         if let Some(namespace) = namespace {
             check_exact_name(namespace).map_err(|error| Problem::bad_parameter("namespace", error))?;
         }
-        let of_namespace = namespace.iter().map(|namespace| format!("{NAMESPACE_LABEL}={namespace}"));
         let identities = label_selector.as_ref().map(|selector| {
-            let selector = std::iter::once(selector.clone()).chain(of_namespace).collect::<Vec<_>>().join(",");
-            let labels = LabelSelector::parse(&selector).map_err(|error| Problem::bad_parameter("labelSelector", error))?;
+            let labels = LabelSelector::parse(selector).map_err(|error| Problem::bad_parameter("labelSelector", error))?;
+            let labels = labels.and(namespace.as_deref().map(LabelSelector::of_namespace).unwrap_or_default());
             Ok::<_, Problem>(Filter { labels: Some(labels), clusters: clusters.clone(), ..Filter::default() })
         });
         let identities = identities.transpose()?;

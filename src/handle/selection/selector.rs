@@ -21,6 +21,10 @@ const SUBDOMAIN_LENGTH_MAX: usize = 253;
 /// Description of a valid name or value, for errors.
 const WORD_RULE: &str = "at most 63 letters, digits, -, _ and ., the first and last of them a letter or digit";
 
+/// Label of an identity with the namespace of its pods (`PodNamespaceLabel`, Cilium's
+/// `pkg/k8s/apis/cilium.io`).
+const NAMESPACE_LABEL: &str = "k8s:io.kubernetes.pod.namespace";
+
 /// A selector, all of whose requirements must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
 pub struct LabelSelector {
@@ -69,6 +73,20 @@ impl LabelSelector {
             requirements.push(Requirement::parse(part).map_err(|reason| malformed(part, reason))?);
         }
         Ok(Self { requirements })
+    }
+
+    /// Returns a selector of the identities of a namespace's pods. The name is compared as it is.
+    #[must_use]
+    pub fn of_namespace(namespace: &str) -> Self {
+        let operator = Operator::In(vec![namespace.to_owned()]);
+        Self { requirements: vec![Requirement { key: NAMESPACE_LABEL.to_owned(), operator }] }
+    }
+
+    /// Returns a selector of the objects that both selectors match.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.requirements.extend(other.requirements);
+        self
     }
 
     /// Returns tests that every packed row with matching labels passes. `has_sources` is true for

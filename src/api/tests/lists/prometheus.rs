@@ -113,6 +113,8 @@ async fn targets_are_selected_by_service_namespace_labels_cluster_and_port() {
         ("namespace=mail", &[]),
         ("labelSelector=app%3Dcart&port=80", &["10.1.0.1:80", "[fd00::1]:80"]),
         ("labelSelector=app%3Dcart&namespace=mail&port=80", &[]),
+        ("labelSelector=app%3Dcart&namespace=no%20name&port=80", &[]),
+        ("labelSelector=app%3Dcart&namespace=shop&port=80", &["10.1.0.1:80", "[fd00::1]:80"]),
     ] {
         assert_eq!(targets(&fixture, query).await, expected, "{query}");
         assert_eq!(targets(&sliced, query).await, expected, "{query}, in slices");
