@@ -10,7 +10,7 @@ use crate::model::parse_duration;
 /// Limits of the history.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct HistorySettings {
-    /// Whether to keep earlier versions of entries: on or off
+    /// Keep earlier versions of entries: on or off
     #[arg(long = "history", value_name = "MODE", default_value = "on")]
     pub mode: HistoryMode,
 

@@ -40,8 +40,8 @@ pub(crate) struct Status {
     /// State of the history. Left out with `--history off`, and while the store is loading.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) history: Option<HistoryStatus>,
-    /// Reason why the changed `token file` or `TLS certificate` cannot be used. The previous
-    /// content stays in use.
+    /// Reason why the changed `token file`, `view token file` or `TLS certificate` cannot be used.
+    /// The previous content stays in use.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
     pub(crate) stale_files: BTreeMap<Cow<'static, str>, String>,

@@ -29,7 +29,8 @@ macro_rules! open {
 
 open! {
     Affinity BackendSource BackendState ConflictFilter ConflictReason EntrySource EventReason EventType FindingKind HintKind
-    IdentityScope ImpactEffect ImpactKind Kind MetaDetail NeverRead OnExpired Origin Phase ProblemCode ResetReason SelectionRule SettingSource Severity StoreState StreamedKind SyncMode TrafficPolicy UnknownAge Verdict VersionEnd
+    IdentityScope ImpactEffect ImpactKind Kind MetaDetail NeverRead OnExpired Origin Phase ProblemCode ResetReason SelectionRule
+    SettingSource Severity StoreState StreamedKind SyncMode TrafficPolicy UnknownAge Verdict VersionEnd
 }
 
 impl<T: ApiEnum> Open<T> {

@@ -97,7 +97,8 @@ fn process(text: &mut MetricsText, state: &ApiState, loaded: bool) {
     text.gauge("meshkeep_connections_max", "Maximum number of open HTTP connections.").sample(&[], places);
     text.counter("meshkeep_connections_evicted_total", "Connections without a token or certificate that were closed for new ones.")
         .sample(&[], state.connection_limiter.evicted_count());
-    let mut stale = text.gauge("meshkeep_stale_files", "1 for a token file or TLS certificate that changed and cannot be used.");
+    let mut stale =
+        text.gauge("meshkeep_stale_files", "1 for a token file, view token file or TLS certificate that changed and cannot be used.");
     for (name, failure) in state.findings.files.states() {
         stale.sample(&[("file", name)], u8::from(failure.is_some()));
     }

@@ -14,7 +14,7 @@ pub(super) fn add(text: &mut MetricsText, status: &HistoryStatus) {
     }
     let mut reach = text.gauge(
         "meshkeep_history_reach_seconds",
-        "How far back --history-max-bytes reaches at the current rate of change; absent while the history has less than an hour.",
+        "Time that a history of --history-max-bytes covers at the current rate of change; absent while the segments cover less than an hour.",
     );
     if let Some(span) = status.reach {
         reach.sample(&[], span.as_secs_f64());
