@@ -195,15 +195,19 @@ impl Guard {
             // the connection stays anonymous
             return Ok(());
         }
+        if shows(self.view_token.as_ref(), request) {
+            return Err(Problem::new(
+                ProblemCode::Forbidden,
+                "the token in the file of --view-token-file is only for reading: send the token in the file of --token-file",
+            ));
+        }
         Err(Problem::new(ProblemCode::Unauthorized, "send the token in the file of --token-file as `Authorization: Bearer …`"))
     }
 
     /// Returns whether a request has a token that is accepted for its method.
     fn has_token(&self, request: &Request) -> bool {
-        let Some(given) = bearer_token(request) else { return false };
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD) || request.uri().path() == BATCH_PATH;
-        let is_valid = |token: &Arc<ReloadableFile<Token>>| token.current().matches(given);
-        self.token.as_ref().is_some_and(is_valid) || is_read && self.view_token.as_ref().is_some_and(is_valid)
+        shows(self.token.as_ref(), request) || is_read && shows(self.view_token.as_ref(), request)
     }
 
     fn check_host(&self, request: &Request) -> Result<(), Problem> {
@@ -254,6 +258,11 @@ fn host_of(request: &Request) -> Option<&str> {
 fn is_own_origin(origin: &HeaderValue, host: Option<&str>) -> bool {
     let authority = origin.to_str().ok().and_then(|origin| Some(origin.split_once("://")?.1));
     authority.zip(host).is_some_and(|(authority, host)| authority.eq_ignore_ascii_case(host))
+}
+
+/// Returns whether a request has this token.
+fn shows(token: Option<&Arc<ReloadableFile<Token>>>, request: &Request) -> bool {
+    token.zip(bearer_token(request)).is_some_and(|(token, given)| token.current().matches(given))
 }
 
 /// Returns the bearer token of a request.

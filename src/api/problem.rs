@@ -63,7 +63,7 @@ impl ProblemCode {
                 "meshkeep was started with --token-file. Send the token in that file as Authorization: Bearer TOKEN. Probes need no token."
             }
             Self::Forbidden => {
-                "A web page of another origin sent the request, which does more than read. If the page may send it, allow its origin with --cors-origin. This check stops web pages that start work through the browser of somebody who can reach meshkeep."
+                "The request does more than read. Either a web page of another origin sent it: if the page may send it, allow its origin with --cors-origin. Or the token is that of --view-token-file, which is only for reading. detail says which."
             }
             Self::NotFound => {
                 "meshkeep mirrors no object of that name. Either it never existed, or it was deleted, or its cluster was not read yet. /v1/clusters lists the clusters that are live."

@@ -38,7 +38,7 @@ pub(crate) async fn list_verifications(
     params(StartVerificationsQuery),
     responses(
         (status = 200, description = "The numbers of the requests, and the earlier results.", body = VerificationList),
-        (status = 403, description = "A web page of another origin sent the request.", body = ProblemDocument),
+        (status = 403, description = "A web page of another origin sent the request, or the token is only for reading.", body = ProblemDocument),
         (status = 404, description = "There is no such object.", body = ProblemDocument)
     ))]
 pub(crate) async fn start_verifications(

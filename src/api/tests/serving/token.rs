@@ -63,6 +63,32 @@ async fn clients_without_a_token_get_advice_as_json_or_html() {
 }
 
 #[tokio::test]
+async fn the_view_token_is_only_for_reading() {
+    let directory = tempfile::tempdir().unwrap();
+    let [token_file, view_token_file] = ["token", "view-token"].map(|name| Some(directory.path().join(name)));
+    std::fs::write(token_file.as_ref().unwrap(), TOKEN).unwrap();
+    std::fs::write(view_token_file.as_ref().unwrap(), "look").unwrap();
+    let running = RunningServer::start(&[local()], &ApiOptions { token_file, view_token_file, ..ApiOptions::default() }).await;
+    let (client, url) = (client(), &running.addresses[0]);
+    for (token, read, batch, verify) in [(TOKEN, 200, 200, 200), ("look", 200, 200, 403), ("wrong", 401, 401, 401)] {
+        let ask = async |request: reqwest::RequestBuilder| request.bearer_auth(token).send().await.unwrap();
+        let lookups = client.post(format!("{url}/v1/ipcache/lookup")).header("content-type", "application/json");
+        let refusal = ask(client.post(format!("{url}/v1/verifications"))).await;
+        let statuses = [
+            ask(client.get(format!("{url}/v1/verifications"))).await.status().as_u16(),
+            ask(lookups.body(r#"{"ips":["10.1.2.40"]}"#)).await.status().as_u16(),
+            refusal.status().as_u16(),
+        ];
+        assert_eq!(statuses, [read, batch, verify], "{token}");
+        if verify == 403 {
+            let problem: serde_json::Value = refusal.json().await.unwrap();
+            let detail = "the token in the file of --view-token-file is only for reading: send the token in the file of --token-file";
+            assert_eq!((&problem["code"], &problem["detail"]), (&"forbidden".into(), &detail.into()));
+        }
+    }
+}
+
+#[tokio::test]
 async fn the_docs_page_needs_no_token_and_loads_nothing_external() {
     let directory = tempfile::tempdir().unwrap();
     let running = start_server(directory.path()).await;
