@@ -1,7 +1,7 @@
 //! Metrics for Prometheus.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Instant, UNIX_EPOCH};
 
 use axum::body::Body;
 use axum::http::Request;
@@ -46,6 +46,8 @@ async fn scrape(fixture: &ApiFixture) -> BTreeMap<String, String> {
 async fn metrics_cover_every_subsystem() {
     let fixture = ApiFixture::new().with_all_metrics();
     fixture.get("/v1/nodes/paris/none").await;
+    assert!(scrape(&fixture).await.keys().all(|name| !name.starts_with("meshkeep_history_")));
+    fixture.add_history();
     let samples = scrape(&fixture).await;
     for (name, value) in [
         ("meshkeep_loaded", "1"),
@@ -72,9 +74,16 @@ async fn metrics_cover_every_subsystem() {
         ("meshkeep_feed_head_sequence", "113"),
         ("meshkeep_feed_tombstones", "0"),
         ("meshkeep_streams{encoding=\"sse\"}", "0"),
+        ("meshkeep_history_segments", "0"),
+        ("meshkeep_history_versions", "0"),
+        ("meshkeep_history_gaps", "0"),
+        ("meshkeep_history_failing", "0"),
     ] {
         assert_eq!(samples.get(name).map(String::as_str), Some(value), "{name}");
     }
+    let oldest: f64 = samples["meshkeep_history_oldest_timestamp_seconds"].parse().unwrap();
+    let two_hours_ago = UNIX_EPOCH.elapsed().unwrap().as_secs_f64() - 7_200.0;
+    assert!((0.0..600.0).contains(&(two_hours_ago - oldest)), "{oldest}");
     assert!(samples.contains_key("meshkeep_cluster_age_seconds{target_cluster=\"paris\",kind=\"ipcache\"}"));
     fixture.unload();
     assert_eq!(scrape(&fixture).await["meshkeep_loaded"], "0");
@@ -216,10 +225,9 @@ async fn the_metrics_page_lists_exactly_the_exposed_metrics() {
         rows.filter(|(_, rest)| rest.matches(" | ").count() >= 2).map(|(name, rest)| (name, rest.split(' ').next().unwrap())).collect();
     let fixture = ApiFixture::new().with_all_metrics();
     fixture.handle.set_reflection_source(crate::handle::Reflection::default);
+    fixture.add_history();
     let text = String::from_utf8(fixture.get("/metrics").await.bytes).unwrap();
     let found: BTreeMap<&str, &str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
-    // a process with a data directory has a history too
-    let reported: BTreeMap<&str, &str> = reported.into_iter().filter(|(name, _)| !name.starts_with("meshkeep_history_")).collect();
     assert_eq!(reported, found, "docs/operate/metrics.md differs from /metrics");
 }
 
