@@ -31,7 +31,9 @@ pub(crate) enum StreamedObject {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct VersionList {
-    /// Versions, newest first; the current ones come first.
+    /// The current versions, in order of their keys, and then the ended ones, newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required)]
     pub(crate) items: Vec<EntryVersion>,
     /// `false` if there may be versions that the answer does not have: see `gaps`.
     pub(crate) complete: bool,
@@ -42,8 +44,9 @@ pub(crate) struct VersionList {
     /// Time of the oldest change that the history has. Left out if it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) since: Option<String>,
-    /// Send it as `pageToken=` to get older versions. Left out on the last page. A page ends after
-    /// `limit` versions, 4 MiB or 5 s, so it can have fewer versions, even none.
+    /// Send it as `pageToken=` to get more versions. Left out on the last page. A page ends after
+    /// `limit` versions, 4 MiB or 5 s, so it can have fewer versions, even none. A version that
+    /// ends between two pages can be in both, first without its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) next_page_token: Option<String>,
     /// Position of the answer.

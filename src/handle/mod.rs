@@ -34,8 +34,8 @@ use tokio::sync::watch;
 
 pub use crate::commit::PersistState;
 use crate::commit::{DecodedBudget, MirrorSnapshot, PipelineMetrics, SnapshotReceiver};
+pub use crate::history::{HistoryGap, HistoryStatus, VersionSelection};
 use crate::history::{HistoryReader, HistorySnapshot};
-pub use crate::history::{HistoryStatus, VersionSelection};
 pub use crate::instruments::VerificationRequests;
 use crate::instruments::{EtcdCounts, HistogramSnapshot, LogTail};
 use crate::model::{ClusterName, ClusterStatus, DirectoryState, DumpSource, MaxConnectedClusters, Scope, Setting};
@@ -49,7 +49,7 @@ pub use crate::view::{
 };
 pub use answers::explain::{EntryRole, UseReason};
 pub use answers::global_services::{LargeService, SelectedBackends, ServiceEntry};
-pub use answers::history::{EntryVersion, EntryVersions, PastLookup, PastReading};
+pub use answers::history::{EntryVersion, PastLookup, PastReading, VersionScan, VersionStart};
 pub use answers::impact::{MissingPart, ServiceImpact};
 pub use answers::miss::MissExplanation;
 pub use early::{EarlyLookup, EarlyLookupReceiver};

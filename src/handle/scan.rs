@@ -59,15 +59,25 @@ impl Reading {
                 let records = view.ips_of_identity(*id, start.unwrap_or(&lowest));
                 scan_rows(records, slice, |record| &record.key, |record| Some(Arc::clone(record)), accept)
             }
-            KeyPlan::Keys(keys) => {
-                let first = start.map_or(0, |start| keys.partition_point(|key| key < start));
-                scan_rows(&keys[first..], slice, |key| key, |key| view.record(key), accept)
-            }
+            KeyPlan::Keys(keys) => self.scan_keys(keys, start, slice, accept),
             KeyPlan::Runs(runs) => {
                 let rows = plan.filter.row_filter();
                 scan_runs(view, runs, start, slice, (rows.as_ref(), |key| plan.filter.may_match(key)), accept)
             }
         }
+    }
+
+    /// Passes the records of keys, which are in order, to `accept`, from `start` on, until `accept`
+    /// returns false.
+    pub(in crate::handle) fn scan_keys(
+        &self,
+        keys: &[EntryKey],
+        start: Option<&EntryKey>,
+        slice: &mut WorkSlice,
+        accept: impl FnMut(&Record) -> bool,
+    ) -> ScanEnd {
+        let first = start.map_or(0, |start| keys.partition_point(|key| key < start));
+        scan_rows(&keys[first..], slice, |key| key, |key| self.published.view.record(key), accept)
     }
 
     /// Passes the raw entries of a plan to `accept`, from `start` on, until `accept` returns false.

@@ -1,34 +1,29 @@
 //! Conversion of earlier versions of entries.
 
-use std::collections::BTreeSet;
-
 use crate::dto::meta::UnknownPeriod;
 use crate::dto::objects::last_change::LastChange;
-use crate::dto::streamed::StreamedObject;
-use crate::dto::streamed::{EntryVersion, VersionList};
+use crate::dto::streamed::{EntryVersion, StreamedObject, VersionList};
 use crate::dto::text::rfc3339;
 use crate::dto::values::closed::{StreamedKind, VersionEnd};
-use crate::handle::{self, EntryVersions, PastReading};
-use crate::model::{DeleteReason, EntryKey, ObservationGap, Scope, Sequence};
+use crate::handle::{self, PastReading, VersionScan};
+use crate::model::{DeleteReason, ObservationGap, Scope, Sequence};
 
 impl VersionList {
-    pub(crate) fn new(past: &PastReading, page: &EntryVersions) -> Self {
-        let scope = |key: &EntryKey| Scope { cluster: key.cluster.clone(), kind: key.origin_kind() };
-        let scopes: BTreeSet<Scope> = page.versions.iter().map(|version| scope(&version.record.key)).collect();
+    /// Returns the members after the versions of a page. `oldest` is the lowest sequence with which
+    /// a version of the page began.
+    pub(crate) fn without_items(past: &PastReading, scan: &VersionScan, oldest: Option<Sequence>, next_page_token: Option<String>) -> Self {
         // a gap that ended before the oldest version of the page belongs to a later page
-        let oldest = page.versions.iter().map(|version| version.record.last_sequence).min().unwrap_or_default();
-        let observation_gaps = past.observation_gaps(&scopes).into_iter();
-        let observation_gaps = observation_gaps.filter(|(_, gap)| gap.end.is_none_or(|end| end.last >= oldest));
-        let not_observed = observation_gaps.map(|(scope, gap)| UnknownPeriod::new(&scope, &gap));
-        let lost =
-            page.lost.iter().map(|gap| UnknownPeriod { cluster: None, kind: None, from: gap.from.map(rfc3339), to: gap.to.map(rfc3339) });
-        let gaps: Vec<UnknownPeriod> = lost.chain(not_observed).collect();
+        let oldest = oldest.unwrap_or_default();
+        let not_observed = scan.observation_gaps().into_iter().filter(|(_, gap)| gap.end.is_none_or(|end| end.last >= oldest));
+        let lost = scan.lost_periods().iter();
+        let lost = lost.map(|gap| UnknownPeriod { cluster: None, kind: None, from: gap.from.map(rfc3339), to: gap.to.map(rfc3339) });
+        let gaps: Vec<UnknownPeriod> = lost.chain(not_observed.map(|(scope, gap)| UnknownPeriod::new(&scope, &gap))).collect();
         Self {
-            items: page.versions.iter().map(|version| EntryVersion::new(past, version)).collect(),
+            items: Vec::new(),
             complete: gaps.is_empty(),
             gaps,
             since: past.since().map(rfc3339),
-            next_page_token: page.before.map(|before| before.to_string()),
+            next_page_token,
             position: past.reading.position().to_string(),
         }
     }
@@ -46,7 +41,7 @@ impl UnknownPeriod {
 }
 
 impl EntryVersion {
-    fn new(past: &PastReading, version: &handle::EntryVersion) -> Self {
+    pub(crate) fn new(past: &PastReading, version: &handle::EntryVersion) -> Self {
         let handle::EntryVersion { record, end } = version;
         let time = |sequence: Sequence| LastChange::from(past.change_time(&record.key, sequence));
         let from = time(record.last_sequence);

@@ -83,7 +83,7 @@ pub(crate) struct ListBuilder {
 }
 
 impl PageBuffer {
-    fn new(media_type: MediaType, limit: usize, fields: Option<Fields>) -> Self {
+    pub(crate) fn new(media_type: MediaType, limit: usize, fields: Option<Fields>) -> Self {
         let bytes = if media_type == MediaType::Lines { Vec::new() } else { b"{\"items\":[".to_vec() };
         Self { media_type, bytes, item: Vec::new(), count: 0, limit, fields }
     }
@@ -133,8 +133,13 @@ impl PageBuffer {
         Ok(true)
     }
 
-    /// Returns the whole page, or the last lines.
-    fn finish(mut self, tail: &PageTail<'_>) -> Result<Vec<u8>, serde_json::Error> {
+    /// Returns the number of items.
+    pub(crate) const fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Returns the whole page, or the last lines. `tail` is an object with at least one member.
+    pub(crate) fn finish(mut self, tail: &impl Serialize) -> Result<Vec<u8>, serde_json::Error> {
         if self.media_type == MediaType::Lines {
             append_line(&mut self.bytes, tail)?;
             self.bytes.push(b'\n');

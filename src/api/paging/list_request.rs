@@ -83,14 +83,9 @@ impl ListRequest {
         self.start.as_deref().map(|name| ClusterName::parse(name).map_err(|_| invalid_token())).transpose()
     }
 
-    /// Returns the token of the page that begins with a key. It has at most 512 characters, however
-    /// long the key is.
+    /// Returns the token of the page that begins with a key.
     pub(crate) fn token(&self, next: Option<impl std::fmt::Display>) -> Option<String> {
-        let Self { position, fingerprint, .. } = self;
-        next.map(|key| {
-            let start = PAGE_STARTS.shorten(&key.to_string());
-            URL_SAFE_NO_PAD.encode(format!("{TOKEN_VERSION}\n{position}\n{fingerprint}\n{start}"))
-        })
+        next.map(|key| encode_token(self.position, &self.fingerprint, &key.to_string()))
     }
 
     /// Returns the `meta` of a list of these kinds.
@@ -131,8 +126,15 @@ pub(crate) fn checked_limit(limit: Option<u32>) -> Result<usize, Problem> {
     Ok(usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
+/// Returns the token of the page that begins with a key or text. It has at most 512 characters,
+/// however long the text is.
+pub(crate) fn encode_token(position: Position, fingerprint: &str, start: &str) -> String {
+    let start = PAGE_STARTS.shorten(start);
+    URL_SAFE_NO_PAD.encode(format!("{TOKEN_VERSION}\n{position}\n{fingerprint}\n{start}"))
+}
+
 /// Decodes the position and the next key from a token of this list.
-fn decode_token(token: &str, fingerprint: &str, head: Position) -> Result<(Position, String), Problem> {
+pub(crate) fn decode_token(token: &str, fingerprint: &str, head: Position) -> Result<(Position, String), Problem> {
     let text = URL_SAFE_NO_PAD.decode(token).ok().and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(invalid_token)?;
     let parts: Vec<&str> = text.splitn(4, '\n').collect();
     let &[TOKEN_VERSION, position, found_fingerprint, start] = parts.as_slice() else { return Err(invalid_token()) };
@@ -143,6 +145,6 @@ fn decode_token(token: &str, fingerprint: &str, head: Position) -> Result<(Posit
     Ok((position, PAGE_STARTS.expand(start).ok_or_else(invalid_token)?))
 }
 
-fn invalid_token() -> Problem {
+pub(crate) fn invalid_token() -> Problem {
     Problem::bad_parameter("pageToken", "does not belong to this list (another filter, or meshkeep restarted): start again without it")
 }

@@ -28,16 +28,18 @@ use crate::commit::{
 use crate::feed::{Feed, Retention};
 use crate::findings::{self, FindingIndexHandle};
 use crate::handle::{ClientFileLocation, ClusterStatuses, FindingIndex, FindingSender, Handle, Measurement, ProcessState, StoreReport};
-use crate::history::{HistoryOptions, history};
+use crate::history::{HistoryOptions, HistoryReader, history};
 use crate::model::*;
 use crate::store::{Group, StoreError};
-use crate::view::View;
+use crate::view::{ChangeSet, View};
 
 /// Sequence of the newest change of [`ApiFixture::new`].
 pub(in crate::api) const HEAD: u64 = 113;
 
 /// Epoch of the start, unless a test chooses one.
 const EPOCH: Epoch = Epoch(0xfeed);
+
+const RETENTION: Retention = Retention { age_max: Duration::from_secs(3600), count_max: 1000 };
 
 /// The HTTP API over the mesh, and the command queue of its writer.
 pub(in crate::api) struct ApiFixture {
@@ -51,6 +53,7 @@ pub(in crate::api) struct ApiFixture {
     statuses: watch::Sender<ClusterStatuses>,
     pub(in crate::api) directory: watch::Sender<DirectoryState>,
     pub(in crate::api) persistence: watch::Sender<PersistState>,
+    history: Option<HistoryReader>,
 }
 
 /// An answer as a client sees it.
@@ -105,9 +108,47 @@ impl ApiFixture {
         Self::build(mesh(), None, status, EPOCH)
     }
 
+    /// A meshkeep that applied these commands, each at its time, and that has a history since then.
+    pub(in crate::api) fn with_history(commands: impl IntoIterator<Item = (SystemTime, Command)>) -> Self {
+        let mut view = View::starting_at(Sequence(0));
+        view.collect_replaced();
+        // without a thread that writes segments, all versions stay in memory
+        let directory = tempfile::tempdir().unwrap();
+        let options = HistoryOptions { age_max: Duration::from_hours(168), bytes_max: 1 << 30 };
+        let (_, history) = history(directory.path(), options, |_| ());
+        let mut feed = Feed::starting_at(view.sequence(), RETENTION);
+        for (group, (time, command)) in (1..).zip(commands) {
+            let after = view.sequence();
+            let ChangeSet { announcements, replaced: records, .. } = view.apply(command, time);
+            for announcement in announcements {
+                feed.announce(announcement, time);
+            }
+            if view.sequence() > after {
+                history.add_replaced(group, &ReplacedRecords { after, last: view.sequence(), times: vec![(after.next(), time)], records });
+            }
+        }
+        let mut fixture = Self::build_with_feed((view, feed), None, paris_status(), EPOCH);
+        fixture.handle.set_history(history.clone());
+        fixture.history = Some(history);
+        fixture
+    }
+
+    /// Deletes a key, as [`ApiFixture::change`] does, and adds its record to the history.
+    pub(in crate::api) async fn delete_with_history(&self, key: &EntryKey, time: SystemTime) {
+        let before = self.handle.try_reading().unwrap();
+        let record = before.record(key).unwrap();
+        self.change(Change::Delete { key: key.clone() }).await;
+        let (after, last) = (before.position().sequence, self.handle.try_reading().unwrap().position().sequence);
+        let records = [(last, ReplacedRecord { record, deleted: Some(DeleteReason::Deleted) })].into();
+        self.history.as_ref().unwrap().add_replaced(last.0, &ReplacedRecords { after, last, times: vec![(last, time)], records });
+    }
+
     fn build(view: View, own_cluster: Option<ClusterName>, status: ClusterStatus, epoch: Epoch) -> Self {
-        let retention = Retention { age_max: Duration::from_secs(3600), count_max: 1000 };
-        let feed = Feed::starting_at(view.sequence(), retention);
+        let feed = Feed::starting_at(view.sequence(), RETENTION);
+        Self::build_with_feed((view, feed), own_cluster, status, epoch)
+    }
+
+    fn build_with_feed((view, feed): (View, Feed), own_cluster: Option<ClusterName>, status: ClusterStatus, epoch: Epoch) -> Self {
         let reserved = Sequence(1 << 40);
         let (publisher, subscriber) =
             snapshot_channel(MirrorSnapshot { view: view.clone(), feed: feed.clone(), epoch, earlier_runs: Arc::default() });
@@ -138,7 +179,7 @@ impl ApiFixture {
         let state = ApiState::new(handle.clone(), stop.clone());
         let scans = state.scans.clone();
         let router = router(state, Guard::new(AllowedHosts::new(&[], &[]), None));
-        Self { handle, stop, router, scans, commands, tasks: JoinSet::new(), loaded, statuses, directory, persistence }
+        Self { handle, stop, router, scans, commands, tasks: JoinSet::new(), loaded, statuses, directory, persistence, history: None }
     }
 
     /// Conflates changes in every tick: changes within some milliseconds are merged by key.

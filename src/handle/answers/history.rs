@@ -13,11 +13,8 @@ use crate::handle::{Filter, Handle, LookupMatch, Reading, ScanEnd, StoreLoading,
 use crate::history::{HistoryGap, HistorySnapshot, PageLimits, PastCovering, PastState, VersionPage, VersionSelection, with_object};
 use crate::model::{ChangeTime, DeleteReason, EntryKey, IdentityLabels, Kind, ObservationGap, Record, Scope, Sequence};
 
-/// Time after which a page ends, with the versions that it has.
-const PAGE_TIME_MAX: Duration = Duration::from_secs(5);
-
-/// Bytes of keys and values after which a page ends.
-const PAGE_BYTES_MAX: usize = 4 << 20;
+/// Maximum bytes of keys and values that one slice of a query reads.
+const SLICE_BYTES_MAX: usize = 4 << 20;
 
 /// Time for which one slice of a query reads segments.
 const SLICE_TIME: Duration = Duration::from_millis(50);
@@ -51,29 +48,27 @@ pub struct EntryVersion {
     pub end: Option<(Sequence, Option<DeleteReason>)>,
 }
 
-/// Versions of a selection, newest first, while they are collected.
-#[derive(Debug)]
-pub struct VersionQuery {
-    past: PastReading,
-    selection: VersionSelection,
-    limit: usize,
-    /// Current entries that are still to be read: a scan, with its next key.
-    scan: Option<(ListPlan, Option<EntryKey>)>,
-    before: Option<Sequence>,
-    deadline: Instant,
-    page: EntryVersions,
+/// Start of a page of versions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VersionStart {
+    /// The current versions from this key on, in key order, and then the ended ones.
+    Current(EntryKey),
+    /// The versions that changes up to and including this sequence ended, newest first.
+    Ended(Sequence),
 }
 
-/// A page of versions.
-#[derive(Debug, Default)]
-pub struct EntryVersions {
-    /// Versions, newest first. The current ones are first.
-    pub versions: Vec<EntryVersion>,
-    /// Sequence before which the next page continues; `None` on the last page.
-    pub before: Option<Sequence>,
-    /// Periods that the history lost, newest first.
-    pub lost: Vec<HistoryGap>,
-    bytes: usize,
+/// Scan of the versions of a selection: first the current ones, then the ended ones.
+#[derive(Debug)]
+pub struct VersionScan {
+    past: PastReading,
+    selection: VersionSelection,
+    start: VersionStart,
+    /// Keys of current entries, in order. They come before those of `plan`.
+    keys: Vec<EntryKey>,
+    /// Further current entries.
+    plan: Option<ListPlan>,
+    /// Periods that the history lost, newest first, as far back as the scan has come.
+    lost: Vec<HistoryGap>,
 }
 
 impl Handle {
@@ -164,79 +159,127 @@ impl PastReading {
         Some(with_object(&identity).object.as_deref()?.as_identity()?.labels.clone())
     }
 
-    /// Begins a query for the versions of a selection that ended before a sequence, or for all of
-    /// them with the current ones.
+    /// Begins a scan of the versions of a selection.
     #[must_use]
-    pub fn query(&self, selection: VersionSelection, before: Option<Sequence>, limit: usize) -> VersionQuery {
-        let mut page = EntryVersions::default();
-        let mut scan = None;
-        if before.is_none() {
+    pub fn scan_versions(&self, selection: VersionSelection, start: Option<VersionStart>) -> VersionScan {
+        let start = start.unwrap_or_else(|| VersionStart::Current(EntryKey::lowest()));
+        let (mut keys, mut plan) = (Vec::new(), None);
+        if let VersionStart::Current(_) = start {
+            let plan_of = |filter| Some(self.reading.plan_list(Kind::Ip, &filter));
             match &selection {
-                VersionSelection::Key(key) => page.add_current(self.reading.record(key)),
-                VersionSelection::Covering(ip) => {
-                    let keys = self.reading.covering(IpNet::from(*ip));
-                    keys.iter().for_each(|key| page.add_current(self.reading.record(key)));
-                }
+                VersionSelection::Key(key) => keys.push(key.clone()),
+                VersionSelection::Covering(ip) => keys = self.reading.covering(IpNet::from(*ip)),
                 VersionSelection::Identity(id) => {
-                    self.reading.identities(*id).for_each(|record| page.add_current(Some(record)));
-                    scan = Some(Filter { identity: Some(*id), ..Filter::default() });
+                    keys.extend(self.reading.identities(*id).map(|record| record.key.clone()));
+                    plan = plan_of(Filter { identity: Some(*id), ..Filter::default() });
                 }
                 VersionSelection::Pod { namespace, name } => {
-                    scan = Some(Filter { namespace: Some(namespace.clone()), pod: Some(name.clone()), ..Filter::default() });
+                    plan = plan_of(Filter { namespace: Some(namespace.clone()), pod: Some(name.clone()), ..Filter::default() });
                 }
                 VersionSelection::Scopes { .. } => {}
             }
+            keys.sort();
         }
-        let scan = scan.map(|filter| (self.reading.plan_list(Kind::Ip, &filter), None));
-        VersionQuery { past: self.clone(), selection, limit, scan, before, deadline: Instant::now() + PAGE_TIME_MAX, page }
+        VersionScan { past: self.clone(), selection, start, keys, plan, lost: Vec::new() }
     }
 }
 
-impl VersionQuery {
-    /// Continues for one slice. Returns the page once it is complete.
-    pub fn advance(&mut self, slice: &mut WorkSlice) -> std::ops::ControlFlow<EntryVersions> {
-        use std::ops::ControlFlow::{Break, Continue};
-        if let Some((plan, start)) = &mut self.scan {
-            let (page, limit) = (&mut self.page, self.limit);
-            let scanned = self.past.reading.scan(plan, start.as_ref(), slice, |record| {
-                page.add_current(Some(Arc::new(record.clone())));
-                page.versions.len() < limit
-            });
-            if let ScanEnd::Paused(key) = scanned {
-                *start = Some(key);
-                return Continue(());
+impl VersionScan {
+    /// Passes versions to `accept` for one slice, until `accept` returns false. The next call
+    /// continues with the first version that was not accepted. `count_max` is the number of
+    /// versions that `accept` probably accepts. Reads files, so it needs a thread that may block.
+    pub fn advance(
+        &mut self,
+        slice: &mut WorkSlice,
+        count_max: usize,
+        mut accept: impl FnMut(&EntryVersion) -> bool,
+    ) -> ScanEnd<VersionStart> {
+        let (reading, mut over_budget) = (self.past.reading.clone(), None);
+        let accept_in_memory = |version: &EntryVersion| match reading.reserve_memory_for(&version.record) {
+            Ok(_permit) => accept(version),
+            Err(error) => {
+                over_budget = Some(error);
+                false
             }
-            self.scan = None;
+        };
+        let end = match self.start.clone() {
+            VersionStart::Current(key) => self.scan_current(&key, slice, accept_in_memory),
+            VersionStart::Ended(up_to) => self.scan_ended(up_to, slice, count_max, accept_in_memory),
+        };
+        if let ScanEnd::PageFull(start) | ScanEnd::Paused(start) = &end {
+            self.start = start.clone();
         }
+        match (end, over_budget) {
+            (ScanEnd::PageFull(start), Some(error)) => ScanEnd::OverBudget(start, error),
+            (end, _) => end,
+        }
+    }
+
+    fn scan_current(
+        &self,
+        start: &EntryKey,
+        slice: &mut WorkSlice,
+        mut accept: impl FnMut(&EntryVersion) -> bool,
+    ) -> ScanEnd<VersionStart> {
+        let reading = &self.past.reading;
+        let mut accept_record = |record: &Record| accept(&EntryVersion { record: Arc::new(record.clone()), end: None });
+        let mut end = reading.scan_keys(&self.keys, Some(start), slice, &mut accept_record);
+        if let (ScanEnd::Complete, Some(plan)) = (&end, &self.plan) {
+            end = reading.scan(plan, Some(start), slice, accept_record);
+        }
+        match end {
+            ScanEnd::PageFull(key) => ScanEnd::PageFull(VersionStart::Current(key)),
+            ScanEnd::Paused(key) => ScanEnd::Paused(VersionStart::Current(key)),
+            ScanEnd::OverBudget(key, error) => ScanEnd::OverBudget(VersionStart::Current(key), error),
+            // the current versions of this reading have not ended up to its position
+            ScanEnd::Complete => ScanEnd::Paused(VersionStart::Ended(reading.position().sequence)),
+        }
+    }
+
+    fn scan_ended(
+        &mut self,
+        up_to: Sequence,
+        slice: &mut WorkSlice,
+        count_max: usize,
+        mut accept: impl FnMut(&EntryVersion) -> bool,
+    ) -> ScanEnd<VersionStart> {
         slice.count_row();
-        let deadline = self.deadline.min(Instant::now() + SLICE_TIME);
-        let (count_max, bytes_max) = (self.limit.saturating_sub(self.page.versions.len()), PAGE_BYTES_MAX.saturating_sub(self.page.bytes));
-        if count_max > 0 {
-            let limits = PageLimits { count_max, bytes_max, deadline };
-            let VersionPage { versions, before, gaps } = self.past.history.versions(&self.selection, self.before, limits);
-            self.page.lost.extend(gaps);
-            versions.into_iter().for_each(|version| self.page.add_ended(version.record, version.replaced_at, version.deleted));
-            self.before = before;
-            let is_full = self.page.versions.len() >= self.limit || self.page.bytes >= PAGE_BYTES_MAX;
-            if before.is_some() && !is_full && Instant::now() < self.deadline {
-                return Continue(());
+        let limits = PageLimits { count_max: count_max.max(1), bytes_max: SLICE_BYTES_MAX, deadline: Instant::now() + SLICE_TIME };
+        let VersionPage { versions, before, gaps } = self.past.history.versions(&self.selection, Some(up_to), limits);
+        self.lost.extend(gaps);
+        for version in versions {
+            let end = Some((version.replaced_at, version.deleted));
+            if !accept(&EntryVersion { record: with_object(&version.record), end }) {
+                // the next page has the older gaps
+                self.lost.retain(|gap| gap.last > version.replaced_at);
+                return ScanEnd::PageFull(VersionStart::Ended(version.replaced_at));
             }
-        } else {
-            // the first page has only current versions
-            self.before = Some(self.before.unwrap_or(Sequence(u64::MAX)));
         }
-        self.page.before = self.before;
-        Break(std::mem::take(&mut self.page))
-    }
-}
-
-impl EntryVersions {
-    fn add_current(&mut self, record: Option<Arc<Record>>) {
-        self.versions.extend(record.map(|record| EntryVersion { record, end: None }));
+        before.map_or(ScanEnd::Complete, |before| ScanEnd::Paused(VersionStart::Ended(before)))
     }
 
-    fn add_ended(&mut self, record: Arc<Record>, replaced_at: Sequence, deleted: Option<DeleteReason>) {
-        self.bytes += record.key.name.len() + record.value.len();
-        self.versions.push(EntryVersion { record: with_object(&record), end: Some((replaced_at, deleted)) });
+    /// Returns the periods in which changes of the selection were not observed when they happened,
+    /// newest first.
+    #[must_use]
+    pub fn observation_gaps(&self) -> Vec<(Scope, ObservationGap)> {
+        let all = || self.past.reading.cluster_names();
+        let (kinds, clusters) = match &self.selection {
+            VersionSelection::Key(key) => (vec![key.origin_kind()], vec![key.cluster.clone()]),
+            VersionSelection::Covering(_) => (vec![Kind::Ip, Kind::Node], all()),
+            VersionSelection::Identity(_) => (vec![Kind::Identity, Kind::Ip, Kind::Node], all()),
+            VersionSelection::Pod { .. } => (vec![Kind::Ip], all()),
+            VersionSelection::Scopes { kinds, clusters } => {
+                let kinds = kinds.iter().copied().filter(|kind| *kind != Kind::NodeIp).collect();
+                (kinds, if clusters.is_empty() { all() } else { clusters.clone() })
+            }
+        };
+        let scopes = clusters.iter().flat_map(|cluster| kinds.iter().map(|kind| Scope { cluster: cluster.clone(), kind: *kind }));
+        self.past.observation_gaps(&scopes.collect())
+    }
+
+    /// Returns the periods that the history lost, newest first, as far back as the scan has come.
+    #[must_use]
+    pub fn lost_periods(&self) -> &[HistoryGap] {
+        &self.lost
     }
 }

@@ -1,21 +1,24 @@
 //! Route of earlier versions of entries.
 
 use std::net::IpAddr;
+use std::ops::ControlFlow;
 
 use axum::extract::State;
 use axum::response::Response;
 
 use crate::admission::Scanner;
-use crate::api::paging::list_request::checked_limit;
+use crate::api::paging::list_builder::PageBuffer;
+use crate::api::paging::list_request::{checked_limit, decode_token, encode_token, invalid_token};
 use crate::api::paging::pages::respond_with_slices;
 use crate::api::problem::{Problem, ProblemCode};
 use crate::api::query::{HistoryQuery, Parameters};
+use crate::api::render::answer_properties::MediaType;
 use crate::api::routes::cluster_in_path;
 use crate::api::state::ApiState;
 use crate::dto::problem::ProblemDocument;
-use crate::dto::streamed::VersionList;
-use crate::handle::{Handle, PastReading, VersionSelection};
-use crate::model::{EntryKey, Kind, Sequence};
+use crate::dto::streamed::{EntryVersion, VersionList};
+use crate::handle::{Handle, PastReading, ScanEnd, ScanUsage, SliceLimit, VersionScan, VersionSelection, VersionStart, WorkSlice};
+use crate::model::{EntryKey, Kind, Position, Sequence};
 
 /// Versions of an address, a key, an identity, a pod or a node, newest first.
 ///
@@ -34,17 +37,90 @@ pub(crate) async fn list_versions(
     scanner: Scanner,
 ) -> Result<Response, Problem> {
     let limit = checked_limit(query.values.limit)?;
-    let (selection, before) = (query.values.selection()?, query.values.before()?);
+    let selection = query.values.selection()?;
     let past = past_reading(&state.handle).await?;
-    let mut work = past.query(selection, before, limit);
+    let start = query.values.start(&query.fingerprint, past.reading.position())?;
+    let mut builder = Some(VersionPageBuilder {
+        scan: past.scan_versions(selection, start),
+        past,
+        page: PageBuffer::new(MediaType::Json, limit, None),
+        limit,
+        oldest: None,
+        time_max: scanner.limits().page,
+        spent: ScanUsage::default(),
+        fingerprint: query.fingerprint,
+    });
     respond_with_slices(&scanner, move |slice| {
-        let write = |page| {
-            serde_json::to_vec(&VersionList::new(&past, &page))
-                .map_err(|error| Problem::internal(format!("an answer cannot be written: {error}")))
-        };
-        work.advance(slice).map_break(write)
+        let Some(mut page) = builder.take() else { return ControlFlow::Continue(()) };
+        match page.advance(slice) {
+            ControlFlow::Break(next) => ControlFlow::Break(next.and_then(|next| page.finish(next.as_ref()))),
+            ControlFlow::Continue(()) => {
+                builder = Some(page);
+                ControlFlow::Continue(())
+            }
+        }
     })
     .await
+}
+
+/// A page of versions in progress.
+struct VersionPageBuilder {
+    past: PastReading,
+    scan: VersionScan,
+    page: PageBuffer,
+    limit: usize,
+    /// Lowest sequence with which a version of the page began.
+    oldest: Option<Sequence>,
+    /// Limit of all slices together.
+    time_max: SliceLimit,
+    spent: ScanUsage,
+    fingerprint: String,
+}
+
+impl VersionPageBuilder {
+    /// Adds versions for one slice. Breaks with the start of the next page once the page is full or
+    /// no version is left.
+    fn advance(&mut self, slice: &mut WorkSlice) -> ControlFlow<Result<Option<VersionStart>, Problem>> {
+        let Self { past, scan, page, limit, oldest, .. } = self;
+        let free = limit.saturating_sub(page.count());
+        let end = scan.advance(slice, free, |version| {
+            let is_added = page.push(&EntryVersion::new(past, version));
+            if is_added {
+                let first = version.record.last_sequence;
+                *oldest = Some(oldest.map_or(first, |oldest| oldest.min(first)));
+            }
+            is_added
+        });
+        self.spent += slice.usage();
+        ControlFlow::Break(match end {
+            ScanEnd::Complete => Ok(None),
+            ScanEnd::PageFull(start) => Ok(Some(start)),
+            ScanEnd::Paused(start) if self.time_max.is_reached(self.spent) => Ok(Some(start)),
+            ScanEnd::Paused(_) => return ControlFlow::Continue(()),
+            ScanEnd::OverBudget(start, error) if self.page.count() == 0 => Err(Problem::no_memory(&start_text(&start), error)),
+            ScanEnd::OverBudget(start, _) => Ok(Some(start)),
+        })
+    }
+
+    /// Returns the page, which is followed by the page with this start.
+    fn finish(self, next: Option<&VersionStart>) -> Result<Vec<u8>, Problem> {
+        let token = next.map(|start| encode_token(self.past.reading.position(), &self.fingerprint, &start_text(start)));
+        let tail = VersionList::without_items(&self.past, &self.scan, self.oldest, token);
+        self.page.finish(&tail).map_err(|error| Problem::internal(format!("an answer cannot be written: {error}")))
+    }
+}
+
+/// Returns the text of a start in a page token.
+fn start_text(start: &VersionStart) -> String {
+    match start {
+        VersionStart::Current(key) => key.to_string(),
+        VersionStart::Ended(sequence) => sequence.to_string(),
+    }
+}
+
+fn parse_start(text: &str) -> Option<VersionStart> {
+    let sequence = || text.parse().ok().map(Sequence).map(VersionStart::Ended);
+    EntryKey::from_cache_form(text).map(VersionStart::Current).or_else(sequence)
 }
 
 /// Returns the newest snapshot with its history.
@@ -97,9 +173,10 @@ impl HistoryQuery {
         }
     }
 
-    fn before(&self) -> Result<Option<Sequence>, Problem> {
-        let parse =
-            |token: &String| token.parse().map(Sequence).map_err(|_| Problem::bad_parameter("pageToken", "is not a token of this list"));
-        self.page_token.as_ref().map(parse).transpose()
+    /// Returns the start of the page, from the token.
+    fn start(&self, fingerprint: &str, head: Position) -> Result<Option<VersionStart>, Problem> {
+        let Some(token) = &self.page_token else { return Ok(None) };
+        let (_, start) = decode_token(token, fingerprint, head)?;
+        parse_start(&start).map(Some).ok_or_else(invalid_token)
     }
 }

@@ -5,6 +5,7 @@ mod decoded;
 mod fields;
 mod forms;
 pub(super) mod global_services;
+mod history;
 mod identities;
 mod impact;
 mod lines;

@@ -17,7 +17,7 @@ use crate::model::{Change, Command, EntryKey, Kind, Scope, Sequence, SourceStamp
 use crate::view::View;
 
 /// Slices of 10 rows, and pages of 50.
-const SHORT: ScanLimits = ScanLimits { slice: SliceLimit::Rows(10), page: SliceLimit::Rows(50) };
+pub(in crate::api::tests) const SHORT: ScanLimits = ScanLimits { slice: SliceLimit::Rows(10), page: SliceLimit::Rows(50) };
 
 fn apply(view: &mut View, kind: Kind, changes: Vec<Change>) {
     let scope = Scope { cluster: cluster("paris"), kind };
@@ -25,7 +25,7 @@ fn apply(view: &mut View, kind: Kind, changes: Vec<Change>) {
 }
 
 /// Every page of a list, from the first on.
-async fn walk(fixture: &ApiFixture, uri: &str) -> Vec<TestResponse> {
+pub(in crate::api::tests) async fn walk(fixture: &ApiFixture, uri: &str) -> Vec<TestResponse> {
     let mut pages = vec![fixture.get(uri).await];
     while let Some(token) = pages.last().and_then(|page| page.json()["nextPageToken"].as_str().map(str::to_owned)) {
         assert!(pages.len() < 100, "{uri} does not end");
