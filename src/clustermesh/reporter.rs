@@ -216,7 +216,7 @@ impl Reporter {
             status.config_retrieved = false;
             status.progress_unanswered = false;
             for resource in &mut status.resources {
-                resource.synced = false;
+                resource.set_synced(false, status.last_contact_time);
                 resource.awaiting_canary = false;
                 resource.canary_deleted = false;
             }
@@ -247,9 +247,11 @@ impl Reporter {
     /// Records the state of one kind, and updates the phase.
     pub(super) fn set_kind_state(&self, kind: Kind, synced: bool, awaiting_canary: bool) {
         let changed = self.status.send_if_modified(|status| {
+            let last_contact = status.last_contact_time;
             let resource = status.resource_mut(kind);
             let changed = (resource.synced, resource.awaiting_canary) != (synced, awaiting_canary);
-            (resource.synced, resource.awaiting_canary) = (synced, awaiting_canary);
+            resource.set_synced(synced, last_contact);
+            resource.awaiting_canary = awaiting_canary;
             changed
         });
         if changed {

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::Reading;
-use crate::model::{ChangeTime, EntryKey, EpochSpan, ObservationGap, Position, Scope, Sequence};
+use crate::model::{ChangeTime, ClusterStatus, EntryKey, EpochSpan, ObservationGap, Position, Scope, Sequence};
 
 /// Precision of [`ChangeTime::At`]. Times of older changes are less exact.
 const PRECISION: Duration = Duration::from_secs(1);
@@ -31,6 +31,26 @@ impl Reading {
     pub(super) fn observation_gap(&self, key: &EntryKey, sequence: Sequence) -> Option<ObservationGap> {
         let scope = Scope { cluster: key.cluster.clone(), kind: key.origin_kind() };
         self.published.view.observation_gaps(&scope).iter().rev().find(|gap| gap.contains(sequence)).copied()
+    }
+
+    /// Returns the periods in which the changes of a scope were not observed when they happened,
+    /// oldest first. The period before the first list has no start. The last one has no end while
+    /// meshkeep does not follow the scope.
+    pub(super) fn observation_gaps(&self, scope: &Scope) -> Vec<ObservationGap> {
+        let view = &self.published.view;
+        let mut gaps = view.observation_gaps(scope).to_vec();
+        let followed = |status: &ClusterStatus| {
+            let resource = status.resource(scope.kind);
+            (resource.synced, resource.observed_until)
+        };
+        let (is_followed, observed_until) = self.statuses.get(&scope.cluster).map_or((false, None), |status| followed(&status.borrow()));
+        // the mirror records a gap only once meshkeep is connected again
+        if !is_followed && gaps.last().is_none_or(|newest| newest.end.is_some()) {
+            let stored = || view.cluster(&scope.cluster)?.last_contact.filter(|_| self.is_complete(&scope.cluster, scope.kind));
+            let first = self.position().sequence.next();
+            gaps.push(ObservationGap { from: observed_until.or_else(stored), first, end: None });
+        }
+        gaps
     }
 
     /// Returns a position before all changes that are newer than a time. `None` if it is not known,

@@ -40,6 +40,8 @@ async fn an_address_that_moves_is_known_at_every_moment() {
     let key = scene.remotes[0].clusters[0].keys_of("ip").into_iter().find(|key| !key.contains(':')).unwrap();
     let address = key.rsplit('/').next().unwrap().to_owned();
     let first_pod = scene.meshkeep().get(&format!("/v1/ipcache/lookup?ip={address}")).await["match"]["podName"].clone();
+    // the first list ends when its watches begin, shortly after the entries are complete
+    next_second().await;
     let mut pods = vec![(next_second().await, first_pod.clone())];
     for pod in [Some("second"), None] {
         next_second().await;

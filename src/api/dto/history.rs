@@ -10,7 +10,7 @@ use crate::model::{DeleteReason, ObservationGap, Scope, Sequence};
 
 impl VersionList {
     /// Returns the members after the versions of a page. `oldest` is the lowest sequence with which
-    /// a version of the page began.
+    /// a version of the page began, if another page follows.
     pub(crate) fn without_items(past: &PastReading, scan: &VersionScan, oldest: Option<Sequence>, next_page_token: Option<String>) -> Self {
         // a gap that ended before the oldest version of the page belongs to a later page
         let oldest = oldest.unwrap_or_default();

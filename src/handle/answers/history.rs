@@ -102,13 +102,11 @@ impl PastReading {
         self.history.since()
     }
 
-    /// Returns the periods in which the changes of these scopes were not observed, newest first.
-    #[must_use]
-    pub fn observation_gaps(&self, scopes: &BTreeSet<Scope>) -> Vec<(Scope, ObservationGap)> {
-        let gaps_of = |scope: &Scope| {
-            let gaps = self.reading.published.view.observation_gaps(scope).iter().rev().filter(|gap| gap.from.is_some());
-            gaps.map(|gap| (scope.clone(), *gap)).collect::<Vec<_>>()
-        };
+    /// Returns the periods in which the changes of these scopes were not observed when they
+    /// happened, newest first. The period before a first list has no start, and the current period
+    /// has no end.
+    fn observation_gaps(&self, scopes: &BTreeSet<Scope>) -> Vec<(Scope, ObservationGap)> {
+        let gaps_of = |scope: &Scope| self.reading.observation_gaps(scope).into_iter().map(|gap| (scope.clone(), gap)).collect::<Vec<_>>();
         let mut gaps: Vec<(Scope, ObservationGap)> = scopes.iter().flat_map(gaps_of).collect();
         gaps.sort_by_key(|(_, gap)| Reverse(gap.from));
         gaps
@@ -140,10 +138,12 @@ impl PastReading {
             node_name: record.key.derived_from().map(ToOwned::to_owned),
             record: Arc::clone(record),
         });
-        let matches = matches.collect();
+        let matches: Vec<LookupMatch> = matches.collect();
         let kinds = [Kind::Ip, Kind::Node];
         let scopes = self.reading.cluster_names().into_iter();
-        let scopes = scopes.flat_map(|cluster| kinds.map(|kind| Scope { cluster: cluster.clone(), kind })).collect();
+        let scopes = scopes.flat_map(|cluster| kinds.map(|kind| Scope { cluster: cluster.clone(), kind }));
+        let of_labels = matches.iter().map(|found| Scope { cluster: found.record.key.cluster.clone(), kind: Kind::Identity });
+        let scopes = scopes.chain(of_labels).collect();
         let not_observed = self.observation_gaps(&scopes).into_iter();
         let not_observed = not_observed.filter(|(_, gap)| gap.from <= Some(time) && gap.end.is_none_or(|end| time < end.time));
         Some(PastLookup { matches, is_complete, not_observed: not_observed.collect() })
@@ -259,7 +259,8 @@ impl VersionScan {
     }
 
     /// Returns the periods in which changes of the selection were not observed when they happened,
-    /// newest first.
+    /// newest first. A period before a first list counts only while the list is in progress: the
+    /// versions since then are known.
     #[must_use]
     pub fn observation_gaps(&self) -> Vec<(Scope, ObservationGap)> {
         let all = || self.past.reading.cluster_names();
@@ -274,7 +275,9 @@ impl VersionScan {
             }
         };
         let scopes = clusters.iter().flat_map(|cluster| kinds.iter().map(|kind| Scope { cluster: cluster.clone(), kind: *kind }));
-        self.past.observation_gaps(&scopes.collect())
+        let mut gaps = self.past.observation_gaps(&scopes.collect());
+        gaps.retain(|(_, gap)| gap.from.is_some() || gap.end.is_none());
+        gaps
     }
 
     /// Returns the periods that the history lost, newest first, as far back as the scan has come.

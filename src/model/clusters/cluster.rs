@@ -367,6 +367,8 @@ pub struct UnknownPrefix {
 pub struct ResourceStatus {
     /// True if the kind is complete and watched.
     pub synced: bool,
+    /// Last contact before `synced` last became false. `None` if it never did since the start.
+    pub observed_until: Option<SystemTime>,
     /// True if the cluster announces canaries and this kind's has not been seen yet.
     pub awaiting_canary: bool,
     /// True if this kind's canary was seen over the current connection and was then deleted.
@@ -381,6 +383,16 @@ pub struct ResourceStatus {
     pub revision: Option<Revision>,
     /// Results of the newest comparisons with the source.
     pub verification: Verification,
+}
+
+impl ResourceStatus {
+    /// Sets `synced`, given the last contact of the cluster.
+    pub fn set_synced(&mut self, synced: bool, last_contact: Option<SystemTime>) {
+        if self.synced && !synced {
+            self.observed_until = last_contact;
+        }
+        self.synced = synced;
+    }
 }
 
 impl ClusterStatus {

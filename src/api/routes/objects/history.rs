@@ -105,7 +105,7 @@ impl VersionPageBuilder {
     /// Returns the page, which is followed by the page with this start.
     fn finish(self, next: Option<&VersionStart>) -> Result<Vec<u8>, Problem> {
         let token = next.map(|start| encode_token(self.past.reading.position(), &self.fingerprint, &start_text(start)));
-        let tail = VersionList::without_items(&self.past, &self.scan, self.oldest, token);
+        let tail = VersionList::without_items(&self.past, &self.scan, self.oldest.filter(|_| next.is_some()), token);
         self.page.finish(&tail).map_err(|error| Problem::internal(format!("an answer cannot be written: {error}")))
     }
 }

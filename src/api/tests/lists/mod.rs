@@ -6,6 +6,7 @@ mod fields;
 mod forms;
 pub(super) mod global_services;
 mod history;
+mod history_gaps;
 mod identities;
 mod impact;
 mod lines;
