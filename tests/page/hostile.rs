@@ -54,7 +54,7 @@ async fn control_characters_are_shown_as_escapes() {
     page.wait_for("the suggestion", "return document.querySelector('#found')?.innerText.includes('u001b')").await;
     page.press(&["Escape"]).await;
     page.go_to("#/changes?kind=ipcache").await;
-    page.wait_for_text(&["No changes in the last ten minutes"]).await;
+    page.wait_for_text(&["The changes of the last ten minutes are not known"]).await;
     put_leased(&etcd, [ip_entry("10.1.99.3", HOSTILE_TEXT, HOSTILE_TEXT)]).await;
     page.wait_for("a line", "return document.querySelectorAll('.change').length === 1").await;
     assert!(is_safe_to_display(&page.text().await));

@@ -3,6 +3,7 @@
 //! Screenshots of each view are saved in `target/page`.
 
 mod browser;
+mod changes;
 mod hostile;
 mod names;
 mod rows;
@@ -86,7 +87,7 @@ async fn each_view_shows_the_mesh_in_both_themes_and_widths() {
 
     // a change appears at once, and its line links to the changed object
     page.go_to("#/changes?kind=ipcache").await;
-    page.wait_for_text(&["No changes in the last ten minutes"]).await;
+    page.wait_for_text(&["The changes of the last ten minutes are not known"]).await;
     scene.remotes[0].change(|cluster| cluster.add_endpoints(3)).await;
     page.wait_for("three lines", "return document.querySelectorAll('.change').length === 3").await;
     for theme in THEMES {
@@ -154,7 +155,7 @@ async fn each_view_reports_that_there_is_no_cluster() {
         ("mesh", "No cluster is configured"),
         ("explain", "Who is this address?"),
         ("services", "No cluster shares a service"),
-        ("changes", "No changes in the last ten minutes"),
+        ("changes", "The changes of the last ten minutes are not known"),
         ("explain/10.1.2.3", "no entry"),
         ("services/shop/cart", "No cluster shares or exports a service of this name"),
         ("find/nobody", "No pod, shared service, node, cluster, label or address of this mesh has this text"),
@@ -216,7 +217,7 @@ async fn the_page_keeps_its_state_over_a_kill_and_resumes_by_replay() {
     let page = Page::open(&format!("http://127.0.0.1:{}", proxy.port())).await;
     page.wait_for_text(&["2/2 live"]).await;
     page.go_to("#/changes").await;
-    page.wait_for_text(&["No changes in the last ten minutes"]).await;
+    page.wait_for_text(&["The changes of the last ten minutes are not known"]).await;
     scene.remotes[0].change(|cluster| cluster.add_endpoints(1)).await;
     page.wait_for("a line", "return document.querySelectorAll('.change').length > 0").await;
     let before = page.chromium.run("return document.querySelectorAll('.change').length").await;
@@ -289,7 +290,7 @@ async fn the_page_asks_for_the_token_and_keeps_it_only_in_memory() {
     page.wait_for_text(&["No cluster is configured", "following"]).await;
     // the views that open their own streams and lists send the token too
     page.go_to("#/changes").await;
-    page.wait_for_text(&["No changes in the last ten minutes"]).await;
+    page.wait_for_text(&["The changes of the last ten minutes are not known"]).await;
     let is_stored = "return JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie, location.href, document.body.outerHTML]).includes('sesame')";
     assert_eq!(page.chromium.run(is_stored).await, json!(false));
     page.reload().await;

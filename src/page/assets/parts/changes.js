@@ -19,6 +19,8 @@ const RECENT = "10m";
 /** Number of changes per request for the recent changes, and maximum number of requests. */
 const RECENT_LIMIT = 500;
 const RECENT_REQUESTS_MAX = 10;
+/** The shown time, by the part of the recent changes that is known. */
+const RECENT_TIMES = { all: "in the last ten minutes and since then", some: "in a part of the last ten minutes and since then", none: "since the page was opened" };
 
 const KINDS = ["node", "service", "identity", "ipcache", "serviceExport", "endpointSlice", "cluster"];
 const SHORT = { node: "node", service: "service", identity: "identity", ipcache: "ip", serviceExport: "export", endpointSlice: "slice", cluster: "cluster", problem: "problem" };
@@ -105,6 +107,8 @@ class ChangeList {
   constructor(params, draw) {
     this.lines = [];
     this.count = 0;
+    this.noticeCount = 0;
+    this.recent = "none";
     this.pausedCount = 0;
     this.pausedAt = null;
     this.link = { state: "connecting" };
@@ -120,22 +124,26 @@ class ChangeList {
   /** Shows the recent changes, and follows the stream from there. */
   async start(filter) {
     const { patch: _, ...filters } = filter;
-    let after;
+    let next;
+    // only an answer without `more` ends at a position that the stream accepts
+    let position;
     try {
-      for (let count = 0, more = true; more && count < RECENT_REQUESTS_MAX && !this.isClosed; count += 1) {
-        const from = after === undefined ? { since: RECENT } : { after };
+      for (let count = 0; position === undefined && count < RECENT_REQUESTS_MAX && !this.isClosed; count += 1) {
+        const from = next === undefined ? { since: RECENT } : { after: next };
         const answer = await ask(`/v1/changes${query({ ...filters, ...from, limit: RECENT_LIMIT })}`);
-        // the mirror is younger than that
+        // meshkeep no longer has these changes, or does not have them yet
         if (answer.reset) break;
         for (const event of answer.events) this.handle(event);
-        after = answer.nextPosition;
-        more = answer.more;
-        if (more && count + 1 === RECENT_REQUESTS_MAX) after = undefined;
+        next = answer.nextPosition;
+        if (!answer.more) position = next;
       }
     } catch {
       // the stream reports what is wrong
     }
-    if (!this.isClosed) this.follow(after === undefined ? filter : { ...filter, after });
+    if (this.isClosed) return;
+    this.recent = position !== undefined ? "all" : next !== undefined ? "some" : "none";
+    if (this.recent === "some") this.addNotice("Further changes of the last ten minutes are left out", "filter them to see all");
+    this.follow(position === undefined ? filter : { ...filter, after: position });
   }
 
   follow(filter) {
@@ -159,7 +167,7 @@ class ChangeList {
     if (event.type === "reset") {
       // a snapshot follows, whose entries are not changes: one line replaces them
       this.isSnapshot = event.reason !== "initial";
-      this.add({ id: (this.count += 1), at: Date.now(), kind: "", cluster: "", sign: "·", name: "meshkeep could not continue from here", rest: `(${event.reason}): changes in between are unknown` });
+      this.addNotice("meshkeep could not continue from here", `(${event.reason}): changes in between are unknown`);
     } else if (event.type === "synced") {
       this.isSnapshot = false;
     } else if (this.isNarrow && event.type === "delete" && event.reason === "unknown") {
@@ -167,6 +175,11 @@ class ChangeList {
     } else if (["upsert", "patch", "delete", "cluster"].includes(event.type) && !this.isSnapshot) {
       this.add(line(event, (this.count += 1)));
     }
+  }
+
+  /** Adds a line about changes that are not shown. */
+  addNotice(name, rest) {
+    this.add({ id: `notice ${(this.noticeCount += 1)}`, at: Date.now(), kind: "", cluster: "", sign: "·", name, rest });
   }
 
   add(one) {
@@ -229,15 +242,15 @@ export const changes = {
 
     return {
       view() {
-        const { lines, pausedAt, pausedCount, count, trouble, link } = following;
+        const { lines, pausedAt, pausedCount, count, recent, trouble, link } = following;
         return html`<h1 class="unseen">Changes</h1>
           <${Filters} params=${route.params} change=${change} />
           <div class="run">
             <button type="button" class="main" onClick=${() => following.toggle()} aria-pressed=${pausedAt !== null}>${pausedAt === null ? "pause" : "continue"}</button>
-            <span class="quiet">${pausedAt !== null ? html`paused: <b>${number(pausedCount)}</b> since ${clock(pausedAt)}` : link.state === "lost" ? "lost, reconnecting" : link.state === "connecting" ? "connecting" : link.state === "surplus" ? "waiting: other windows of this page use the connections" : `${plural(count, "change")} in the last ten minutes and since then`}</span>
+            <span class="quiet">${pausedAt !== null ? html`paused: <b>${number(pausedCount)}</b> since ${clock(pausedAt)}` : link.state === "lost" ? "lost, reconnecting" : link.state === "connecting" ? "connecting" : link.state === "surplus" ? "waiting: other windows of this page use the connections" : `${plural(count, "change")} ${RECENT_TIMES[recent]}`}</span>
           </div>
           ${trouble && html`<p class="sentence red">${trouble}</p>`}
-          ${lines.length === 0 && link.state === "following" && !trouble && html`<p class="sentence quiet">No changes in the last ten minutes. New changes appear here immediately.</p>`}
+          ${lines.length === 0 && link.state === "following" && !trouble && html`<p class="sentence quiet">${recent === "all" ? "No changes in the last ten minutes" : "The changes of the last ten minutes are not known"}. New changes appear here immediately.</p>`}
           <ol class="changes" aria-label="changes, newest first">${lines.slice(0, pausedAt === null ? DRAWN_MAX : LINES_MAX).map((one) => html`<${Line} key=${one.id} one=${one} />`)}</ol>
           ${pausedAt === null && lines.length > DRAWN_MAX && html`<p class="quiet">${number(lines.length - DRAWN_MAX)} older changes are kept: pause to read them.</p>`}`;
       },
