@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::SimulatedMesh;
 use super::browser::Page;
+use super::changes::answer_requests;
 use crate::harness::meshkeep::Home;
 
 /// Script that returns the names of the rows.
@@ -100,7 +101,7 @@ async fn a_row_shows_the_impact_of_its_cluster() {
     let meshkeep = home.start().await;
     let simulated = SimulatedMesh::start_with(meshkeep.url(), 20, 0, "");
     let page = Page::open(&simulated.url).await;
-    page.go_to("#/mesh/osaka").await;
+    page.go_to("#/mesh/osaka?q=osa").await;
     page.wait_for("the link", "return document.querySelector('.links a[href*=impact]')?.getAttribute('aria-expanded') === 'false'").await;
     page.chromium.run("document.querySelector('.links a[href*=impact]').click()").await;
     page.wait_for_text(&[
@@ -114,8 +115,24 @@ async fn a_row_shows_the_impact_of_its_cluster() {
     // the worst effect comes first
     let names = "return [...document.querySelectorAll('.impact tbody th')].map((one) => one.innerText)";
     assert_eq!(page.chromium.run(names).await, json!(["shop/checkout", "shop/front", "shop/cart"]));
+    assert_eq!(page.chromium.run("return location.hash").await, json!("#/mesh/osaka?q=osa&impact=yes"), "the filter stays");
     page.assert_accessible("impact").await;
     page.chromium.run("document.querySelector('.links a[aria-expanded=true]').click()").await;
     page.wait_for("the closed section", "return document.querySelector('.impact') === null").await;
+    // counts of a part of the list are lower bounds, except those of kinds before the last item's
+    let item = |kind: &str| json!({"kind": kind, "effect": "losesAll", "namespace": "shop", "name": "cart", "identity": 7, "prefix": "10.0.0.0/8"});
+    for (kinds, words) in [
+        (&["service"][..], ["1+ global services would lose all backends", "0+ identities and 0+ CIDRs would"]),
+        (&["service", "identity"], ["1 global service would lose all backends", "1+ identities and 0+ CIDRs would"]),
+        (&["identity", "cidr"], ["no global service would change", "1 identity and 1+ CIDRs would"]),
+        (&[], ["not all global services were checked", "0+ identities and 0+ CIDRs would"]),
+    ] {
+        let items: Vec<_> = kinds.iter().map(|kind| item(kind)).collect();
+        page.chromium.run(&answer_requests("/v1/impact", &[json!({"items": items, "nextPageToken": "more", "meta": {}})])).await;
+        page.go_to("#/mesh/osaka?impact=yes").await;
+        page.wait_for_text(&words).await;
+        page.go_to("#/mesh/osaka").await;
+        page.wait_for("the closed section", "return document.querySelector('.impact') === null").await;
+    }
     assert_eq!(page.console_errors(&[]).await, Vec::<String>::new());
 }

@@ -211,7 +211,7 @@ async fn a_link_with_the_view_token_survives_a_reload_and_leaves_no_trace() {
     page.wait_for_text(&["following"]).await;
     assert!(!meshkeep.log().contains("wall"), "{}", meshkeep.log());
     // a link in a tab that has the page already
-    page.go_to("#/mesh?view-token=wrong").await;
+    page.go_to("#/mesh?view-token=wrong%").await;
     page.wait_for_text(&["meshkeep requires a token", "meshkeep does not accept that token"]).await;
     assert_eq!(page.chromium.run("return [location.hash, sessionStorage.length]").await, json!(["#/mesh", 0]));
     page.go_to("#/mesh?view-token=wall/1%2B2").await;

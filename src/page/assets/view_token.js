@@ -7,6 +7,15 @@ const PARAMETER = "view-token=";
 /** Key in the storage of the tab. */
 const KEY = "meshkeep.viewToken";
 
+/** Decodes the token. A `%` that begins no escape is part of it. */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 /**
  * Moves the token from the address, also that in the history, to the storage. Returns it, or `null`
  * if the address has none.
@@ -18,7 +27,7 @@ export function moveViewToken() {
   if (found === undefined) return null;
   const rest = parameters.filter((parameter) => parameter !== found).join("&");
   history.replaceState(null, "", `${path}${rest && `?${rest}`}`);
-  const token = decodeURIComponent(found.slice(PARAMETER.length));
+  const token = decoded(found.slice(PARAMETER.length));
   try {
     sessionStorage.setItem(KEY, token);
   } catch {

@@ -22,9 +22,14 @@ const SHOWN_MAX = 50;
 
 const rank = (item) => EFFECTS.findIndex(([effect]) => effect === item.effect);
 
-function counts(services) {
+/** Returns a count with its noun. `more` is `+` if the count is a lower bound. */
+function counted(count, more, one, many = `${one}s`) {
+  return more ? `${number(count)}${more} ${many}` : plural(count, one, many);
+}
+
+function counts(services, more) {
   const parts = EFFECTS.map(([effect, words, colour]) => [services.filter((one) => one.effect === effect).length, effect, words, colour]);
-  return parts.filter(([count]) => count > 0).map(([count, effect, words, colour]) => html`<li key=${effect} class=${colour}>${plural(count, "global service")} ${words}</li>`);
+  return parts.filter(([count]) => count > 0).map(([count, effect, words, colour]) => html`<li key=${effect} class=${colour}>${counted(count, more, "global service")} ${words}</li>`);
 }
 
 function Row({ item }) {
@@ -52,16 +57,18 @@ export class Impact {
     if (!page) return html`<p class="impact quiet">Searching …</p>`;
     const services = page.items.filter((item) => item.kind === "service").sort((one, other) => rank(one) - rank(other));
     const count = (kind) => page.items.filter((item) => item.kind === kind).length;
-    const more = page.nextPageToken ? "+" : "";
+    // a kind is complete once the page has an item of a later kind
+    const more = (...laterKinds) => (page.nextPageToken && !laterKinds.some(count) ? "+" : "");
+    const moreServices = more("identity", "cidr");
     return html`<section class="impact" aria-label=${`impact of ${cluster}`}>
       <h2>Without ${cluster}</h2>
-      <ul>${services.length === 0 ? html`<li>no global service would change</li>` : counts(services)}
-        <li>${plural(count("identity"), "identity", "identities")}${more} and ${plural(count("cidr"), "CIDR")}${more} would no longer be announced</li></ul>
+      <ul>${services.length > 0 ? counts(services, moreServices) : html`<li>${moreServices ? "not all global services were checked" : "no global service would change"}</li>`}
+        <li>${counted(count("identity"), more("cidr"), "identity", "identities")} and ${counted(count("cidr"), more(), "CIDR")} would no longer be announced</li></ul>
       ${services.length > 0 && html`<table class="inner"><caption class="unseen">global services without ${cluster}</caption>
         <thead><tr><th scope="col">service</th><th scope="col">effect</th><th scope="col" class="count">lost</th><th scope="col" class="count">remaining</th>
           <th scope="col">no affinity</th><th scope="col">local</th><th scope="col">remote</th></tr></thead>
         <tbody>${services.slice(0, SHOWN_MAX).map((item) => html`<${Row} key=${`${item.namespace}/${item.name}`} item=${item} />`)}</tbody></table>`}
-      ${services.length > SHOWN_MAX && html`<p class="quiet">${number(services.length - SHOWN_MAX)} more: <a href=${`/v1/impact${query({ cluster })}`}>/v1/impact</a> has all.</p>`}
+      ${services.length > SHOWN_MAX && html`<p class="quiet">${number(services.length - SHOWN_MAX)}${moreServices} more: <a href=${`/v1/impact${query({ cluster })}`}>/v1/impact</a> has all.</p>`}
     </section>`;
   }
 

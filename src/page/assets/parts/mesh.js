@@ -134,7 +134,7 @@ class RateChart {
   }
 }
 
-function Detail({ object, chart, impact }) {
+function Detail({ object, chart, impact, params }) {
   const facts = [
     ["endpoint", object.endpoint],
     ["cluster id", object.clusterID],
@@ -160,7 +160,7 @@ function Detail({ object, chart, impact }) {
         <td title="time since all keys were last equal to the source's">${one.verifiedAt ? `${age(since(one.verifiedAt))} ago, ${plural(one.keysCompared, "key", "keys")}` : ""}</td></tr>`)}</tbody>
     </table>
     ${chart?.view()}
-    <p class="links"><a href=${hash("problems", [], { cluster: object.name })}>problems of ${object.name}</a> · <a href=${hash("changes", [], { cluster: object.name })}>changes</a> · <a href=${hash("mesh", [object.name], { impact: impact ? "" : "yes" })} aria-expanded=${Boolean(impact)}>impact if it leaves the mesh</a></p>
+    <p class="links"><a href=${hash("problems", [], { cluster: object.name })}>problems of ${object.name}</a> · <a href=${hash("changes", [], { cluster: object.name })}>changes</a> · <a href=${hash("mesh", [object.name], { ...params, impact: impact ? "" : "yes" })} aria-expanded=${Boolean(impact)}>impact if it leaves the mesh</a></p>
     ${impact?.view()}
   </div>`;
 }
@@ -220,7 +220,7 @@ export const mesh = {
               const time = object.phaseSeconds === undefined ? "" : age(object.phaseSeconds + (Date.now() - at) / 1000);
               const address = hash("mesh", isOpen ? [] : [object.name], params);
               const row = html`<${Row} key=${object.name} object=${object} state=${clusterState(known)} address=${address} seconds=${rounded(ageOf(known))} time=${time} isOpen=${isOpen} />`;
-              return isOpen ? [row, html`<tr key="detail" class="detail-row" ref=${show}><td colspan=${COLUMNS.length}><${Detail} object=${object} chart=${chart} impact=${impact} /></td></tr>`] : row;
+              return isOpen ? [row, html`<tr key="detail" class="detail-row" ref=${show}><td colspan=${COLUMNS.length}><${Detail} object=${object} chart=${chart} impact=${impact} params=${params} /></td></tr>`] : row;
             })}
             ${folded.length > 0 && html`<${Folded} key="folded" route=${route} folded=${folded} />`}</tbody>
           </table>
