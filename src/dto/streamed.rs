@@ -76,6 +76,19 @@ pub(crate) struct EntryVersion {
 }
 
 impl StreamedObject {
+    /// Sets the time of the object's last change. Clusters and findings have none.
+    pub(crate) fn set_last_change(&mut self, change: LastChange) {
+        match self {
+            Self::Node(node) => node.change = change,
+            Self::Service(service) => service.change = change,
+            Self::Identity(identity) => identity.change = change,
+            Self::Ipcache(entry) => entry.change = change,
+            Self::ServiceExport(export) => export.change = change,
+            Self::EndpointSlice(slice) => slice.change = change,
+            Self::Cluster(_) | Self::Finding(_) => {}
+        }
+    }
+
     /// Returns the time of the object's last change. Clusters and findings have none.
     pub(crate) fn last_change(&self) -> Option<&LastChange> {
         match self {

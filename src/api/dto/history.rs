@@ -45,7 +45,11 @@ impl EntryVersion {
         let handle::EntryVersion { record, end } = version;
         let time = |sequence: Sequence| LastChange::from(past.change_time(&record.key, sequence));
         let from = time(record.last_sequence);
-        let object = record.object.as_ref().map(|object| StreamedObject::new(&record.key, object, record.last_sequence, &past.reading));
+        let object = record.object.as_ref().map(|object| {
+            let mut object = StreamedObject::new(&record.key, object, record.last_sequence, &past.reading);
+            object.set_last_change(from.clone());
+            object
+        });
         let ended = |deleted: Option<DeleteReason>| match deleted {
             None => VersionEnd::Updated,
             Some(DeleteReason::Deleted) => VersionEnd::Deleted,

@@ -144,5 +144,10 @@ fn lookup_at(past: &PastReading, ip: IpAddr, time: SystemTime, meta_options: Met
         gaps: not_observed.iter().take(GAPS_MAX).map(|(scope, gap)| UnknownPeriod::new(scope, gap)).collect(),
         ..ItemMeta::without_source(past.reading.position(), &[], meta_options)
     };
-    Ok(LookupAnswer::new(ip, &matches, meta, &past.reading))
+    let mut answer = LookupAnswer::new(ip, &matches, meta, &past.reading);
+    // the history has more exact times than the mirror
+    for (entry, found) in answer.found.iter_mut().chain(&mut answer.others).zip(&matches) {
+        entry.change = past.change_time(&found.record.key, found.record.last_sequence).into();
+    }
+    Ok(answer)
 }

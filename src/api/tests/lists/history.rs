@@ -116,6 +116,20 @@ async fn each_selection_has_its_versions_newest_first() {
     assert_eq!(ended["items"].as_array().unwrap().len(), 3 + CURRENT_COUNT - 1, "{ended}");
 }
 
+/// After an hour, the mirror knows the times of older changes only to the minute.
+#[tokio::test]
+async fn an_object_has_the_exact_time_of_its_version() {
+    let later = (at(9_000), apply(Change::Delete { key: key(Kind::Node, "paris", "worker-1") }));
+    let fixture = ApiFixture::with_history(commands().into_iter().chain([later]));
+    let now = fixture.json("/v1/ipcache/10.1.2.40").await;
+    assert!(now["changedBetween"].is_array(), "{now}");
+    let version = fixture.json(&format!("/v1/history?key={KEY}")).await["items"][0].clone();
+    let past = fixture.json(&format!("/v1/ipcache/lookup?ip=10.1.2.40&at={}", text(70))).await["match"].clone();
+    for object in [&version["from"], &version["object"], &past] {
+        assert_eq!((&object["changedAt"], &object["changedBetween"]), (&json!(text(60)), &Value::Null), "{version} {past}");
+    }
+}
+
 #[tokio::test]
 async fn pages_lose_no_version_and_repeat_none() {
     for fixture in [ApiFixture::with_history(commands()), ApiFixture::with_history(commands()).with_scan_limits(SHORT)] {
