@@ -20,7 +20,7 @@ pub(crate) mod verifications;
 use super::dto::meta::MetaOptions;
 use super::problem::{Problem, ProblemCode};
 use crate::dto::meta::ItemMeta;
-use crate::handle::Reading;
+use crate::handle::{Handle, PastReading, Reading};
 use crate::model::{ClusterName, EntryKey, Record};
 
 /// Parses a cluster's name in a path. An invalid name gets 404, because no such cluster can exist.
@@ -32,6 +32,15 @@ fn cluster_in_path(name: &str) -> Result<ClusterName, Problem> {
 /// possible cause is an escape that is not UTF-8.
 fn bad_path(_: &axum::extract::rejection::PathRejection) -> Problem {
     Problem::new(ProblemCode::BadRequest, "the path has an escape that is not UTF-8: write %C3%A9 for é, and %2F for a slash in a name")
+}
+
+/// Returns the newest snapshot with its history.
+///
+/// # Errors
+/// A problem if meshkeep keeps no history, or if the store is still loading.
+async fn past_reading(handle: &Handle) -> Result<PastReading, Problem> {
+    let without_history = || Problem::new(ProblemCode::NotFound, "meshkeep keeps no history: start it without --history off");
+    handle.past_reading().await?.ok_or_else(without_history)
 }
 
 /// Returns the object of one key and its source.

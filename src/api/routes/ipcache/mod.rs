@@ -19,8 +19,7 @@ use crate::api::paging::pages::{record_rows, respond_with_object, respond_with_p
 use crate::api::problem::{Problem, ProblemCode};
 use crate::api::query::time_parameter::parse_time_parameter;
 use crate::api::query::{IpcacheQuery, LookupQuery, Parameters, SharedItemQuery, parse_clusters, parse_network};
-use crate::api::routes::bad_path;
-use crate::api::routes::objects::history::past_reading;
+use crate::api::routes::{bad_path, past_reading};
 use crate::api::state::ApiState;
 use crate::dto::IpcacheList;
 use crate::dto::lookup::LookupAnswer;

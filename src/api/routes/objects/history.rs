@@ -10,14 +10,14 @@ use crate::admission::Scanner;
 use crate::api::paging::list_builder::PageBuffer;
 use crate::api::paging::list_request::{checked_limit, decode_token, encode_token, invalid_token};
 use crate::api::paging::pages::respond_with_slices;
-use crate::api::problem::{Problem, ProblemCode};
+use crate::api::problem::Problem;
 use crate::api::query::{HistoryQuery, Parameters};
 use crate::api::render::answer_properties::MediaType;
-use crate::api::routes::cluster_in_path;
+use crate::api::routes::{cluster_in_path, past_reading};
 use crate::api::state::ApiState;
 use crate::dto::problem::ProblemDocument;
 use crate::dto::streamed::{EntryVersion, VersionList};
-use crate::handle::{Handle, PastReading, ScanEnd, ScanUsage, SliceLimit, VersionScan, VersionSelection, VersionStart, WorkSlice};
+use crate::handle::{PastReading, ScanEnd, ScanUsage, SliceLimit, VersionScan, VersionSelection, VersionStart, WorkSlice};
 use crate::model::{EntryKey, Kind, Position, Sequence};
 
 /// Versions of an address, a key, an identity, a pod or a node, newest first.
@@ -121,15 +121,6 @@ fn start_text(start: &VersionStart) -> String {
 fn parse_start(text: &str) -> Option<VersionStart> {
     let sequence = || text.parse().ok().map(Sequence).map(VersionStart::Ended);
     EntryKey::from_cache_form(text).map(VersionStart::Current).or_else(sequence)
-}
-
-/// Returns the newest snapshot with its history.
-///
-/// # Errors
-/// A problem if meshkeep keeps no history, or if the store is still loading.
-pub(in crate::api::routes) async fn past_reading(handle: &Handle) -> Result<PastReading, Problem> {
-    let without_history = || Problem::new(ProblemCode::NotFound, "meshkeep keeps no history: start it without --history off");
-    handle.past_reading().await?.ok_or_else(without_history)
 }
 
 impl HistoryQuery {
