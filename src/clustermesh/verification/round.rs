@@ -56,13 +56,13 @@ pub(super) struct Round {
 struct KindProgress {
     kind: Kind,
     comparison: KindComparison,
-    /// Time of the last range.
-    compared: Instant,
+    /// Time at which the next range is due.
+    due: Instant,
 }
 
 impl KindProgress {
     fn new(kind: Kind, now: Instant) -> Self {
-        Self { kind, comparison: KindComparison::default(), compared: now }
+        Self { kind, comparison: KindComparison::default(), due: now }
     }
 }
 
@@ -100,8 +100,8 @@ impl Round {
 
     /// Returns the current kind, with the progress of its comparison.
     pub(super) fn current(&mut self, now: Instant) -> (Kind, KindComparison) {
-        let KindProgress { kind, comparison, compared } = &mut self.current;
-        if now.saturating_duration_since(*compared) > self.intervals.round * PROGRESS_ROUNDS_MAX {
+        let KindProgress { kind, comparison, due } = &mut self.current;
+        if now.saturating_duration_since(*due) > self.intervals.round * PROGRESS_ROUNDS_MAX {
             *comparison = KindComparison::default();
         }
         if comparison.revision.is_none() {
@@ -113,8 +113,8 @@ impl Round {
 
     /// Records a range of the current kind that is not the last one. It had so many bytes.
     pub(super) fn record_range(&mut self, comparison: KindComparison, bytes: u64, now: Instant) {
-        (self.current.comparison, self.current.compared) = (comparison, now);
-        self.next_range = now + pause_after(bytes);
+        let due = now + pause_after(bytes);
+        (self.current.comparison, self.current.due, self.next_range) = (comparison, due, due);
     }
 
     /// Records the last range of the current kind, and moves on to the next one.
@@ -275,6 +275,16 @@ mod tests {
         }
         let [first, _, second, _, third, fourth] = Kind::ALL;
         assert_eq!(turns, [(first, 1), (second, 2), (third, 3), (fourth, 4), (first, 5)]);
+    }
+
+    #[test]
+    fn the_pause_after_a_large_range_keeps_the_progress() {
+        let now = Instant::now();
+        let mut round = round(now);
+        let bytes = 3 * ROUND.as_secs() * BYTES_PER_SECOND_MAX;
+        round.record_range(after_range(20), bytes, now);
+        assert_eq!(round.next_range, now + 3 * ROUND);
+        assert_eq!(round.current(now + 3 * ROUND).1.key_count, 9);
     }
 
     #[test]
