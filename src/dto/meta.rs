@@ -18,6 +18,18 @@ pub(crate) struct ListMeta {
     /// `dump` if any comes from a dump, otherwise `neverRead`. Left out if there are no sources.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) origin: Option<Origin>,
+    /// Only with `at=`: the time of the list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) at: Option<String>,
+    /// Only with `at=`: `false` if meshkeep did not observe the mesh at that time, or lost changes
+    /// since then. The list may then lack objects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) complete: Option<bool>,
+    /// Only with `at=`: what was not observed at that time, and the periods since then whose
+    /// changes are lost, at most 20.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub(crate) gaps: Vec<UnknownPeriod>,
     /// Summary of the sources.
     #[serde(flatten)]
     pub(crate) sources: Sources,

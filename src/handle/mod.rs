@@ -34,7 +34,7 @@ use tokio::sync::watch;
 
 pub use crate::commit::PersistState;
 use crate::commit::{DecodedBudget, MirrorSnapshot, PipelineMetrics, SnapshotReceiver};
-pub use crate::history::{HistoryGap, HistoryStatus, VersionSelection};
+pub use crate::history::{HistoryGap, HistoryStatus, SequenceAt, VersionSelection};
 use crate::history::{HistoryReader, HistorySnapshot};
 pub use crate::instruments::VerificationRequests;
 use crate::instruments::{EtcdCounts, HistogramSnapshot, LogTail};
@@ -52,6 +52,7 @@ pub use answers::global_services::{LargeService, SelectedBackends, ServiceEntry}
 pub use answers::history::{EntryVersion, PastLookup, PastReading, VersionScan, VersionStart};
 pub use answers::impact::{MissingPart, ServiceImpact};
 pub use answers::miss::MissExplanation;
+pub use answers::past_list::{PastListStep, PastMirror};
 pub use early::{EarlyLookup, EarlyLookupReceiver};
 pub use finding_index::{Finding, FindingIndex, FindingIndexBuilder};
 pub use finding_sender::FindingSender;

@@ -12,6 +12,7 @@
 //! `sealing` (writing and merging segments) and `writer`.
 
 mod buffered;
+mod ended_versions;
 mod files;
 mod query;
 mod sealing;
@@ -22,7 +23,8 @@ mod snapshot;
 mod tests;
 mod writer;
 
-pub use query::{HistoryGap, PageLimits, PastCovering, PastState, VersionPage};
+pub use ended_versions::EndedVersionScan;
+pub use query::{HistoryGap, PageLimits, PastCovering, PastState, SequenceAt, VersionPage};
 #[cfg(test)]
 pub use segment::block::ReplacedVersion;
 pub use segment::writer::with_object;

@@ -196,29 +196,41 @@ impl Source<'_> {
         }
     }
 
-    /// Returns the newest of the selected versions that changes up to `last` replaced, as many as a
-    /// page may have and one more, newest first. `None` if the source is damaged.
-    fn newest_versions(self, selection: &VersionSelection, last: Sequence, limits: PageLimits) -> Option<Vec<ReplacedVersion>> {
-        let mut newest = NewestVersions::new(limits);
-        let mut visit = |version: ReplacedVersion| {
-            if version.replaced_at <= last && selection.matches(&version.record) {
-                newest.push(version);
+    /// Calls `visit` with each selected version, in any order. `None` if the source is damaged.
+    pub(super) fn visit_selected(self, selection: &VersionSelection, visit: &mut dyn FnMut(ReplacedVersion)) -> Option<()> {
+        let mut visit_matching = |version: ReplacedVersion| {
+            if selection.matches(&version.record) {
+                visit(version);
             }
         };
         match (self, selection) {
             (Self::Segment(segment), VersionSelection::Key(key)) => segment.read(|segment| {
                 segment.visit_versions_of(key, segment.fence.after, &mut |version| {
-                    visit(version);
+                    visit_matching(version);
                     true
                 })
-            })?,
-            (_, VersionSelection::Covering(ip)) => self.visit_versions_covering(*ip, &mut visit)?,
+            }),
+            (_, VersionSelection::Covering(ip)) => self.visit_versions_covering(*ip, &mut visit_matching),
             (Self::Segment(segment), _) => segment.read(|segment| match selection.filter_element() {
                 Some(element) if !segment.may_have(element)? => Ok(()),
-                Some(_) | None => segment.visit_selected_versions(|chunk| selection.rows_that_may_match(chunk), &mut visit),
-            })?,
-            (Self::Buffered(range), _) => range.versions().cloned().for_each(visit),
+                Some(_) | None => segment.visit_selected_versions(|chunk| selection.rows_that_may_match(chunk), &mut visit_matching),
+            }),
+            (Self::Buffered(range), _) => {
+                range.versions().cloned().for_each(visit_matching);
+                Some(())
+            }
         }
+    }
+
+    /// Returns the newest of the selected versions that changes up to `last` replaced, as many as a
+    /// page may have and one more, newest first. `None` if the source is damaged.
+    fn newest_versions(self, selection: &VersionSelection, last: Sequence, limits: PageLimits) -> Option<Vec<ReplacedVersion>> {
+        let mut newest = NewestVersions::new(limits);
+        self.visit_selected(selection, &mut |version| {
+            if version.replaced_at <= last {
+                newest.push(version);
+            }
+        })?;
         Some(newest.into_sorted())
     }
 
@@ -280,7 +292,7 @@ impl HistorySnapshot {
 
     /// Returns the gaps in a range of sequences: after `after` up to `last`, oldest first.
     /// `damaged` has sources that the query could not read.
-    fn gaps_between(&self, after: Sequence, last: Sequence, damaged: &BTreeSet<Sequence>) -> Vec<HistoryGap> {
+    pub(super) fn gaps_between(&self, after: Sequence, last: Sequence, damaged: &BTreeSet<Sequence>) -> Vec<HistoryGap> {
         let (mut gaps, mut covered, mut from) = (Vec::new(), after, None);
         let readable = self.sources().filter(|source| source.is_readable() && !damaged.contains(&source.after()));
         for source in readable {

@@ -5,7 +5,7 @@ use crate::dto::objects::last_change::LastChange;
 use crate::dto::streamed::{EntryVersion, StreamedObject, VersionList};
 use crate::dto::text::rfc3339;
 use crate::dto::values::closed::{StreamedKind, VersionEnd};
-use crate::handle::{self, PastReading, VersionScan};
+use crate::handle::{self, HistoryGap, PastReading, VersionScan};
 use crate::model::{DeleteReason, ObservationGap, Scope, Sequence};
 
 impl VersionList {
@@ -16,7 +16,7 @@ impl VersionList {
         let oldest = oldest.unwrap_or_default();
         let not_observed = scan.observation_gaps().into_iter().filter(|(_, gap)| gap.end.is_none_or(|end| end.last >= oldest));
         let lost = scan.lost_periods().iter();
-        let lost = lost.map(|gap| UnknownPeriod { cluster: None, kind: None, from: gap.from.map(rfc3339), to: gap.to.map(rfc3339) });
+        let lost = lost.map(UnknownPeriod::from);
         let gaps: Vec<UnknownPeriod> = lost.chain(not_observed.map(|(scope, gap)| UnknownPeriod::new(&scope, &gap))).collect();
         Self {
             items: Vec::new(),
@@ -26,6 +26,12 @@ impl VersionList {
             next_page_token,
             position: past.reading.position().to_string(),
         }
+    }
+}
+
+impl From<&HistoryGap> for UnknownPeriod {
+    fn from(gap: &HistoryGap) -> Self {
+        Self { cluster: None, kind: None, from: gap.from.map(rfc3339), to: gap.to.map(rfc3339) }
     }
 }
 

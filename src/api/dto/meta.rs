@@ -5,18 +5,21 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use crate::api::problem::Problem;
-use crate::dto::meta::{ItemMeta, ListMeta, Source, SourceAge, Sources};
+use crate::dto::meta::{ItemMeta, ListMeta, Source, SourceAge, Sources, UnknownPeriod};
 use crate::dto::text::{rfc3339, seconds};
 use crate::dto::values;
 use crate::dto::values::NeverRead;
 use crate::dto::values::closed::{MetaDetail, Origin, UnknownAge};
-use crate::handle::{Reading, SourceMeta};
+use crate::handle::{HistoryGap, PastMirror, Reading, SourceMeta};
 use crate::model::{ClusterName, EntryKey, Kind, Position, Record, Scope};
 
 /// Age from which on a summary names a source (docs/use/api/age-and-caching.md). meshkeep hears
 /// from a live source at least once a minute: the source's heartbeat is written once a minute, and
 /// the source answers progress requests in between.
 const OLD_SOURCE_AGE: Duration = Duration::from_secs(60);
+
+/// Maximum number of periods in the `meta` of an answer about an earlier time.
+pub(crate) const GAPS_MAX: usize = 20;
 
 /// Maximum number of sources in a summary (docs/use/api/age-and-caching.md). 20 sources of about
 /// 200 B each are no larger than a small answer.
@@ -164,12 +167,36 @@ impl ListMeta {
     ) -> Result<Self, Problem> {
         meta_options.check_clusters(reading, kinds, &is_wanted)?;
         let (origin, sources) = Sources::of_clusters(reading, kinds, is_wanted, meta_options);
-        Ok(Self { position, origin, sources })
+        Ok(Self { position, origin, at: None, complete: None, gaps: Vec::new(), sources })
+    }
+
+    /// Returns the `meta` of a list at an earlier time, before the history since then is read.
+    pub(crate) fn of_past(mirror: &PastMirror, position: String, kinds: &[Kind], clusters: &[ClusterName]) -> Self {
+        let not_observed = mirror.not_observed(kinds, clusters);
+        let is_complete = not_observed.is_empty() && mirror.at.latest == mirror.at.sequence;
+        Self {
+            position,
+            origin: None,
+            at: Some(rfc3339(mirror.time)),
+            complete: Some(is_complete),
+            gaps: not_observed.iter().take(GAPS_MAX).map(|(scope, gap)| UnknownPeriod::new(scope, gap)).collect(),
+            sources: Sources::default(),
+        }
+    }
+
+    /// Adds periods whose changes are lost.
+    pub(crate) fn add_lost_periods(&mut self, lost: &[HistoryGap]) {
+        if !lost.is_empty() {
+            self.complete = Some(false);
+            let free = GAPS_MAX.saturating_sub(self.gaps.len());
+            self.gaps.extend(lost.iter().take(free).map(UnknownPeriod::from));
+        }
     }
 
     pub(crate) fn new(position: String, sources: &[SourceMeta], meta_options: MetaOptions) -> Self {
         let origin = combined_origin(sources).filter(|_| meta_options.detail != Some(MetaDetail::None));
-        Self { position, origin, sources: Sources::new(sources, meta_options) }
+        let sources = Sources::new(sources, meta_options);
+        Self { position, origin, at: None, complete: None, gaps: Vec::new(), sources }
     }
 }
 

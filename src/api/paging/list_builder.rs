@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 
 use serde::Serialize;
 
-use super::list_request::{ListRequest, PAGE_BYTES_MAX};
+use super::list_request::{ListRequest, ListSnapshot, PAGE_BYTES_MAX};
 use super::one_line::append_line;
 use crate::admission::ScanLimits;
 use crate::api::problem::Problem;
@@ -17,7 +17,7 @@ use crate::api::query::fields::Fields;
 use crate::api::query::{ListQuery, Parameters};
 use crate::api::render::answer_properties::MediaType;
 use crate::dto::meta::ListMeta;
-use crate::handle::{DecodedBudgetError, Reading, ScanUsage, WorkSlice};
+use crate::handle::{DecodedBudgetError, HistoryGap, ScanUsage, WorkSlice};
 
 /// Size in bytes at which built NDJSON lines are sent: about 1,200 ipcache entries, a millisecond
 /// of work.
@@ -37,6 +37,8 @@ pub(crate) struct PageBuffer {
     limit: usize,
     /// Selected members of each item; `None` for all.
     fields: Option<Fields>,
+    /// Periods since the time of a list of the past whose changes are lost.
+    lost_periods: Vec<HistoryGap>,
 }
 
 /// Members after the items of a page, or the last line.
@@ -60,6 +62,8 @@ pub(crate) enum SliceOutcome {
     Paused(String),
     /// No item is left (`None`), or the page is full and the next one begins with this text.
     Ended(Option<String>),
+    /// The history is being read, and nothing can be added yet. A page cannot end here.
+    ReadingHistory,
     /// No memory is currently free to decode the next item, whose page start is this text.
     NoMemory(String, DecodedBudgetError),
 }
@@ -85,7 +89,12 @@ pub(crate) struct ListBuilder {
 impl PageBuffer {
     pub(crate) fn new(media_type: MediaType, limit: usize, fields: Option<Fields>) -> Self {
         let bytes = if media_type == MediaType::Lines { Vec::new() } else { b"{\"items\":[".to_vec() };
-        Self { media_type, bytes, item: Vec::new(), count: 0, limit, fields }
+        Self { media_type, bytes, item: Vec::new(), count: 0, limit, fields, lost_periods: Vec::new() }
+    }
+
+    /// Sets the periods since the time of a list of the past whose changes are lost.
+    pub(crate) fn set_lost_periods(&mut self, lost_periods: &[HistoryGap]) {
+        lost_periods.clone_into(&mut self.lost_periods);
     }
 
     /// Adds an item. Returns false if the page is full without it.
@@ -157,12 +166,12 @@ impl PageBuffer {
 
 impl ListBuilder {
     /// Starts the list of a request.
-    pub(crate) fn begin<Q, B>(reading: Reading, complete: Option<bool>, query: &Parameters<Q>, begin: B) -> Result<Self, Problem>
+    pub(crate) fn begin<Q, B>(snapshot: ListSnapshot, complete: Option<bool>, query: &Parameters<Q>, begin: B) -> Result<Self, Problem>
     where
         Q: ListQuery,
         B: FnOnce(&ListRequest, &Q) -> Result<ListStart, Problem>,
     {
-        let listing = ListRequest::new(reading, query)?;
+        let listing = ListRequest::new(snapshot, query)?;
         let (meta, rows) = begin(&listing, &query.values)?;
         let page = PageBuffer::new(query.media_type, listing.limit, query.fields.clone());
         Ok(Self { listing, meta, complete, rows, page, spent: ScanUsage::default() })
@@ -177,7 +186,7 @@ impl ListBuilder {
             // the memory may be free once these lines are sent
             SliceOutcome::NoMemory(..) if !self.page.bytes.is_empty() => ControlFlow::Continue(()),
             SliceOutcome::NoMemory(start, error) => ControlFlow::Break(Err(Problem::no_memory(&start, error))),
-            SliceOutcome::Paused(_) => ControlFlow::Continue(()),
+            SliceOutcome::Paused(_) | SliceOutcome::ReadingHistory => ControlFlow::Continue(()),
         }
     }
 
@@ -192,6 +201,10 @@ impl ListBuilder {
     pub(crate) fn advance(&mut self, limits: ScanLimits, slice: &mut WorkSlice) -> ControlFlow<Result<Option<String>, Problem>> {
         match (self.rows)(&mut self.page, slice) {
             SliceOutcome::Ended(next) => ControlFlow::Break(Ok(next)),
+            SliceOutcome::ReadingHistory => {
+                self.spent += slice.usage();
+                if limits.page.is_reached(self.spent) { ControlFlow::Break(Err(too_much_history())) } else { ControlFlow::Continue(()) }
+            }
             SliceOutcome::NoMemory(start, error) if self.page.count == 0 => ControlFlow::Break(Err(Problem::no_memory(&start, error))),
             SliceOutcome::NoMemory(start, _) => ControlFlow::Break(Ok(Some(start))),
             SliceOutcome::Paused(next) => {
@@ -202,9 +215,16 @@ impl ListBuilder {
     }
 
     /// Returns the whole page, or the last lines.
-    pub(crate) fn finish(self, next: Option<String>) -> Result<Vec<u8>, Problem> {
+    pub(crate) fn finish(mut self, next: Option<String>) -> Result<Vec<u8>, Problem> {
+        self.meta.add_lost_periods(&self.page.lost_periods);
         let (complete, next_page_token, warnings) = (self.complete, self.listing.token(next), self.listing.warnings());
         let tail = PageTail { complete, next_page_token, warnings, meta: &self.meta };
         self.page.finish(&tail).map_err(|error| Problem::internal(format!("a list cannot be written: {error}")))
     }
+}
+
+/// Returns the problem for a list of the past that takes too long to read.
+fn too_much_history() -> Problem {
+    let advice = "choose a later time, or select by identity, by namespace and pod, or by cluster, namespace and name";
+    Problem::bad_parameter("at", format!("too much has changed since then for this list: {advice}"))
 }

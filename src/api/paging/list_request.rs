@@ -2,17 +2,20 @@
 //! client that has read all pages continues with the change stream after this position (`after=`),
 //! and converges to the exact state.
 
+use std::time::{Duration, SystemTime};
+
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::page_starts::PAGE_STARTS;
 use crate::api::dto::meta::MetaOptions;
 use crate::api::problem::Problem;
+use crate::api::query::time_parameter::{before_history, parse_time_parameter};
 use crate::api::query::{ListParameters, ListQuery, Parameters};
 use crate::api::render::answer_properties::MediaType;
 use crate::dto::meta::ListMeta;
-use crate::handle::{Filter, Reading};
-use crate::model::{ClusterName, EntryKey, Kind, Position, ReaderPosition};
+use crate::handle::{Filter, PastMirror, PastReading, Reading, SequenceAt};
+use crate::model::{ClusterName, EntryKey, Kind, Position, ReaderPosition, Sequence};
 
 /// Default number of items per page (docs/use/api/paging.md).
 const LIMIT_DEFAULT: u32 = 500;
@@ -40,17 +43,52 @@ pub(crate) struct ListRequest {
     pub(crate) start: Option<String>,
     position: Position,
     fingerprint: String,
+    /// The mirror at the time of the list; `None` for a list of the current objects.
+    pub(crate) past: Option<PastMirror>,
+}
+
+/// Snapshot from which a list is made.
+#[derive(Debug, Clone)]
+pub(crate) enum ListSnapshot {
+    /// The current mirror.
+    Current(Reading),
+    /// The mirror with its history, for a list at an earlier time.
+    Past(PastReading),
+}
+
+impl From<Reading> for ListSnapshot {
+    fn from(reading: Reading) -> Self {
+        Self::Current(reading)
+    }
 }
 
 impl ListRequest {
-    /// Parses the parameters for a snapshot.
-    pub(crate) fn new<Q: ListQuery>(reading: Reading, query: &Parameters<Q>) -> Result<Self, Problem> {
-        let ListParameters { limit, page_token, meta_options } = query.values.common()?;
+    /// Parses the parameters for a snapshot. For a list of the past it reads files, so it needs a
+    /// thread that may block.
+    pub(crate) fn new<Q: ListQuery>(snapshot: ListSnapshot, query: &Parameters<Q>) -> Result<Self, Problem> {
+        let ListParameters { limit, page_token, meta_options, at } = query.values.common()?;
         let limit = if limit.is_none() && query.media_type == MediaType::Lines { usize::MAX } else { checked_limit(limit)? };
-        let filter = query.values.filter(&reading)?;
+        let reading = match &snapshot {
+            ListSnapshot::Current(reading) => reading.clone(),
+            ListSnapshot::Past(past) => past.reading.clone(),
+        };
         let token = page_token.map(|token| decode_token(token, &query.fingerprint, reading.position())).transpose()?;
-        let (position, start) = token.map_or((reading.position(), None), |(position, key)| (position, Some(key)));
-        Ok(Self { reading, filter, limit, meta_options, start, position, fingerprint: query.fingerprint.clone() })
+        let (position, mut start) = token.map_or((reading.position(), None), |(position, key)| (position, Some(key)));
+        let past = match (snapshot, at) {
+            (ListSnapshot::Past(past), Some(at)) => Some(match start.take() {
+                // the time of the first page, also if it was a duration before then
+                Some(text) => {
+                    let (mirror, key) = parse_past_start(&past, &text).ok_or_else(invalid_token)?;
+                    start = Some(key);
+                    mirror
+                }
+                None => past.mirror_at(parse_time_parameter("at", at, SystemTime::now())?).ok_or_else(|| before_history(&past))?,
+            }),
+            _ => None,
+        };
+        let node_host_ips = |name: &str| past.as_ref().map_or_else(|| reading.node_host_ips(name), |mirror| mirror.node_host_ips(name));
+        let filter = query.values.filter(&node_host_ips)?;
+        Ok(Self { reading, filter, limit, meta_options, start, position, fingerprint: query.fingerprint.clone(), past })
     }
 
     /// Returns this request with another filter.
@@ -85,7 +123,10 @@ impl ListRequest {
 
     /// Returns the token of the page that begins with a key.
     pub(crate) fn token(&self, next: Option<impl std::fmt::Display>) -> Option<String> {
-        next.map(|key| encode_token(self.position, &self.fingerprint, &key.to_string()))
+        next.map(|key| {
+            let start = self.past.as_ref().map_or_else(|| key.to_string(), |mirror| past_start_text(mirror, &key.to_string()));
+            encode_token(self.position, &self.fingerprint, &start)
+        })
     }
 
     /// Returns the `meta` of a list of these kinds.
@@ -102,6 +143,9 @@ impl ListRequest {
     /// # Errors
     /// Returns a problem if the data is older than the request allows.
     pub(crate) fn meta_where(&self, kinds: &[Kind], is_wanted: impl Fn(&ClusterName) -> bool) -> Result<ListMeta, Problem> {
+        if let Some(mirror) = &self.past {
+            return Ok(ListMeta::of_past(mirror, self.reader_position().to_string(), kinds, &self.filter.clusters));
+        }
         ListMeta::of_clusters(&self.reading, self.reader_position().to_string(), kinds, is_wanted, self.meta_options)
     }
 
@@ -115,6 +159,20 @@ impl ListRequest {
         let head = self.reading.position().sequence;
         ReaderPosition { position: self.position, seen: (head > self.position.sequence).then_some(head) }
     }
+}
+
+/// Returns the text of a page start in a list of the past, with the moment of the list.
+fn past_start_text(mirror: &PastMirror, key: &str) -> String {
+    let since_1970 = mirror.time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    format!("{} {} {} {key}", since_1970.as_millis(), mirror.at.sequence, mirror.at.latest)
+}
+
+fn parse_past_start(past: &PastReading, text: &str) -> Option<(PastMirror, String)> {
+    let parts: Vec<&str> = text.splitn(4, ' ').collect();
+    let &[millis, sequence, latest, key] = parts.as_slice() else { return None };
+    let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis.parse().ok()?))?;
+    let at = SequenceAt { sequence: Sequence(sequence.parse().ok()?), latest: Sequence(latest.parse().ok()?) };
+    Some((past.mirror_at_sequence(time, at), key.to_owned()))
 }
 
 /// Checks the `limit` of a request. Returns the default if there is none.

@@ -12,31 +12,37 @@ use serde::Serialize;
 use super::lines;
 use super::list_builder::ListBuilder;
 pub(crate) use super::list_builder::{ListStart, RowSource, SliceOutcome};
-use super::list_request::{ListRequest, checked_limit};
+use super::list_request::{ListRequest, ListSnapshot, checked_limit};
 use super::scanner;
 use crate::admission::Scanner;
 use crate::api::problem::Problem;
-use crate::api::query::{ListQuery, Parameters};
+use crate::api::query::time_parameter::without_history;
+use crate::api::query::{ListParameters, ListQuery, Parameters};
 use crate::api::render::answer_properties::MediaType;
-use crate::handle::{Handle, Reading, ScanEnd, WorkSlice};
+use crate::handle::{Handle, PastListStep, PastMirror, Reading, ScanEnd, WorkSlice};
 use crate::model::{Kind, Record};
 
-/// Answers with a page of a list over the newest snapshot. `begin` starts the list and is called in
-/// the first slice.
+/// Answers with a page of a list over the newest snapshot, or with `at=` over its history. `begin`
+/// starts the list and is called in the first slice.
 pub(crate) async fn respond_with_page<Q, B>(handle: &Handle, scanner: Scanner, query: Parameters<Q>, begin: B) -> Result<Response, Problem>
 where
     Q: ListQuery + Send + 'static,
     B: FnOnce(&ListRequest, &Q) -> Result<ListStart, Problem> + Send + 'static,
 {
-    checked_limit(query.values.common()?.limit)?;
-    respond_with_page_of((handle.reading().await?, None), false, scanner, query, begin).await
+    let ListParameters { limit, at, .. } = query.values.common()?;
+    checked_limit(limit)?;
+    let snapshot = match at {
+        Some(_) => ListSnapshot::Past(handle.past_reading().await?.ok_or_else(without_history)?),
+        None => ListSnapshot::Current(handle.reading().await?),
+    };
+    respond_with_page_of((snapshot, None), false, scanner, query, begin).await
 }
 
 /// Answers with a page of a list over the given snapshot. The page has `complete` as a member if it
 /// is set. If `is_short`, the page takes far less than a millisecond, and waking a blocking thread
 /// would take longer than the work.
 pub(crate) async fn respond_with_page_of<Q, B>(
-    (reading, complete): (Reading, Option<bool>),
+    (snapshot, complete): (ListSnapshot, Option<bool>),
     is_short: bool,
     scanner: Scanner,
     query: Parameters<Q>,
@@ -48,14 +54,14 @@ where
 {
     checked_limit(query.values.common()?.limit)?;
     if query.media_type == MediaType::Lines {
-        return lines::respond(scanner, move || ListBuilder::begin(reading, complete, &query, begin)).await;
+        return lines::respond(scanner, move || ListBuilder::begin(snapshot, complete, &query, begin)).await;
     }
     let permit = scanner::acquire_page_memory(&scanner).await?;
-    let (mut start, mut builder) = (Some((reading, query, begin)), None);
+    let (mut start, mut builder) = (Some((snapshot, query, begin)), None);
     let limits = scanner.limits();
     let mut work = move |slice: &mut WorkSlice| {
-        if let Some((reading, query, begin)) = start.take() {
-            match ListBuilder::begin(reading, complete, &query, begin) {
+        if let Some((snapshot, query, begin)) = start.take() {
+            match ListBuilder::begin(snapshot, complete, &query, begin) {
                 Ok(started) => builder = Some(started),
                 Err(problem) => return ControlFlow::Break(Err(problem)),
             }
@@ -111,11 +117,31 @@ pub(crate) fn record_rows<T: Serialize>(
     kind: Kind,
     item: impl Fn(&Record, &Reading) -> Option<T> + Send + 'static,
 ) -> Result<RowSource, Problem> {
+    if let Some(mirror) = &listing.past {
+        return past_rows(listing, mirror, kind, item);
+    }
     let (reading, mut start) = (listing.reading.clone(), listing.start_key()?);
     let plan = reading.plan_list(kind, &listing.filter);
     Ok(Box::new(move |page, slice| {
         let scanned = reading.scan(&plan, start.as_ref(), slice, |record| item(record, &reading).is_none_or(|item| page.push(&item)));
         into_outcome(scanned, &mut start)
+    }))
+}
+
+/// Returns rows for the records of one kind at an earlier time.
+fn past_rows<T: Serialize>(
+    listing: &ListRequest,
+    mirror: &PastMirror,
+    kind: Kind,
+    item: impl Fn(&Record, &Reading) -> Option<T> + Send + 'static,
+) -> Result<RowSource, Problem> {
+    let (reading, start) = (listing.reading.clone(), listing.start_key()?);
+    let mut scan = mirror.clone().scan_list(kind, &listing.filter, start);
+    Ok(Box::new(move |page, slice| {
+        let step = scan.advance(slice, |record| item(record, &reading).is_none_or(|item| page.push(&item)));
+        let PastListStep::Listed(end) = step else { return SliceOutcome::ReadingHistory };
+        page.set_lost_periods(scan.lost_periods());
+        into_outcome(end, &mut None)
     }))
 }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::api::problem::Problem;
 use crate::dto::values::{IdentityScope, StreamedKind, closed};
-use crate::handle::{Filter, LabelSelector, Reading, SearchText};
+use crate::handle::{Filter, LabelSelector, SearchText};
 use crate::model::{ClusterName, Kind, check_exact_name};
 
 /// Parameters that are filters, as the query has them.
@@ -28,9 +28,9 @@ pub(super) struct Filters {
 }
 
 impl Filters {
-    /// Parses the filters. A list passes its `reading`, in which the addresses of a node are looked
-    /// up by its name. A stream has no `reading`, because it filters each object separately.
-    pub(super) fn parse(self, reading: Option<&Reading>) -> Result<Filter, Problem> {
+    /// Parses the filters. A list passes a function that returns the addresses of the nodes with a
+    /// name. A stream has none, because it filters each object separately.
+    pub(super) fn parse(self, node_host_ips: Option<&NodeAddresses<'_>>) -> Result<Filter, Problem> {
         Ok(Filter {
             kinds: self.kind.into_iter().map(parse_kind).collect::<Result<_, _>>()?,
             clusters: parse_clusters(&self.cluster)?,
@@ -42,20 +42,23 @@ impl Filters {
             scope: self.scope.map(parse_scope).transpose()?,
             cidr: parse_cidr(self.cidr.as_deref())?,
             identity: self.identity,
-            hosts: self.node.map(|node| parse_hosts(node, reading)).transpose()?,
+            hosts: self.node.map(|node| parse_hosts(node, node_host_ips)).transpose()?,
             pod: self.pod.map(|text| parse_exact_name("pod", text)).transpose()?,
             search: self.search.as_deref().map(SearchText::new),
         })
     }
 }
 
-/// Returns the addresses of a host. `node` is one of its addresses or, if there is a `reading`, the
-/// name of its node.
-fn parse_hosts(node: String, reading: Option<&Reading>) -> Result<Vec<(Option<ClusterName>, IpAddr)>, Problem> {
+/// Function that returns the addresses of the nodes with a name, each with the cluster of its node.
+pub(crate) type NodeAddresses<'a> = dyn Fn(&str) -> Vec<(Option<ClusterName>, IpAddr)> + 'a;
+
+/// Returns the addresses of a host. `node` is one of its addresses or, if there is a function for
+/// them, the name of its node.
+fn parse_hosts(node: String, node_host_ips: Option<&NodeAddresses<'_>>) -> Result<Vec<(Option<ClusterName>, IpAddr)>, Problem> {
     let node_name = "is not a host address: a stream cannot follow a node's name, use one of its addresses";
-    match (node.parse::<IpAddr>(), reading) {
+    match (node.parse::<IpAddr>(), node_host_ips) {
         (Ok(ip), _) => Ok(vec![(None, ip.to_canonical())]),
-        (Err(_), Some(reading)) => Ok(reading.node_host_ips(&parse_exact_name("node", node)?)),
+        (Err(_), Some(node_host_ips)) => Ok(node_host_ips(&parse_exact_name("node", node)?)),
         (Err(_), None) => Err(Problem::bad_parameter("node", node_name)),
     }
 }

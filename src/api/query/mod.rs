@@ -24,9 +24,9 @@ use crate::api::dto::meta::MetaOptions;
 use crate::api::problem::Problem;
 use crate::api::render::answer_properties::MediaType;
 use crate::dto::values::{Affinity, ConflictFilter, FindingKind, IdentityScope, MetaDetail, NeverRead, Severity};
-use crate::handle::{Filter, Reading};
+use crate::handle::Filter;
 use fields::Fields;
-use filters::Filters;
+use filters::{Filters, NodeAddresses};
 
 pub(crate) use filters::{parse_clusters, parse_network};
 pub(crate) use stream::{ChangesQuery, EventsQuery, StreamParameters, StreamQuery};
@@ -77,6 +77,8 @@ pub(crate) struct ListParameters<'a> {
     pub(crate) limit: Option<u32>,
     pub(crate) page_token: Option<&'a str>,
     pub(crate) meta_options: MetaOptions,
+    /// Time of a list of the past.
+    pub(crate) at: Option<&'a str>,
 }
 
 /// Parameters of a list.
@@ -84,8 +86,9 @@ pub(crate) trait ListQuery {
     /// Returns the parameters that every list accepts.
     fn common(&self) -> Result<ListParameters<'_>, Problem>;
 
-    /// Returns the filter of the list.
-    fn filter(&self, reading: &Reading) -> Result<Filter, Problem>;
+    /// Returns the filter of the list. `node_host_ips` returns the addresses of the nodes with a
+    /// name.
+    fn filter(&self, node_host_ips: &NodeAddresses<'_>) -> Result<Filter, Problem>;
 }
 
 /// No parameters.
@@ -141,7 +144,7 @@ macro_rules! item_query {
 }
 
 macro_rules! list_query {
-    ($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* } filtered by [$($filter:ident)*]) => {
+    ($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* } filtered by [$($filter:ident)*] $(at [$at:ident])?) => {
         item_query! {
             $(#[$meta])*
             $name {
@@ -158,16 +161,22 @@ macro_rules! list_query {
                 fields: Option<String>,
                 /// The `nextPageToken` of the previous page. All other parameters must be the same.
                 page_token: Option<String>,
+                $(
+                    /// The list at this time: RFC 3339, or a duration before now (`10m`, `2h`).
+                    /// `meta.complete` says whether all changes since then are known.
+                    $at: Option<String>,
+                )?
             }
         }
 
         impl ListQuery for $name {
             fn common(&self) -> Result<ListParameters<'_>, Problem> {
-                Ok(ListParameters { limit: self.limit, page_token: self.page_token.as_deref(), meta_options: self.meta_options()? })
+                let at = None$(.or(self.$at.as_deref()))?;
+                Ok(ListParameters { limit: self.limit, page_token: self.page_token.as_deref(), meta_options: self.meta_options()?, at })
             }
 
-            fn filter(&self, reading: &Reading) -> Result<Filter, Problem> {
-                Filters { $($filter: self.$filter.clone(),)* ..Filters::default() }.parse(Some(reading))
+            fn filter(&self, node_host_ips: &NodeAddresses<'_>) -> Result<Filter, Problem> {
+                Filters { $($filter: self.$filter.clone(),)* ..Filters::default() }.parse(Some(node_host_ips))
             }
         }
     };
@@ -232,7 +241,7 @@ list_query! {
         /// Only nodes whose name contains this text, ignoring case, or one of whose addresses
         /// begins with it.
         search: Option<String>,
-    } filtered by [cluster label_selector name ip search]
+    } filtered by [cluster label_selector name ip search] at [at]
 }
 
 list_query! {
@@ -249,7 +258,7 @@ list_query! {
         /// Only services whose `namespace/name` contains this text, ignoring case, or one of whose
         /// frontend addresses begins with it.
         search: Option<String>,
-    } filtered by [cluster label_selector namespace name shared search]
+    } filtered by [cluster label_selector namespace name shared search] at [at]
 }
 
 list_query! {
@@ -286,7 +295,7 @@ list_query! {
         name: Option<String>,
         /// Only objects whose `namespace/name` contains this text, ignoring case.
         search: Option<String>,
-    } filtered by [cluster label_selector namespace name search]
+    } filtered by [cluster label_selector namespace name search] at [at]
 }
 
 list_query! {
@@ -304,7 +313,7 @@ list_query! {
         /// begins with it. If it is the only filter, reserved identities with such a name (`world`)
         /// come first.
         search: Option<String>,
-    } filtered by [cluster label_selector label scope search]
+    } filtered by [cluster label_selector label scope search] at [at]
 }
 
 list_query! {
@@ -323,7 +332,7 @@ list_query! {
         /// Only entries of pods whose `namespace/name` contains this text, ignoring case, and
         /// entries whose prefix begins with it.
         search: Option<String>,
-    } filtered by [cluster cidr identity node namespace pod search]
+    } filtered by [cluster cidr identity node namespace pod search] at [at]
 }
 
 item_query! {
@@ -346,12 +355,12 @@ item_query! {
 
 impl ListQuery for ImpactQuery {
     fn common(&self) -> Result<ListParameters<'_>, Problem> {
-        Ok(ListParameters { limit: self.limit, page_token: self.page_token.as_deref(), meta_options: self.meta_options()? })
+        Ok(ListParameters { limit: self.limit, page_token: self.page_token.as_deref(), meta_options: self.meta_options()?, at: None })
     }
 
-    fn filter(&self, reading: &Reading) -> Result<Filter, Problem> {
+    fn filter(&self, node_host_ips: &NodeAddresses<'_>) -> Result<Filter, Problem> {
         let cluster = self.cluster.iter().cloned().collect();
-        Filters { cluster, namespace: self.namespace.clone(), ..Filters::default() }.parse(Some(reading))
+        Filters { cluster, namespace: self.namespace.clone(), ..Filters::default() }.parse(Some(node_host_ips))
     }
 }
 

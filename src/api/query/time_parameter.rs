@@ -2,7 +2,9 @@
 
 use std::time::SystemTime;
 
-use crate::api::problem::Problem;
+use crate::api::problem::{Problem, ProblemCode};
+use crate::dto::text::rfc3339;
+use crate::handle::PastReading;
 use crate::model::parse_duration;
 
 /// Parses the time in a parameter.
@@ -18,6 +20,17 @@ pub(crate) fn parse_time_parameter(name: &str, text: &str, now: SystemTime) -> R
         return Err(Problem::bad_parameter(name, format!("{text:?} is in the future: {form}")));
     }
     Ok(time)
+}
+
+/// Returns the problem for an `at` before the history begins.
+pub(crate) fn before_history(past: &PastReading) -> Problem {
+    let since = past.since().map_or_else(|| "has no changes yet".to_owned(), |since| format!("begins at {}", rfc3339(since)));
+    Problem::bad_parameter("at", format!("the history {since}: choose a later time"))
+}
+
+/// Returns the problem for a question about the past without a history.
+pub(crate) fn without_history() -> Problem {
+    Problem::new(ProblemCode::NotFound, "meshkeep keeps no history, because it runs with --history off")
 }
 
 #[cfg(test)]

@@ -120,6 +120,7 @@ impl ListPart {
             SliceOutcome::Paused(start) => SliceOutcome::Paused(marked(start)),
             SliceOutcome::Ended(start) => SliceOutcome::Ended(start.map(marked)),
             SliceOutcome::NoMemory(start, error) => SliceOutcome::NoMemory(marked(start), error),
+            SliceOutcome::ReadingHistory => SliceOutcome::ReadingHistory,
         }
     }
 }

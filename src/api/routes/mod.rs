@@ -19,6 +19,7 @@ pub(crate) mod verifications;
 
 use super::dto::meta::MetaOptions;
 use super::problem::{Problem, ProblemCode};
+use super::query::time_parameter::without_history;
 use crate::dto::meta::ItemMeta;
 use crate::handle::{Handle, PastReading, Reading};
 use crate::model::{ClusterName, EntryKey, Record};
@@ -39,7 +40,6 @@ fn bad_path(_: &axum::extract::rejection::PathRejection) -> Problem {
 /// # Errors
 /// A problem if meshkeep keeps no history, or if the store is still loading.
 async fn past_reading(handle: &Handle) -> Result<PastReading, Problem> {
-    let without_history = || Problem::new(ProblemCode::NotFound, "meshkeep keeps no history: start it without --history off");
     handle.past_reading().await?.ok_or_else(without_history)
 }
 

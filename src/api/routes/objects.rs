@@ -112,6 +112,9 @@ pub(crate) async fn list_identities(
     scanner: Scanner,
 ) -> Result<Response, Problem> {
     respond_with_page(&state.handle, scanner, query, |listing, _| {
+        if listing.past.is_some() {
+            return Ok((listing.meta(&[Kind::Identity])?, record_rows(listing, Kind::Identity, Identity::from_record)?));
+        }
         let mut reserved = ReservedRows::begin(listing);
         let (reading, mut start) = (listing.reading.clone(), if reserved.is_first { None } else { listing.start_key()? });
         let plan = reading.plan_list(Kind::Identity, &listing.filter);

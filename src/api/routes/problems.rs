@@ -39,7 +39,7 @@ pub(crate) async fn list_problems(
     let CurrentFindingIndex { index, is_complete } = state.findings.index.wait_for_index(&reading).await;
     let across_keys = index.iter().flat_map(FindingIndex::counts).map(|(_, count)| count).sum::<u64>();
     let is_short = across_keys + reading.rejected_count() <= SHORT_COUNT_MAX;
-    respond_with_page_of((reading, Some(is_complete)), is_short, scanner, query, move |listing, query| {
+    respond_with_page_of((reading.into(), Some(is_complete)), is_short, scanner, query, move |listing, query| {
         let meta = listing.meta(&Kind::ALL)?;
         let filter = FindingFilter::parse(query, listing.filter.clusters.clone())?;
         Ok((meta, finding_rows(listing, current_findings(&state.findings, &listing.reading), index, filter)))

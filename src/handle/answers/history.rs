@@ -24,7 +24,7 @@ const SLICE_TIME: Duration = Duration::from_millis(50);
 pub struct PastReading {
     /// The mirror.
     pub reading: Reading,
-    history: HistorySnapshot,
+    pub(super) history: HistorySnapshot,
 }
 
 /// Answer of a lookup at an earlier time.
@@ -144,9 +144,13 @@ impl PastReading {
         let scopes = scopes.flat_map(|cluster| kinds.map(|kind| Scope { cluster: cluster.clone(), kind }));
         let of_labels = matches.iter().map(|found| Scope { cluster: found.record.key.cluster.clone(), kind: Kind::Identity });
         let scopes = scopes.chain(of_labels).collect();
-        let not_observed = self.observation_gaps(&scopes).into_iter();
-        let not_observed = not_observed.filter(|(_, gap)| gap.from <= Some(time) && gap.end.is_none_or(|end| time < end.time));
-        Some(PastLookup { matches, is_complete, not_observed: not_observed.collect() })
+        Some(PastLookup { matches, is_complete, not_observed: self.gaps_at(&scopes, time) })
+    }
+
+    /// Returns the scopes that were not observed at a time, and when.
+    pub(super) fn gaps_at(&self, scopes: &BTreeSet<Scope>, time: SystemTime) -> Vec<(Scope, ObservationGap)> {
+        let gaps = self.observation_gaps(scopes).into_iter();
+        gaps.filter(|(_, gap)| gap.from <= Some(time) && gap.end.is_none_or(|end| time < end.time)).collect()
     }
 
     /// Returns the labels at a sequence of the identity of an ipcache entry, in its own cluster.

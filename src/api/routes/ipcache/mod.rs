@@ -14,10 +14,10 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 
 use crate::admission::{Client, Scanner};
-use crate::api::dto::meta::MetaOptions;
+use crate::api::dto::meta::{GAPS_MAX, MetaOptions};
 use crate::api::paging::pages::{record_rows, respond_with_object, respond_with_page};
 use crate::api::problem::{Problem, ProblemCode};
-use crate::api::query::time_parameter::parse_time_parameter;
+use crate::api::query::time_parameter::{before_history, parse_time_parameter};
 use crate::api::query::{IpcacheQuery, LookupQuery, Parameters, SharedItemQuery, parse_clusters, parse_network};
 use crate::api::routes::{bad_path, past_reading};
 use crate::api::state::ApiState;
@@ -30,9 +30,6 @@ use crate::dto::text::rfc3339;
 use crate::handle::{PastLookup, PastReading};
 use crate::model::{Kind, RecordQuery};
 use lookup_sources::{IPCACHE_KINDS, LookupSources};
-
-/// Maximum number of periods in the answer of a lookup at an earlier time.
-const GAPS_MAX: usize = 20;
 
 /// The ipcache entries of all clusters: announced entries, then entries derived from nodes.
 ///
@@ -131,11 +128,7 @@ pub(crate) async fn lookup_ip(
 
 /// Returns the entry that an agent would have used at a time.
 fn lookup_at(past: &PastReading, ip: IpAddr, time: SystemTime, meta_options: MetaOptions) -> Result<LookupAnswer, Problem> {
-    let begins_later = || {
-        let since = past.since().map_or_else(|| "has no changes yet".to_owned(), |since| format!("begins at {}", rfc3339(since)));
-        Problem::bad_parameter("at", format!("the history {since}: choose a later time"))
-    };
-    let PastLookup { matches, is_complete, not_observed } = past.lookup_at(ip.to_canonical(), time).ok_or_else(begins_later)?;
+    let PastLookup { matches, is_complete, not_observed } = past.lookup_at(ip.to_canonical(), time).ok_or_else(|| before_history(past))?;
     let meta = ItemMeta {
         cluster: matches.first().map(|found| found.record.key.cluster.to_string()),
         at: Some(rfc3339(time)),

@@ -12,5 +12,6 @@ mod impact;
 mod lines;
 pub(super) mod pages;
 mod paging;
+mod past;
 mod prometheus;
 mod search;

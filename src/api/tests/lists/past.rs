@@ -1,0 +1,132 @@
+//! Lists at an earlier time: they equal the lists that were answered at that time.
+
+use std::time::SystemTime;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::{Value, json};
+
+use super::history::{apply, at, first_list, text};
+use super::pages::walk;
+use crate::api::tests::fixture::{ApiFixture, cluster, identity, key, node, paris_status, pod, put};
+use crate::model::*;
+
+/// Lists that are compared, with filters of each kind.
+const LISTS: [&str; 15] = [
+    "/v1/nodes?",
+    "/v1/nodes?name=worker-1",
+    "/v1/nodes?name=worker-2&cluster=paris",
+    "/v1/identities?",
+    "/v1/identities?labelSelector=app%3Dcart-1",
+    "/v1/ipcache?",
+    "/v1/ipcache?cluster=tokyo",
+    "/v1/ipcache?cidr=10.1.2.0/29",
+    "/v1/ipcache?identity=70001",
+    "/v1/ipcache?node=worker-1",
+    "/v1/ipcache?node=172.18.1.2",
+    "/v1/ipcache?namespace=shop",
+    "/v1/ipcache?namespace=shop&pod=cart-0",
+    "/v1/services?",
+    "/v1/endpoint-slices?",
+];
+
+/// Returns random changes of nodes, identities and addresses of two clusters, one a second.
+fn random_commands(random: &mut StdRng, count: u64) -> Vec<(SystemTime, Command)> {
+    let mut commands: Vec<_> = ["paris", "tokyo"].into_iter().flat_map(|name| first_list(name, 0)).collect();
+    for seconds in 10..10 + count {
+        let cluster = ["paris", "tokyo"][random.random_range(0..2)];
+        let number = random.random_range(1..12_u32);
+        let (ip, id, host) =
+            (format!("10.1.2.{number}"), 70_000 + random.random_range(0..3), format!("172.18.1.{}", random.random_range(2..4)));
+        let worker = format!("worker-{}", number % 3);
+        let revision = i64::try_from(seconds).unwrap();
+        let change = match random.random_range(0..10) {
+            0 => Change::Delete { key: key(Kind::Ip, cluster, &ip) },
+            1 => Change::Delete { key: key(Kind::Identity, cluster, &id.to_string()) },
+            2 => Change::Delete { key: key(Kind::Node, cluster, &worker) },
+            3 => put(key(Kind::Identity, cluster, &id.to_string()), identity(id, &format!("cart-{}", number % 3)), revision),
+            4 => put(key(Kind::Node, cluster, &worker), node(&worker, &host, "a"), revision),
+            _ => put(key(Kind::Ip, cluster, &ip), pod(&ip, id, &host), revision),
+        };
+        commands.push((at(seconds), apply(change)));
+    }
+    commands
+}
+
+/// Returns all items of a list, without the times of their changes, which an earlier answer could
+/// know more exactly.
+async fn items(fixture: &ApiFixture, uri: &str) -> Vec<Value> {
+    let pages = walk(fixture, uri).await;
+    let mut items: Vec<Value> =
+        pages.iter().flat_map(|page| page.json()["items"].as_array().unwrap_or_else(|| panic!("{uri}: {}", page.json())).clone()).collect();
+    for item in &mut items {
+        for member in ["changedAt", "changedBetween", "firstSeenAt"] {
+            item.as_object_mut().unwrap().remove(member);
+        }
+    }
+    items
+}
+
+#[tokio::test]
+async fn a_list_of_the_past_equals_the_list_at_that_time() {
+    let seed = rand::rng().random();
+    println!("seed {seed}");
+    let commands = random_commands(&mut StdRng::seed_from_u64(seed), 120);
+    let now = ApiFixture::with_history(commands.clone());
+    for seconds in [12, 40, 70, 100, 128] {
+        let until = commands.iter().filter(|(time, _)| *time <= at(seconds)).cloned();
+        let then = ApiFixture::with_history(until);
+        for list in LISTS {
+            let expected = items(&then, list).await;
+            for limit in ["", "&limit=3"] {
+                let uri = format!("{list}&at={}{limit}", text(seconds));
+                assert_eq!(items(&now, &uri).await, expected, "{uri}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_list_of_the_past_says_its_time_and_what_it_does_not_know() {
+    let mut commands = random_commands(&mut StdRng::seed_from_u64(1), 20);
+    let scope = Scope { cluster: cluster("paris"), kind: Kind::Ip };
+    commands.push((at(200), Command::BeginObservationGap { scope: scope.clone(), last_contact: Some(at(100)) }));
+    commands.push((at(200), Command::EndObservationGap(scope)));
+    let fixture = ApiFixture::with_history(commands);
+    fixture.publish_statuses([("paris", paris_status()), ("tokyo", paris_status())]);
+    let meta = async |uri: &str| fixture.json(uri).await["meta"].clone();
+    let observed = meta(&format!("/v1/ipcache?at={}", text(50))).await;
+    assert_eq!([&observed["at"], &observed["complete"], &observed["gaps"]], [&json!(text(50)), &json!(true), &Value::Null], "{observed}");
+    let gap = json!([{"cluster": "paris", "kind": "ipcache", "from": text(100), "to": text(200)}]);
+    let not_observed = meta(&format!("/v1/ipcache?at={}", text(150))).await;
+    assert_eq!([&not_observed["complete"], &not_observed["gaps"]], [&json!(false), &gap], "{not_observed}");
+    for other in ["/v1/ipcache?cluster=tokyo", "/v1/identities?cluster=paris"] {
+        assert_eq!(meta(&format!("{other}&at={}", text(150))).await["complete"], true, "{other}");
+    }
+    let current = meta("/v1/ipcache").await;
+    assert_eq!([&current["at"], &current["complete"]], [&Value::Null, &Value::Null], "{current}");
+}
+
+#[tokio::test]
+async fn a_list_of_the_past_needs_a_history_and_a_time_in_it() {
+    let without = ApiFixture::new();
+    assert_eq!(without.get("/v1/nodes?at=10m").await.status, 404);
+    let fixture = ApiFixture::with_history(random_commands(&mut StdRng::seed_from_u64(1), 20));
+    for (at, detail) in [
+        ("yesterday", "at: \"yesterday\" is not a time: "),
+        ("2025-12-31T23:59:59Z", "at: the history begins at "),
+        ("2999-01-01T00:00:00Z", "at: \"2999-01-01T00:00:00Z\" is in the future"),
+    ] {
+        let answer = fixture.get(&format!("/v1/nodes?at={at}")).await;
+        assert_eq!(answer.status, 400, "{at}");
+        assert!(answer.json()["detail"].as_str().unwrap().starts_with(detail), "{}", answer.json());
+    }
+    let of_now = fixture.get("/v1/global-services?at=10m").await;
+    assert_eq!(of_now.status, 400, "{}", of_now.json());
+    // the time of the first page, also for the next ones
+    let page = fixture.json("/v1/ipcache?at=0s&limit=1").await;
+    let next = fixture.json(&format!("/v1/ipcache?at=0s&limit=1&pageToken={}", page["nextPageToken"].as_str().unwrap())).await;
+    assert_eq!(next["meta"]["at"], page["meta"]["at"]);
+    let other = fixture.get(&format!("/v1/ipcache?at=1s&limit=1&pageToken={}", page["nextPageToken"].as_str().unwrap())).await;
+    assert_eq!(other.status, 400);
+}
