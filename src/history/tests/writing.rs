@@ -99,6 +99,7 @@ fn a_segment_that_is_damaged_after_its_first_block_is_not_merged() {
         history.seal(2, &replaced(1_501..=3_000));
         let ranges = if is_damaged { vec![(0, 1_500), (1_500, 3_000)] } else { vec![(0, 3_000)] };
         assert_eq!((history.ranges(), history.released()), (ranges, 2));
+        assert_eq!(fs::read_dir(directory.path().join("history")).unwrap().count(), history.ranges().len());
         assert_eq!(history.reader.status().damaged.len(), usize::from(is_damaged));
     }
 }
