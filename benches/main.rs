@@ -7,6 +7,7 @@
 mod api;
 mod etcd;
 mod guard;
+mod history;
 mod kvstore;
 mod processes;
 mod start;
@@ -24,10 +25,11 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 /// Runs a bench with its arguments.
 type Bench = fn(&[String]) -> Outcome<()>;
 
-const BENCHES: [(&str, Bench); 9] = [
+const BENCHES: [(&str, Bench); 10] = [
     ("api", api::run),
     ("etcd", etcd::run),
     ("guard", guard::run),
+    ("history", history::run),
     ("kvstore", kvstore::run),
     ("start", start::run),
     ("store", store::run),

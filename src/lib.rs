@@ -50,5 +50,5 @@ pub mod internals {
             }
         )* };
     }
-    reexport!(api, client_file, commit, feed, handle, model, pack, store, view, wire);
+    reexport!(api, client_file, commit, feed, handle, history, model, pack, store, view, wire);
 }

@@ -14,7 +14,7 @@
 //!
 //! Clients and servers share the machine, so only ratios are meaningful. There are no thresholds.
 
-mod client;
+pub(crate) mod client;
 mod figures;
 
 use crate::sync::source;

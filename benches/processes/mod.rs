@@ -59,12 +59,7 @@ impl RunningProcess {
 
     /// Returns the CPU time of the program.
     pub(crate) fn busy(&self) -> Outcome<Duration> {
-        let text = fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
-        // proc(5): utime and stime are fields 14 and 15, in hundredths of a second; field 2 can
-        // contain spaces
-        let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let [user, system] = fields.get(11..13).ok_or("no times")? else { return Err("no times".into()) };
-        Ok(Duration::from_millis((user.parse::<u64>()? + system.parse::<u64>()?) * 10))
+        busy_of(self.0.id())
     }
 
     fn field(&self, file: &str, name: &str) -> Outcome<String> {
@@ -72,6 +67,16 @@ impl RunningProcess {
         let line = text.lines().find_map(|line| line.strip_prefix(name)).ok_or_else(|| format!("no {name}"))?;
         Ok(line.trim().to_owned())
     }
+}
+
+/// Returns the CPU time of a process.
+pub(crate) fn busy_of(id: u32) -> Outcome<Duration> {
+    let text = fs::read_to_string(format!("/proc/{id}/stat"))?;
+    // proc(5): utime and stime are fields 14 and 15, in hundredths of a second; field 2 can contain
+    // spaces
+    let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let [user, system] = fields.get(11..13).ok_or("no times")? else { return Err("no times".into()) };
+    Ok(Duration::from_millis((user.parse::<u64>()? + system.parse::<u64>()?) * 10))
 }
 
 fn free_port() -> Outcome<u16> {

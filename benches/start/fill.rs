@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meshkeep::internals::commit::first_reservation;
-use meshkeep::internals::model::{ClusterConfig, ClusterId, ClusterRecord, Cursor, EtcdClusterId, Kind, Record, Revision, Scope, Sequence};
+use meshkeep::internals::model::{
+    ClusterConfig, ClusterId, ClusterRecord, Cursor, Epoch, EpochSpan, EtcdClusterId, Kind, Record, Revision, Scope, Sequence,
+};
 use meshkeep::internals::store::{Group, Store};
 use meshkeep::internals::view::DERIVATION_VERSION;
 
@@ -13,6 +15,12 @@ use super::{Outcome, data};
 
 /// Fills a new store below the directory and prints its size.
 pub(crate) fn fill(directory: &Path, clusters: u32) -> Outcome<()> {
+    fill_with(directory, clusters, None, |record| record)
+}
+
+/// Fills a new store below the directory and prints its size. `change` changes each record. `head`
+/// is the last sequence that the store covers, if it is not that of the last record.
+pub(crate) fn fill_with(directory: &Path, clusters: u32, head: Option<Sequence>, mut change: impl FnMut(Record) -> Record) -> Outcome<()> {
     let (store, _) = Store::open(directory, Duration::ZERO)?;
     let (mut count, mut raw, mut sequence) = (0_u64, 0_u64, 0_u64);
     for number in 1..=clusters {
@@ -22,7 +30,7 @@ pub(crate) fn fill(directory: &Path, clusters: u32) -> Outcome<()> {
             for record in data::records(kind, number) {
                 for record in data::derived(&record).into_iter().chain([record]) {
                     sequence += 1;
-                    let record = Record { create_sequence: Sequence(sequence), last_sequence: Sequence(sequence), ..record };
+                    let record = change(Record { create_sequence: Sequence(sequence), last_sequence: Sequence(sequence), ..record });
                     raw += (record.value.len() + record.key.to_string().len()) as u64;
                     group.records.insert(record.key.clone(), Some(Arc::new(record)));
                 }
@@ -41,9 +49,11 @@ pub(crate) fn fill(directory: &Path, clusters: u32) -> Outcome<()> {
         group
             .clusters
             .insert(data::cluster(number), Some(ClusterRecord { config: Some(config), last_contact: None, ..ClusterRecord::default() }));
-        group.covered_sequence = Some(Sequence(sequence));
+        let covered = head.unwrap_or(Sequence(sequence));
+        group.covered_sequence = Some(covered);
+        group.epochs = head.map(|_| vec![EpochSpan { epoch: Epoch(0xc0de), start: Sequence(0), accepted_up_to: None }]);
         group.derivation_version = Some(DERIVATION_VERSION);
-        group.sequence_reserved = Some(first_reservation(Sequence(sequence)));
+        group.sequence_reserved = Some(first_reservation(covered));
         store.apply(&group)?;
         store.fold_due(Instant::now())?;
     }

@@ -10,7 +10,7 @@
 
 pub(crate) mod fill;
 
-use crate::processes::{Outcome, child_of};
+use crate::processes::{Outcome, busy_of, child_of};
 use crate::view::data;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -81,11 +81,11 @@ fn measure(entries: u64) -> Outcome<()> {
     println!("  a flat file of as many bytes is read in {:.0} ms", millis(read_flat_file(&data)?));
     let count: u32 = clusters.parse()?;
     // the first start writes things that later ones do not
-    start(&home, &data, count, 0)?;
-    report("after a clean stop", (1..=runs()).map(|run| start(&home, &data, count, run)))?;
+    start(&home, &data, count, 0, &[])?;
+    report("after a clean stop", (1..=runs()).map(|run| start(&home, &data, count, run, &[])))?;
     let without_cache = |run| {
         drop_page_cache()?;
-        start(&home, &data, count, run)
+        start(&home, &data, count, run, &[])
     };
     match drop_page_cache() {
         Ok(()) => report("without the page cache", (1..=runs()).map(without_cache))?,
@@ -95,7 +95,7 @@ fn measure(entries: u64) -> Outcome<()> {
     let copy = home.join("copy");
     let killed = |run| {
         copy_tree(&data, &copy)?;
-        let times = start(&home, &copy, count, run);
+        let times = start(&home, &copy, count, run, &[]);
         fs::remove_dir_all(&copy)?;
         times
     };
@@ -110,15 +110,17 @@ fn start_role(name: &str, directory: &Path, words: &[&str]) -> Outcome<Child> {
 }
 
 /// Measurements of one start.
-struct Times {
+pub(crate) struct Times {
     /// Time until the first answer to a lookup.
-    first: Duration,
+    pub(crate) first: Duration,
     /// Time until everything is in memory.
-    ready: Duration,
-    resident_mb: u64,
+    pub(crate) ready: Duration,
+    /// CPU time of the process a second after that.
+    pub(crate) busy: Duration,
+    pub(crate) resident_mb: u64,
 }
 
-fn report(what: &str, runs: impl Iterator<Item = Outcome<Times>>) -> Outcome<()> {
+pub(crate) fn report(what: &str, runs: impl Iterator<Item = Outcome<Times>>) -> Outcome<()> {
     let runs = runs.collect::<Outcome<Vec<Times>>>()?;
     let median = |time: fn(&Times) -> Duration| {
         let mut times: Vec<Duration> = runs.iter().map(time).collect();
@@ -131,8 +133,8 @@ fn report(what: &str, runs: impl Iterator<Item = Outcome<Times>>) -> Outcome<()>
     Ok(())
 }
 
-/// Starts the binary, sends requests and stops it cleanly.
-fn start(home: &Path, data: &Path, clusters: u32, run: u32) -> Outcome<Times> {
+/// Starts the binary with these flags, sends requests and stops it cleanly.
+pub(crate) fn start(home: &Path, data: &Path, clusters: u32, run: u32, flags: &[&str]) -> Outcome<Times> {
     let socket = home.join("socket");
     let address = data::address(run * 7 % clusters + 1, run * 513 % data::IPS);
     let began = Instant::now();
@@ -140,13 +142,14 @@ fn start(home: &Path, data: &Path, clusters: u32, run: u32) -> Outcome<Times> {
         .args(["serve", "--log-level", "error", "--listen", &format!("unix://{}", socket.display())])
         .args(["--data-dir", data.to_str().ok_or("the path is not UTF-8")?])
         .args(["--clustermesh-config", home.join("clustermesh").to_str().ok_or("the path is not UTF-8")?])
+        .args(flags)
         .stdout(Stdio::null())
         .spawn()?;
     let times = time_answers(&socket, &address, began);
     let outcome = times.and_then(|(first, ready)| {
         // the allocator releases the memory of loading within a second
         std::thread::sleep(Duration::from_secs(1));
-        Ok(Times { first, ready, resident_mb: resident(child.id())? })
+        Ok(Times { first, ready, busy: busy_of(child.id())?, resident_mb: resident(child.id())? })
     });
     Command::new("kill").args(["-TERM", &child.id().to_string()]).status()?;
     child.wait()?;
@@ -260,7 +263,7 @@ fn drop_page_cache() -> Outcome<()> {
 
 /// Copies a directory and syncs the copy, because the killed store was synced, too. Otherwise the
 /// start would wait until the disk has written the copy.
-fn copy_tree(from: &Path, to: &PathBuf) -> Outcome<()> {
+pub(crate) fn copy_tree(from: &Path, to: &PathBuf) -> Outcome<()> {
     fs::create_dir_all(to)?;
     for file in fs::read_dir(from)? {
         let file = file?;

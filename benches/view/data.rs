@@ -23,7 +23,7 @@ pub(crate) fn clusters() -> u32 {
 
 pub(crate) const IPS: u32 = 3_529;
 const NODES: u32 = 196;
-const IDENTITIES: u32 = 157;
+pub(crate) const IDENTITIES: u32 = 157;
 const SERVICES: u32 = 39;
 
 /// Factor for the size of each cluster, for sets with more than a million keys.
@@ -35,7 +35,7 @@ pub(crate) fn cluster(number: u32) -> ClusterName {
     ClusterName::parse(&format!("cluster-{number}")).expect("must be a name")
 }
 
-fn letters(random: &mut StdRng, count: usize) -> String {
+pub(crate) fn letters(random: &mut StdRng, count: usize) -> String {
     const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     (0..count).map(|_| char::from(LETTERS[random.random_range(0..LETTERS.len())])).collect()
 }

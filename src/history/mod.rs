@@ -25,6 +25,8 @@ mod writer;
 
 pub use ended_versions::EndedVersionScan;
 pub use query::{HistoryGap, PageLimits, PastCovering, PastState, SequenceAt, VersionPage};
+#[cfg(feature = "internals")]
+pub use sealing::write_unmerged_segment;
 #[cfg(test)]
 pub use segment::block::ReplacedVersion;
 pub use segment::writer::with_object;

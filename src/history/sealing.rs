@@ -123,3 +123,17 @@ pub(super) fn write_segment(
     });
     written.map_err(|error| if is_damaged { SealError::DamagedSegment } else { SealError::Write(error) })
 }
+
+/// Writes the records of a range as one segment below a data directory that no process uses.
+/// Returns the length of the segment in bytes. A bench makes a large history with it.
+///
+/// # Errors
+/// The segment cannot be written.
+#[cfg(feature = "internals")]
+pub fn write_unmerged_segment(data_directory: &std::path::Path, replaced: &crate::model::ReplacedRecords) -> io::Result<u64> {
+    let mut range = BufferedRange::new(replaced.after);
+    range.add(0, replaced);
+    let directory = SegmentDirectory::in_data_directory(data_directory);
+    let segment = write_segment(&directory, &[], &range).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(segment.length)
+}

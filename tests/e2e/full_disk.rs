@@ -4,11 +4,15 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use rand::SeedableRng;
+use rand::distr::{Alphanumeric, SampleString};
+use rand::rngs::StdRng;
+
 use crate::harness::etcd::etcd_binaries;
 use crate::harness::eventually;
-use crate::harness::mesh::SMALL;
+use crate::harness::mesh::{SMALL, source_key};
 use crate::harness::meshkeep::{Home, http};
-use crate::harness::scene::Scene;
+use crate::harness::scene::{Remote, Scene, wait_until_served};
 
 /// A mounted file system, unmounted when it is dropped. The tests that use it must run as root.
 struct MountedDisk(PathBuf);
@@ -97,6 +101,57 @@ async fn a_disk_that_fills_up_leaves_a_reported_gap_in_the_log() {
     fs::remove_file(&filler).unwrap();
     eventually("the end of the gap", || async { reported(&scene).await.is_empty().then_some(()) }).await;
     scene.stop_meshkeep().await;
+}
+
+/// Key of a service whose versions are long.
+const LONG_KEY: &str = "cilium/cache/services/v1/c01/long/service";
+
+/// Length of a version that cannot be compressed much. About ten of them fill the buffer of the
+/// history, which makes a segment of 4 MB.
+const LONG_LABEL: usize = 512 << 10;
+
+async fn put_long_version(remote: &mut Remote, random: &mut StdRng) {
+    let label = Alphanumeric.sample_string(random, LONG_LABEL);
+    let value = format!(
+        r#"{{"cluster":"c01","namespace":"long","name":"service","frontends":{{}},"backends":{{}},"labels":{{"long":"{label}"}},"selector":{{}},"includeExternal":true,"shared":true,"clusterID":1}}"#
+    );
+    remote.etcd.put(source_key(remote.form, "c01", LONG_KEY), value.clone()).await;
+    remote.clusters[0].entries.insert(LONG_KEY.to_owned(), value.into_bytes());
+}
+
+/// On a full disk, the oldest part of the history is removed, and the log gets its space.
+#[tokio::test]
+async fn the_history_makes_space_for_the_log() {
+    let mut scene = Scene::without_meshkeep(&etcd_binaries()[0], 1, 0, SMALL).await;
+    let disk = MountedDisk::new(scene.home.data_directory(), "size=192m");
+    let (meshkeep, mut random) = (scene.home.start().await, StdRng::seed_from_u64(3));
+    let history = async || meshkeep.get("/v1/status").await["history"].clone();
+    meshkeep.wait_for_phase("c01", "live").await;
+    while history().await["segments"].as_u64() < Some(4) {
+        put_long_version(&mut scene.remotes[0], &mut random).await;
+    }
+    wait_until_served(&meshkeep, &scene.truth().expected(), "the versions before the disk is full").await;
+    let before = history().await;
+    let filled = std::io::copy(&mut std::io::repeat(0), &mut fs::File::create(disk.0.join("filler")).unwrap()).unwrap_err();
+    assert_eq!(filled.kind(), std::io::ErrorKind::StorageFull);
+    while meshkeep.log_lines_with(&["removed the oldest part of the history"]) == 0 {
+        put_long_version(&mut scene.remotes[0], &mut random).await;
+    }
+    scene.remotes[0].change(|cluster| cluster.add_endpoints(5)).await;
+    wait_until_served(&meshkeep, &scene.truth().expected(), "changes on a full disk").await;
+    eventually("a healthy store on a full disk", || async {
+        (meshkeep.get("/v1/status").await["store"]["state"] == "healthy").then_some(())
+    })
+    .await;
+    let after = history().await;
+    assert!(after["since"].as_str() > before["since"].as_str(), "the oldest part still exists: {before}, then {after}");
+    // everything was stored, and the rest of the history is still there
+    meshkeep.kill();
+    scene.remotes[0].proxy.cut().await;
+    let meshkeep = scene.home.start().await;
+    wait_until_served(&meshkeep, &scene.truth().expected(), "a kill on a full disk").await;
+    let versions = meshkeep.get(&format!("/v1/history?key={LONG_KEY}")).await;
+    assert!(versions["items"].as_array().unwrap().len() > 1, "{}", versions["gaps"]);
 }
 
 #[tokio::test]

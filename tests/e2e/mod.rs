@@ -23,6 +23,7 @@ mod full_disk;
 mod generated_clients;
 mod harness_itself;
 mod history;
+mod history_after_kills;
 mod hostile;
 mod interrupted;
 mod kubectl_habits;
