@@ -137,7 +137,7 @@ impl WatchState {
                     *error = Some(WatchError::Lose(lost)).filter(|error| *error != WatchError::Lose(Vec::new()));
                 }
                 Some(WatchError::Falsify(falsified)) if falsified.as_bytes() == key => {
-                    let value = |key_value: &PbKeyValue| [&key_value.value[..], b" "].concat().into();
+                    let value = |key_value: &PbKeyValue| [&key_value.value[..], b" "].concat();
                     let falsified = event.kv.clone().map(|key_value| PbKeyValue { value: value(&key_value), ..key_value });
                     sent.push(PbEvent { kv: falsified, ..event });
                     *error = None;

@@ -274,7 +274,7 @@ impl VersionScan {
             VersionSelection::Identity(_) => (vec![Kind::Identity, Kind::Ip, Kind::Node], all()),
             VersionSelection::Pod { .. } => (vec![Kind::Ip], all()),
             VersionSelection::Scopes { kinds, clusters } => {
-                let kinds = kinds.iter().copied().filter(|kind| *kind != Kind::NodeIp).collect();
+                let kinds = kinds.iter().copied().filter(|kind| Kind::ALL.contains(kind)).collect();
                 (kinds, if clusters.is_empty() { all() } else { clusters.clone() })
             }
         };
