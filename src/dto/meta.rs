@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::streamed::EntryVersion;
 use super::values::{Kind, Origin, Phase, UnknownAge};
 
 /// Sources and age of a list.
@@ -154,6 +155,12 @@ pub(crate) struct ItemMeta {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub(crate) gaps: Vec<UnknownPeriod>,
+    /// Only with `at=`, if meshkeep observed the answer's object before and after that time, but not
+    /// which version was current: the versions that it may have had. The answer is about the first
+    /// one. A version that ended may have ended before that time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false, no_recursion)]
+    pub(crate) candidates: Vec<EntryVersion>,
     /// Summary of the sources, if the answer joins several.
     #[serde(flatten)]
     pub(crate) sources: Sources,

@@ -14,7 +14,7 @@ use crate::dto::values::{StreamedKind, VersionEnd};
 /// An object in the change stream; the event's `kind` names its type. No object of one kind has
 /// all members that another kind requires, so a client that tries the schemas one after the
 /// other finds the right one.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum StreamedObject {
     Node(Node),
@@ -54,7 +54,7 @@ pub(crate) struct VersionList {
 }
 
 /// One version of an entry.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct EntryVersion {
     /// Kind of the object.

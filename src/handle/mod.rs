@@ -40,7 +40,7 @@ pub use crate::instruments::VerificationRequests;
 use crate::instruments::{EtcdCounts, HistogramSnapshot, LogTail};
 use crate::model::{ClusterName, ClusterStatus, DirectoryState, DumpSource, MaxConnectedClusters, Scope, Setting};
 
-pub use crate::commit::{ChangeCounts, DecodedBudgetError, LatestChange};
+pub use crate::commit::{ChangeCounts, DecodedBudgetError, DecodedPermit, LatestChange};
 pub use crate::feed::Announcement;
 pub use crate::model::{Affinity, IdentityScope, Origin, ResetReason, SyncMode};
 pub use crate::view::{
@@ -49,9 +49,10 @@ pub use crate::view::{
 };
 pub use answers::explain::{EntryRole, UseReason};
 pub use answers::global_services::{LargeService, SelectedBackends, ServiceEntry};
-pub use answers::history::{EntryVersion, PastLookup, PastReading, VersionScan, VersionStart};
+pub use answers::history::{EntryVersion, PastReading, VersionScan, VersionStart};
 pub use answers::impact::{MissingPart, ServiceImpact};
 pub use answers::miss::MissExplanation;
+pub use answers::past::{LOOKUP_KINDS, PastLookup, PastRecords, PastTime};
 pub use answers::past_list::{PastListStep, PastMirror};
 pub use early::{EarlyLookup, EarlyLookupReceiver};
 pub use finding_index::{Finding, FindingIndex, FindingIndexBuilder};

@@ -346,17 +346,18 @@ impl HistorySnapshot {
         PastVersion { state, next_change }
     }
 
-    /// Returns the ipcache entries that covered an address at a sequence. `current` has the records
-    /// of all entries that cover it now.
+    /// Returns the ipcache entries that covered an address, each at the sequence of its key.
+    /// `earliest` is the lowest of these sequences. `current` has the records of all entries that
+    /// cover it now.
     #[must_use]
-    pub fn covering_at(&self, ip: IpAddr, at: Sequence, current: &[Arc<Record>]) -> PastCovering {
+    pub fn covering_at(&self, ip: IpAddr, earliest: Sequence, at: impl Fn(&EntryKey) -> Sequence, current: &[Arc<Record>]) -> PastCovering {
         let mut damaged = BTreeSet::new();
         let mut changes: BTreeMap<EntryKey, ReplacedVersion> = BTreeMap::new();
-        for source in self.sources().filter(|source| source.last() > at) {
+        for source in self.sources().filter(|source| source.last() > earliest) {
             let mut first: BTreeMap<EntryKey, ReplacedVersion> = BTreeMap::new();
             let mut visit = |version: ReplacedVersion| {
                 let is_earlier = |other: &ReplacedVersion| version.replaced_at < other.replaced_at;
-                if version.replaced_at > at && first.get(&version.record.key).is_none_or(is_earlier) {
+                if version.replaced_at > at(&version.record.key) && first.get(&version.record.key).is_none_or(is_earlier) {
                     first.insert(version.record.key.clone(), version);
                 }
             };
@@ -368,12 +369,12 @@ impl HistorySnapshot {
                 }
             }
         }
-        let is_whole = self.gaps_between(at, self.last(), &damaged).is_empty();
+        let is_whole = self.gaps_between(earliest, self.last(), &damaged).is_empty();
         let mut records: BTreeMap<&EntryKey, &Arc<Record>> = current.iter().map(|record| (&record.key, record)).collect();
         records.extend(changes.iter().map(|(key, change)| (key, &change.record)));
         let (mut covering, mut is_complete) = (Vec::new(), is_whole);
         for record in records.into_values() {
-            match state_before(Some(record), at, |_| !is_whole) {
+            match state_before(Some(record), at(&record.key), |_| !is_whole) {
                 PastState::Existed(record) => covering.push(record),
                 PastState::Absent => {}
                 PastState::Unknown => is_complete = false,

@@ -17,6 +17,8 @@ pub enum VersionSelection {
     Covering(IpAddr),
     /// The identities with a number, and the ipcache entries that name it.
     Identity(u32),
+    /// The identities with a number.
+    IdentityObjects(u32),
     /// Ipcache entries of a pod.
     Pod {
         /// Namespace of the pod.
@@ -37,7 +39,7 @@ impl VersionSelection {
     /// Returns the element that a segment with a match has; `None` if no single element shows it.
     pub(super) fn filter_element(&self) -> Option<FilterElement> {
         match self {
-            Self::Identity(identity) => Some(FilterElement::of_identity(*identity)),
+            Self::Identity(identity) | Self::IdentityObjects(identity) => Some(FilterElement::of_identity(*identity)),
             Self::Pod { namespace, name } => Some(FilterElement::of_pod(namespace, name)),
             Self::Key(_) | Self::Covering(_) | Self::Scopes { .. } => None,
         }
@@ -54,6 +56,14 @@ impl VersionSelection {
                     IndexedFields::Identity(number) => number == *identity,
                     IndexedFields::Unknown | IndexedFields::Nothing => true,
                     IndexedFields::Node { .. } | IndexedFields::Service(_) => false,
+                };
+                (0..chunk.len()).filter(matches).collect()
+            }
+            Self::IdentityObjects(identity) => {
+                let matches = |row: &usize| match chunk.indexed_fields(*row) {
+                    IndexedFields::Identity(number) => number == *identity,
+                    IndexedFields::Unknown | IndexedFields::Nothing => true,
+                    IndexedFields::Ip { .. } | IndexedFields::Node { .. } | IndexedFields::Service(_) => false,
                 };
                 (0..chunk.len()).filter(matches).collect()
             }
@@ -77,6 +87,7 @@ impl VersionSelection {
         match self {
             Self::Key(key) => record.key == *key,
             Self::Covering(ip) => prefix_of(&record.key).is_some_and(|prefix| prefix.net.contains(ip)),
+            Self::IdentityObjects(identity) => record.key.kind == Kind::Identity && record.key.name.parse() == Ok(*identity),
             Self::Identity(identity) => match record.key.kind {
                 Kind::Identity => record.key.name.parse() == Ok(*identity),
                 Kind::Ip | Kind::NodeIp => {

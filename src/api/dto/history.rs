@@ -1,12 +1,13 @@
 //! Conversion of earlier versions of entries.
 
-use crate::dto::meta::UnknownPeriod;
+use crate::api::dto::meta::{GAPS_MAX, MetaOptions};
+use crate::dto::meta::{ItemMeta, UnknownPeriod};
 use crate::dto::objects::last_change::LastChange;
 use crate::dto::streamed::{EntryVersion, StreamedObject, VersionList};
 use crate::dto::text::rfc3339;
 use crate::dto::values::closed::{StreamedKind, VersionEnd};
-use crate::handle::{self, HistoryGap, PastReading, VersionScan};
-use crate::model::{DeleteReason, ObservationGap, Scope, Sequence};
+use crate::handle::{self, HistoryGap, PastReading, PastRecords, PastTime, VersionScan};
+use crate::model::{ClusterName, DeleteReason, ObservationGap, Scope, Sequence};
 
 impl VersionList {
     /// Returns the members after the versions of a page. `oldest` is the lowest sequence with which
@@ -35,7 +36,32 @@ impl From<&HistoryGap> for UnknownPeriod {
     }
 }
 
+impl ItemMeta {
+    /// Returns the `meta` of an answer about an earlier time, whose object belongs to `cluster`.
+    pub(crate) fn at(
+        past: &PastReading,
+        time: &PastTime,
+        found: &PastRecords,
+        cluster: Option<&ClusterName>,
+        meta_options: MetaOptions,
+    ) -> Self {
+        Self {
+            cluster: cluster.map(ToString::to_string),
+            at: Some(rfc3339(time.time())),
+            complete: Some(found.is_complete()),
+            gaps: UnknownPeriod::list(&found.not_observed),
+            candidates: found.candidates.iter().map(|version| EntryVersion::new(past, version)).collect(),
+            ..Self::without_source(past.reading.position(), &[], meta_options)
+        }
+    }
+}
+
 impl UnknownPeriod {
+    /// Returns the newest of the periods in which scopes were not observed.
+    pub(crate) fn list<'a>(not_observed: impl IntoIterator<Item = &'a (Scope, ObservationGap)>) -> Vec<Self> {
+        not_observed.into_iter().take(GAPS_MAX).map(|(scope, gap)| Self::new(scope, gap)).collect()
+    }
+
     pub(crate) fn new(scope: &Scope, gap: &ObservationGap) -> Self {
         Self {
             cluster: Some(scope.cluster.to_string()),

@@ -179,7 +179,7 @@ impl ListMeta {
             origin: None,
             at: Some(rfc3339(mirror.time)),
             complete: Some(is_complete),
-            gaps: not_observed.iter().take(GAPS_MAX).map(|(scope, gap)| UnknownPeriod::new(scope, gap)).collect(),
+            gaps: UnknownPeriod::list(&not_observed),
             sources: Sources::default(),
         }
     }
@@ -287,6 +287,7 @@ impl ItemMeta {
             at: None,
             complete: None,
             gaps: Vec::new(),
+            candidates: Vec::new(),
             sources: Sources::new(sources, meta_options),
         }
     }

@@ -1,6 +1,8 @@
 //! Extractor that admits a request to the long scans (`admission`), and the problem for a refused
 //! request.
 
+use std::convert::Infallible;
+
 use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
 
@@ -16,6 +18,35 @@ where
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         Ok(ScanExecutor::from_ref(state).admit(parts.extensions.get().copied().unwrap_or(Client::Local))?)
+    }
+}
+
+/// Admits a request to the long scans only once it needs it: for an answer about an earlier time,
+/// which reads files.
+#[derive(Debug)]
+pub(crate) struct DeferredScanner {
+    scans: ScanExecutor,
+    client: Client,
+}
+
+impl DeferredScanner {
+    /// Admits the request.
+    ///
+    /// # Errors
+    /// Returns [`ProblemCode::TooBusy`] if too many requests are admitted.
+    pub(crate) fn admit(&self) -> Result<Scanner, Problem> {
+        Ok(self.scans.admit(self.client)?)
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for DeferredScanner
+where
+    ScanExecutor: FromRef<S>,
+{
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Infallible> {
+        Ok(Self { scans: ScanExecutor::from_ref(state), client: parts.extensions.get().copied().unwrap_or(Client::Local) })
     }
 }
 

@@ -394,6 +394,14 @@ item_query! {
 }
 
 item_query! {
+    /// Parameters of a request for one object, now or at an earlier time.
+    PastItemQuery {
+        /// The answer at this time: RFC 3339, or a duration before now (`10m`, `2h`).
+        at: Option<String>,
+    }
+}
+
+item_query! {
     /// Parameters of a request for one global service.
     GlobalServiceQuery {
         /// Only the backends that would be used with this affinity: `none`, `local` or `remote`.
@@ -410,6 +418,8 @@ item_query! {
         /// Only this cluster; repeatable.
         #[serde(default)]
         cluster: Vec<String>,
+        /// The object at this time: RFC 3339, or a duration before now (`10m`, `2h`).
+        at: Option<String>,
     }
 }
 

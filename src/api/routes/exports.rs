@@ -3,17 +3,20 @@
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 
+use super::objects::past::RequestedTime;
 use super::{bad_path, cluster_in_path, find_object};
 use crate::admission::Scanner;
 use crate::api::paging::pages::{record_rows, respond_with_object, respond_with_page};
+use crate::api::paging::scanner::DeferredScanner;
 use crate::api::problem::{Problem, ProblemCode};
-use crate::api::query::{ExportsQuery, ItemQuery, Parameters};
+use crate::api::query::{ExportsQuery, Parameters, PastItemQuery};
 use crate::api::state::ApiState;
 use crate::dto::objects::exports::{EndpointSlice, ServiceExport};
 use crate::dto::{EndpointSliceList, ServiceExportList};
-use crate::model::{EntryKey, Kind};
+use crate::handle::Reading;
+use crate::model::{EntryKey, Kind, Record};
 
 /// Services that clusters export to the cluster set (MCS).
 ///
@@ -40,22 +43,27 @@ pub(crate) async fn list_service_exports(
         ("cluster" = String, Path, description = "The cluster that exports the object."),
         ("namespace" = String, Path, description = "Kubernetes namespace."),
         ("name" = String, Path, description = "Name of the object."),
-        ItemQuery
+        PastItemQuery
     ),
     responses((status = 200, description = "The service export.", body = ServiceExport)))]
 pub(crate) async fn get_service_export(
     State(state): State<ApiState>,
     path: Result<Path<(String, String, String)>, PathRejection>,
-    query: Parameters<ItemQuery>,
-) -> Result<Json<ServiceExport>, Problem> {
+    query: Parameters<PastItemQuery>,
+    scanner: DeferredScanner,
+) -> Result<Response, Problem> {
     let Path((cluster, namespace, name)) = path.map_err(|rejection| bad_path(&rejection))?;
     let key = EntryKey::new(Kind::ServiceExport, cluster_in_path(&cluster)?, format!("{namespace}/{name}"));
+    let meta_options = query.values.meta_options()?;
+    let with_meta =
+        |record: &Record, reading: &Reading, meta| Some(ServiceExport { meta: Some(meta), ..ServiceExport::from_record(record, reading)? });
+    if let Some(at) = RequestedTime::parse(query.values.at.as_ref(), meta_options)? {
+        return at.respond_with_object(&state.handle, &scanner, key, with_meta).await;
+    }
     let reading = state.handle.reading().await?;
-    let found = find_object(&reading, &key, query.values.meta_options()?, ServiceExport::from_record);
     let detail = || format!("cluster {cluster} has no service export {namespace}/{name}: /v1/service-exports lists all service exports");
-    let (mut export, meta) = found.ok_or_else(|| Problem::new(ProblemCode::NotFound, detail()))??;
-    export.meta = Some(meta);
-    Ok(Json(export))
+    let export = find_object(&reading, &key, meta_options, with_meta)?;
+    Ok(Json(export.ok_or_else(|| Problem::new(ProblemCode::NotFound, detail()))?).into_response())
 }
 
 /// Endpoint slices that clusters export.
@@ -83,32 +91,35 @@ pub(crate) async fn list_endpoint_slices(
         ("cluster" = String, Path, description = "The cluster that exports the object."),
         ("namespace" = String, Path, description = "Kubernetes namespace."),
         ("name" = String, Path, description = "Name of the object."),
-        ItemQuery
+        PastItemQuery
     ),
     responses((status = 200, description = "The endpoint slice.", body = EndpointSlice)))]
 pub(crate) async fn get_endpoint_slice(
     State(state): State<ApiState>,
     path: Result<Path<(String, String, String)>, PathRejection>,
-    query: Parameters<ItemQuery>,
-    scanner: Scanner,
+    query: Parameters<PastItemQuery>,
+    scanner: DeferredScanner,
 ) -> Result<Response, Problem> {
     let Path((cluster, namespace, name)) = path.map_err(|rejection| bad_path(&rejection))?;
     let key = EntryKey::new(Kind::EndpointSlice, cluster_in_path(&cluster)?, format!("{namespace}/{name}"));
-    let reading = state.handle.reading().await?;
     let meta_options = query.values.meta_options()?;
+    let with_meta =
+        |record: &Record, reading: &Reading, meta| Some(EndpointSlice { meta: Some(meta), ..EndpointSlice::from_record(record, reading)? });
+    if let Some(at) = RequestedTime::parse(query.values.at.as_ref(), meta_options)? {
+        return at.respond_with_object(&state.handle, &scanner, key, with_meta).await;
+    }
+    let reading = state.handle.reading().await?;
     // in a slice, because the source decides how large the object is
-    respond_with_object(&scanner, false, move || {
+    respond_with_object(&scanner.admit()?, false, move || {
         let record = reading.record(&key);
         let _memory = record
             .map(|record| reading.reserve_memory_for(&record))
             .transpose()
             .map_err(|error| Problem::no_memory(&key.to_string(), error))?;
-        let found = find_object(&reading, &key, meta_options, EndpointSlice::from_record);
+        let found = find_object(&reading, &key, meta_options, with_meta)?;
         let detail =
             || format!("cluster {cluster} has no endpoint slice {namespace}/{name}: /v1/endpoint-slices lists all endpoint slices");
-        let (mut slice, meta) = found.ok_or_else(|| Problem::new(ProblemCode::NotFound, detail()))??;
-        slice.meta = Some(meta);
-        Ok(slice)
+        found.ok_or_else(|| Problem::new(ProblemCode::NotFound, detail()))
     })
     .await
 }

@@ -43,17 +43,16 @@ async fn past_reading(handle: &Handle) -> Result<PastReading, Problem> {
     handle.past_reading().await?.ok_or_else(without_history)
 }
 
-/// Returns the object of one key and its source.
+/// Returns the object of one key with its `meta`. `None` if the mirror does not have it.
 ///
-/// Returns `None` if the mirror does not have the key, and a problem if the data is older than the
-/// request allows.
+/// # Errors
+/// A problem if the data is older than the request allows.
 fn find_object<T>(
     reading: &Reading,
     key: &EntryKey,
     meta_options: MetaOptions,
-    convert: impl Fn(&Record, &Reading) -> Option<T>,
-) -> Option<Result<(T, ItemMeta), Problem>> {
-    let record = reading.record(key)?;
-    let object = convert(&record, reading)?;
-    Some(ItemMeta::from_record(reading, &record, meta_options).map(|meta| (object, meta)))
+    convert: impl Fn(&Record, &Reading, ItemMeta) -> Option<T>,
+) -> Result<Option<T>, Problem> {
+    let Some(record) = reading.record(key).filter(|record| record.object.is_some()) else { return Ok(None) };
+    Ok(convert(&record, reading, ItemMeta::from_record(reading, &record, meta_options)?))
 }

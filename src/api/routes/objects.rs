@@ -1,25 +1,30 @@
 //! Routes of nodes, services and identities.
 
 pub(crate) mod history;
+pub(in crate::api::routes) mod past;
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 
-use super::{bad_path, cluster_in_path, find_object};
+use self::past::{RequestedTime, absent};
+use super::{bad_path, cluster_in_path, find_object, past_reading};
 use crate::admission::Scanner;
 use crate::api::paging::list_builder::PageBuffer;
 use crate::api::paging::list_request::ListRequest;
-use crate::api::paging::pages::{RowSource, SliceOutcome, into_outcome, record_rows, respond_with_page};
+use crate::api::paging::pages::{RowSource, SliceOutcome, into_outcome, record_rows, respond_with_object, respond_with_page};
+use crate::api::paging::scanner::DeferredScanner;
 use crate::api::problem::{Problem, ProblemCode};
-use crate::api::query::{IdentitiesQuery, ItemQuery, NodesQuery, Parameters, PlainQuery, ServicesQuery, SharedItemQuery, parse_clusters};
+use crate::api::query::{
+    IdentitiesQuery, NodesQuery, Parameters, PastItemQuery, PlainQuery, ServicesQuery, SharedItemQuery, parse_clusters,
+};
 use crate::api::state::ApiState;
 use crate::dto::meta::ItemMeta;
 use crate::dto::objects::{Identity, IdentityAnswer, IpcacheEntry, Node, Service};
 use crate::dto::{IdentityList, IpcacheList, NodeList, ServiceList};
-use crate::handle::{Filter, Reading, SearchText};
-use crate::model::{ALLOCATED_IDENTITY_MIN, EntryKey, IdentityScope, Kind, RecordQuery};
+use crate::handle::{Filter, PastReading, Reading, SearchText};
+use crate::model::{ALLOCATED_IDENTITY_MIN, ClusterName, EntryKey, IdentityScope, Kind, Record, RecordQuery};
 
 /// Nodes of all clusters.
 ///
@@ -41,21 +46,25 @@ pub(crate) async fn list_nodes(
 ///
 /// As its cluster announces it, with its source and age in `meta`.
 #[utoipa::path(get, path = "/v1/nodes/{cluster}/{name}", operation_id = "getNode", tag = "nodes",
-    params(("cluster" = String, Path, description = "Cluster of the node."), ("name" = String, Path, description = "Name of the node."), ItemQuery),
+    params(("cluster" = String, Path, description = "Cluster of the node."), ("name" = String, Path, description = "Name of the node."), PastItemQuery),
     responses((status = 200, description = "The node.", body = Node)))]
 pub(crate) async fn get_node(
     State(state): State<ApiState>,
     path: Result<Path<(String, String)>, PathRejection>,
-    query: Parameters<ItemQuery>,
-) -> Result<Json<Node>, Problem> {
+    query: Parameters<PastItemQuery>,
+    scanner: DeferredScanner,
+) -> Result<Response, Problem> {
     let Path((cluster, name)) = path.map_err(|rejection| bad_path(&rejection))?;
     let key = EntryKey::new(Kind::Node, cluster_in_path(&cluster)?, name.as_str());
+    let meta_options = query.values.meta_options()?;
+    let with_meta = |record: &Record, reading: &Reading, meta| Some(Node { meta: Some(meta), ..Node::from_record(record, reading)? });
+    if let Some(at) = RequestedTime::parse(query.values.at.as_ref(), meta_options)? {
+        return at.respond_with_object(&state.handle, &scanner, key, with_meta).await;
+    }
     let reading = state.handle.reading_for(RecordQuery::Key(key.clone())).await?;
-    let found = find_object(&reading, &key, query.values.meta_options()?, Node::from_record);
     let missing = || Problem::new(ProblemCode::NotFound, format!("cluster {cluster} has no node {name}: /v1/nodes lists all nodes"));
-    let (mut node, meta) = found.ok_or_else(missing)??;
-    node.meta = Some(meta);
-    Ok(Json(node))
+    let node = find_object(&reading, &key, meta_options, with_meta)?.ok_or_else(missing)?;
+    Ok(Json(node).into_response())
 }
 
 /// Services as each cluster exports them.
@@ -82,22 +91,26 @@ pub(crate) async fn list_services(
         ("cluster" = String, Path, description = "The cluster that exports the object."),
         ("namespace" = String, Path, description = "Kubernetes namespace."),
         ("name" = String, Path, description = "Name of the service."),
-        ItemQuery
+        PastItemQuery
     ),
     responses((status = 200, description = "The service.", body = Service)))]
 pub(crate) async fn get_service(
     State(state): State<ApiState>,
     path: Result<Path<(String, String, String)>, PathRejection>,
-    query: Parameters<ItemQuery>,
-) -> Result<Json<Service>, Problem> {
+    query: Parameters<PastItemQuery>,
+    scanner: DeferredScanner,
+) -> Result<Response, Problem> {
     let Path((cluster, namespace, name)) = path.map_err(|rejection| bad_path(&rejection))?;
     let key = EntryKey::new(Kind::Service, cluster_in_path(&cluster)?, format!("{namespace}/{name}"));
+    let meta_options = query.values.meta_options()?;
+    let with_meta = |record: &Record, reading: &Reading, meta| Some(Service { meta: Some(meta), ..Service::from_record(record, reading)? });
+    if let Some(at) = RequestedTime::parse(query.values.at.as_ref(), meta_options)? {
+        return at.respond_with_object(&state.handle, &scanner, key, with_meta).await;
+    }
     let reading = state.handle.reading_for(RecordQuery::Key(key.clone())).await?;
-    let found = find_object(&reading, &key, query.values.meta_options()?, Service::from_record);
     let detail = || format!("cluster {cluster} exports no service {namespace}/{name}: /v1/services lists all services");
-    let (mut service, meta) = found.ok_or_else(|| Problem::new(ProblemCode::NotFound, detail()))??;
-    service.meta = Some(meta);
-    Ok(Json(service))
+    let service = find_object(&reading, &key, meta_options, with_meta)?;
+    Ok(Json(service.ok_or_else(|| Problem::new(ProblemCode::NotFound, detail()))?).into_response())
 }
 
 /// Identities that clusters announce.
@@ -144,10 +157,15 @@ pub(crate) async fn get_identity(
     State(state): State<ApiState>,
     path: Result<Path<String>, PathRejection>,
     query: Parameters<SharedItemQuery>,
-) -> Result<Json<IdentityAnswer>, Problem> {
+    scanner: DeferredScanner,
+) -> Result<Response, Problem> {
     let id = identity_in_path(path)?;
     let wanted = parse_clusters(&query.values.cluster)?;
     let meta_options = query.values.meta_options()?;
+    if let Some(at) = RequestedTime::parse(query.values.at.as_ref(), meta_options)? {
+        let past = past_reading(&state.handle).await?;
+        return respond_with_object(&scanner.admit()?, false, move || identity_at(&past, id, &wanted, at)).await;
+    }
     let reading = state.handle.reading_for(RecordQuery::Identity(id)).await?;
     let mut records: Vec<_> = reading.identities(id).filter(|record| wanted.is_empty() || wanted.contains(&record.key.cluster)).collect();
     records.sort_by_key(|record| std::cmp::Reverse(record.last_sequence));
@@ -161,12 +179,27 @@ pub(crate) async fn get_identity(
             )
         };
         let meta = ItemMeta::without_source(reading.position(), &[], meta_options);
-        return known.map(|identity| Json(IdentityAnswer { identity, others: Vec::new(), meta })).ok_or_else(missing);
+        return known.map(|identity| Json(IdentityAnswer { identity, others: Vec::new(), meta }).into_response()).ok_or_else(missing);
     };
     let sources: Vec<_> = records.iter().map(|record| reading.source_of(record)).collect();
     meta_options.check(&sources)?;
     let meta = ItemMeta::from_source(&reading.source_of(newest), reading.position(), &[], meta_options);
-    Ok(Json(IdentityAnswer { identity, others: found.collect(), meta }))
+    Ok(Json(IdentityAnswer { identity, others: found.collect(), meta }).into_response())
+}
+
+/// Returns an identity at an earlier time.
+fn identity_at(past: &PastReading, id: u32, wanted: &[ClusterName], at: RequestedTime) -> Result<IdentityAnswer, Problem> {
+    let time = at.resolve(past, &[Kind::Identity], wanted)?;
+    let found = past.identities_at(id, wanted, &time);
+    let meta = |cluster| ItemMeta::at(past, &time, &found, cluster, at.meta_options);
+    let first = found.first().and_then(|record| Some((record, Identity::from_record(record, &past.reading)?)));
+    let Some((record, identity)) = first else {
+        let known = Identity::reserved(id).filter(|_| wanted.is_empty());
+        let missing = || absent(&found, &time, &format!("an identity {id}"), &format!("identity={id}"));
+        return known.map(|identity| IdentityAnswer { identity, others: Vec::new(), meta: meta(None) }).ok_or_else(missing);
+    };
+    let others = found.records.iter().skip(1).filter_map(|other| Identity::from_record(other, &past.reading));
+    Ok(IdentityAnswer { identity, others: others.collect(), meta: meta(Some(&record.key.cluster)) })
 }
 
 /// The ipcache entries of an identity.

@@ -337,7 +337,7 @@ pub(in crate::api) fn node(name: &str, address: &str, zone: &str) -> Object {
     }))
 }
 
-fn service() -> Object {
+pub(in crate::api) fn service() -> Object {
     let port = Port { name: "http".to_owned(), protocol: "TCP".to_owned(), port: 80 };
     let zone = BackendZone { zone: "a".to_owned(), for_zones: vec!["a".to_owned(), "b".to_owned()] };
     Object::Service(Service {

@@ -3,5 +3,6 @@
 mod answering;
 pub(super) mod fixture;
 mod lists;
+mod past;
 mod serving;
 mod streaming;

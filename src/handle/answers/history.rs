@@ -2,16 +2,15 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use ipnet::IpNet;
 
 use crate::handle::scan::list_plan::ListPlan;
-use crate::handle::{Filter, Handle, LookupMatch, Reading, ScanEnd, StoreLoading, WorkSlice};
-use crate::history::{HistoryGap, HistorySnapshot, PageLimits, PastCovering, PastState, VersionPage, VersionSelection, with_object};
-use crate::model::{ChangeTime, DeleteReason, EntryKey, IdentityLabels, Kind, ObservationGap, Record, Scope, Sequence};
+use crate::handle::{Filter, Handle, Reading, ScanEnd, StoreLoading, WorkSlice};
+use crate::history::{HistoryGap, HistorySnapshot, PageLimits, VersionPage, VersionSelection, with_object};
+use crate::model::{ChangeTime, DeleteReason, EntryKey, Kind, ObservationGap, Record, Scope, Sequence};
 
 /// Maximum bytes of keys and values that one slice of a query reads.
 const SLICE_BYTES_MAX: usize = 4 << 20;
@@ -25,17 +24,6 @@ pub struct PastReading {
     /// The mirror.
     pub reading: Reading,
     pub(super) history: HistorySnapshot,
-}
-
-/// Answer of a lookup at an earlier time.
-#[derive(Debug)]
-pub struct PastLookup {
-    /// Entries of the longest prefix, the one that an agent would have used first.
-    pub matches: Vec<LookupMatch>,
-    /// False if the history lost changes since then that may matter.
-    pub is_complete: bool,
-    /// Scopes that were not observed at the time.
-    pub not_observed: Vec<(Scope, ObservationGap)>,
 }
 
 /// One version of an entry.
@@ -105,62 +93,11 @@ impl PastReading {
     /// Returns the periods in which the changes of these scopes were not observed when they
     /// happened, newest first. The period before a first list has no start, and the current period
     /// has no end.
-    fn observation_gaps(&self, scopes: &BTreeSet<Scope>) -> Vec<(Scope, ObservationGap)> {
+    pub(super) fn observation_gaps(&self, scopes: &BTreeSet<Scope>) -> Vec<(Scope, ObservationGap)> {
         let gaps_of = |scope: &Scope| self.reading.observation_gaps(scope).into_iter().map(|gap| (scope.clone(), gap)).collect::<Vec<_>>();
         let mut gaps: Vec<(Scope, ObservationGap)> = scopes.iter().flat_map(gaps_of).collect();
         gaps.sort_by_key(|(_, gap)| Reverse(gap.from));
         gaps
-    }
-
-    /// Returns the entries that an agent would have used for an address at a time. `None` if the
-    /// history begins later. Reads files, so it needs a thread that may block.
-    #[must_use]
-    pub fn lookup_at(&self, ip: IpAddr, time: SystemTime) -> Option<PastLookup> {
-        let at = self.history.sequence_at(time)?;
-        let current: Vec<Arc<Record>> = self.reading.covering(IpNet::from(ip)).iter().filter_map(|key| self.reading.record(key)).collect();
-        let PastCovering { records, mut is_complete } = self.history.covering_at(ip, at.sequence, &current);
-        let records: Vec<Arc<Record>> = records.iter().map(with_object).collect();
-        // after a jump of the clock, the time may mean either of two states
-        let is_same = |one: &[Arc<Record>]| {
-            one.iter()
-                .map(|record| (&record.key, record.last_sequence))
-                .eq(records.iter().map(|record| (&record.key, record.last_sequence)))
-        };
-        is_complete &= at.latest == at.sequence || is_same(&self.history.covering_at(ip, at.latest, &current).records);
-        let entry_of = |record: &Arc<Record>| Some(record.object.as_deref()?.as_ip()?.prefix);
-        let mut matches: Vec<_> = records.iter().filter_map(|record| Some((entry_of(record)?, record))).collect();
-        // the longest prefix, a host entry first, as in a lookup now
-        matches.sort_by_key(|(prefix, record)| (Reverse(prefix.net.prefix_len()), !prefix.host, self.reading.rank(record)));
-        let winner = matches.first().map(|(prefix, _)| *prefix);
-        let matches = matches.into_iter().filter(|(prefix, _)| Some(*prefix) == winner);
-        let matches = matches.map(|(_, record)| LookupMatch {
-            labels: self.labels_at(record, at.sequence),
-            node_name: record.key.derived_from().map(ToOwned::to_owned),
-            record: Arc::clone(record),
-        });
-        let matches: Vec<LookupMatch> = matches.collect();
-        let kinds = [Kind::Ip, Kind::Node];
-        let scopes = self.reading.cluster_names().into_iter();
-        let scopes = scopes.flat_map(|cluster| kinds.map(|kind| Scope { cluster: cluster.clone(), kind }));
-        let of_labels = matches.iter().map(|found| Scope { cluster: found.record.key.cluster.clone(), kind: Kind::Identity });
-        let scopes = scopes.chain(of_labels).collect();
-        Some(PastLookup { matches, is_complete, not_observed: self.gaps_at(&scopes, time) })
-    }
-
-    /// Returns the scopes that were not observed at a time, and when.
-    pub(super) fn gaps_at(&self, scopes: &BTreeSet<Scope>, time: SystemTime) -> Vec<(Scope, ObservationGap)> {
-        let gaps = self.observation_gaps(scopes).into_iter();
-        gaps.filter(|(_, gap)| gap.from <= Some(time) && gap.end.is_none_or(|end| time < end.time)).collect()
-    }
-
-    /// Returns the labels at a sequence of the identity of an ipcache entry, in its own cluster.
-    fn labels_at(&self, record: &Record, at: Sequence) -> Option<IdentityLabels> {
-        let identity = record.object.as_deref()?.as_ip()?.identity;
-        let key = EntryKey::new(Kind::Identity, record.key.cluster.clone(), identity.to_string());
-        let PastState::Existed(identity) = self.history.version_at(&key, at, self.reading.record(&key).as_ref()).state else {
-            return None;
-        };
-        Some(with_object(&identity).object.as_deref()?.as_identity()?.labels.clone())
     }
 
     /// Begins a scan of the versions of a selection.
@@ -177,6 +114,7 @@ impl PastReading {
                     keys.extend(self.reading.identities(*id).map(|record| record.key.clone()));
                     plan = plan_of(Filter { identity: Some(*id), ..Filter::default() });
                 }
+                VersionSelection::IdentityObjects(id) => keys.extend(self.reading.identities(*id).map(|record| record.key.clone())),
                 VersionSelection::Pod { namespace, name } => {
                     plan = plan_of(Filter { namespace: Some(namespace.clone()), pod: Some(name.clone()), ..Filter::default() });
                 }
@@ -272,6 +210,7 @@ impl VersionScan {
             VersionSelection::Key(key) => (vec![key.origin_kind()], vec![key.cluster.clone()]),
             VersionSelection::Covering(_) => (vec![Kind::Ip, Kind::Node], all()),
             VersionSelection::Identity(_) => (vec![Kind::Identity, Kind::Ip, Kind::Node], all()),
+            VersionSelection::IdentityObjects(_) => (vec![Kind::Identity], all()),
             VersionSelection::Pod { .. } => (vec![Kind::Ip], all()),
             VersionSelection::Scopes { kinds, clusters } => {
                 let kinds = kinds.iter().copied().filter(|kind| Kind::ALL.contains(kind)).collect();

@@ -6,5 +6,6 @@ pub(super) mod global_services;
 pub(super) mod history;
 pub(super) mod impact;
 pub(super) mod miss;
+pub(super) mod past;
 pub(super) mod past_list;
 mod summary;

@@ -229,7 +229,7 @@ impl Life {
                 }
             }
             for ip in mesh_addresses() {
-                let found = snapshot.covering_at(ip, at, &covering(&current, ip));
+                let found = snapshot.covering_at(ip, at, |_| at, &covering(&current, ip));
                 let expected = covering(&records, ip);
                 self.comparisons += 1;
                 assert!(found.records.iter().all(|record| expected.contains(record)), "{ip} at {at}");
@@ -276,6 +276,7 @@ impl Life {
             VersionSelection::Key(key),
             VersionSelection::Covering(ip),
             VersionSelection::Identity(self.random.random_range(65_536..65_544)),
+            VersionSelection::IdentityObjects(self.random.random_range(65_536..65_544)),
             VersionSelection::Pod { namespace: "shop".to_owned(), name: format!("cart-{}", self.random.random_range(0..8)) },
             VersionSelection::Scopes { kinds, clusters },
         ]
@@ -334,6 +335,7 @@ fn is_selected(selection: &VersionSelection, record: &Record) -> bool {
     match selection {
         VersionSelection::Key(selected) => key == selected,
         VersionSelection::Covering(ip) => prefix_of(key).is_some_and(|prefix| prefix.net.contains(ip)),
+        VersionSelection::IdentityObjects(identity) => key.kind == Kind::Identity && *key.name == identity.to_string(),
         VersionSelection::Identity(identity) if key.kind == Kind::Identity => *key.name == identity.to_string(),
         VersionSelection::Identity(identity) => text.contains(&format!("\"ID\":{identity},")),
         VersionSelection::Pod { name, .. } => key.kind == Kind::Ip && text.contains(&format!("\"K8sPodName\":\"{name}\"")),

@@ -302,6 +302,6 @@ fn a_version_in_a_damaged_block_is_unknown() {
     let snapshot = history.reader.snapshot();
     let version = snapshot.version_at(&key(Kind::Ip, "paris", "10.0.0.50"), Sequence(20), None);
     assert_eq!(version.state, PastState::Unknown);
-    let covering = snapshot.covering_at("10.0.0.50".parse().unwrap(), Sequence(20), &[]);
+    let covering = snapshot.covering_at("10.0.0.50".parse().unwrap(), Sequence(20), |_| Sequence(20), &[]);
     assert_eq!(covering, PastCovering { records: Vec::new(), is_complete: false });
 }

@@ -6,29 +6,27 @@ mod hints;
 mod lookup_sources;
 
 use std::net::IpAddr;
-use std::time::SystemTime;
 
+use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json};
+use ipnet::IpNet;
 
-use crate::admission::{Client, Scanner};
-use crate::api::dto::meta::{GAPS_MAX, MetaOptions};
+use crate::admission::Scanner;
 use crate::api::paging::pages::{record_rows, respond_with_object, respond_with_page};
+use crate::api::paging::scanner::DeferredScanner;
 use crate::api::problem::{Problem, ProblemCode};
-use crate::api::query::time_parameter::{before_history, parse_time_parameter};
 use crate::api::query::{IpcacheQuery, LookupQuery, Parameters, SharedItemQuery, parse_clusters, parse_network};
+use crate::api::routes::objects::past::{RequestedTime, absent};
 use crate::api::routes::{bad_path, past_reading};
 use crate::api::state::ApiState;
 use crate::dto::IpcacheList;
 use crate::dto::lookup::LookupAnswer;
 use crate::dto::meta::ItemMeta;
-use crate::dto::meta::UnknownPeriod;
 use crate::dto::objects::{IpcacheAnswer, IpcacheEntry};
-use crate::dto::text::rfc3339;
-use crate::handle::{PastLookup, PastReading};
-use crate::model::{Kind, RecordQuery};
+use crate::handle::{LOOKUP_KINDS, PastLookup, PastReading};
+use crate::model::{ClusterName, Kind, RecordQuery};
 use lookup_sources::{IPCACHE_KINDS, LookupSources};
 
 /// The ipcache entries of all clusters: announced entries, then entries derived from nodes.
@@ -62,10 +60,15 @@ pub(crate) async fn get_ipcache_entry(
     State(state): State<ApiState>,
     path: Result<Path<String>, PathRejection>,
     query: Parameters<SharedItemQuery>,
-) -> Result<Json<IpcacheAnswer>, Problem> {
+    scanner: DeferredScanner,
+) -> Result<Response, Problem> {
     let Path(text) = path.map_err(|rejection| bad_path(&rejection))?;
     let net = parse_network(&text).ok_or_else(|| Problem::bad_parameter("prefix", format!("{text:?} is not an address or CIDR")))?;
     let (wanted, meta_options) = (parse_clusters(&query.values.cluster)?, query.values.meta_options()?);
+    if let Some(at) = RequestedTime::parse(query.values.at.as_ref(), meta_options)? {
+        let past = past_reading(&state.handle).await?;
+        return respond_with_object(&scanner.admit()?, false, move || entry_at(&past, net, &wanted, at)).await;
+    }
     let reading = state.handle.reading_for(RecordQuery::Network(net)).await?;
     let found = reading.ips_at(net).filter(|record| wanted.is_empty() || wanted.contains(&record.key.cluster));
     let mut entries: Vec<_> = found
@@ -86,7 +89,19 @@ pub(crate) async fn get_ipcache_entry(
     };
     let (record, entry) = entries.next().ok_or_else(missing)?;
     let meta = ItemMeta::from_record(&reading, &record, meta_options)?;
-    Ok(Json(IpcacheAnswer { entry, others: entries.map(|(_, entry)| entry).collect(), meta }))
+    Ok(Json(IpcacheAnswer { entry, others: entries.map(|(_, entry)| entry).collect(), meta }).into_response())
+}
+
+/// Returns the entry for exactly a network at an earlier time.
+fn entry_at(past: &PastReading, net: IpNet, wanted: &[ClusterName], at: RequestedTime) -> Result<IpcacheAnswer, Problem> {
+    let time = at.resolve(past, &IPCACHE_KINDS, wanted)?;
+    let found = past.ips_at(net, wanted, &time);
+    let missing = || absent(&found, &time, &format!("an entry {net}"), &format!("ip={}", net.addr()));
+    let first = found.first().and_then(|record| Some((record, IpcacheEntry::from_record(record, &past.reading)?)));
+    let (record, entry) = first.ok_or_else(missing)?;
+    let others = found.records.iter().skip(1).filter_map(|other| IpcacheEntry::from_record(other, &past.reading));
+    let meta = ItemMeta::at(past, &time, &found, Some(&record.key.cluster), at.meta_options);
+    Ok(IpcacheAnswer { entry, others: others.collect(), meta })
 }
 
 /// The entry that an agent would use for an address.
@@ -100,16 +115,13 @@ pub(crate) async fn get_ipcache_entry(
 pub(crate) async fn lookup_ip(
     State(state): State<ApiState>,
     query: Parameters<LookupQuery>,
-    client: Option<Extension<Client>>,
+    scanner: DeferredScanner,
 ) -> Result<Response, Problem> {
     let (ip, meta_options) = (&query.values.ip, query.values.meta_options()?);
     let ip: IpAddr = ip.parse().map_err(|_| Problem::bad_parameter("ip", format!("{ip:?} is not an IP address")))?;
-    if let Some(at) = &query.values.at {
-        let time = parse_time_parameter("at", at, SystemTime::now())?;
-        // only a lookup at a time reads files; the others need no slot for long requests
-        let scanner = state.scans.admit(client.map_or(Client::Local, |Extension(client)| client))?;
+    if let Some(at) = RequestedTime::parse(query.values.at.as_ref(), meta_options)? {
         let past = past_reading(&state.handle).await?;
-        return respond_with_object(&scanner, false, move || lookup_at(&past, ip, time, meta_options)).await;
+        return respond_with_object(&scanner.admit()?, false, move || lookup_at(&past, ip, at)).await;
     }
     let reading = state.handle.reading_for(RecordQuery::Covering(ip.to_canonical())).await?;
     let found = reading.lookup(ip.to_canonical());
@@ -127,19 +139,9 @@ pub(crate) async fn lookup_ip(
 }
 
 /// Returns the entry that an agent would have used at a time.
-fn lookup_at(past: &PastReading, ip: IpAddr, time: SystemTime, meta_options: MetaOptions) -> Result<LookupAnswer, Problem> {
-    let PastLookup { matches, is_complete, not_observed } = past.lookup_at(ip.to_canonical(), time).ok_or_else(|| before_history(past))?;
-    let meta = ItemMeta {
-        cluster: matches.first().map(|found| found.record.key.cluster.to_string()),
-        at: Some(rfc3339(time)),
-        complete: Some(is_complete && not_observed.is_empty()),
-        gaps: not_observed.iter().take(GAPS_MAX).map(|(scope, gap)| UnknownPeriod::new(scope, gap)).collect(),
-        ..ItemMeta::without_source(past.reading.position(), &[], meta_options)
-    };
-    let mut answer = LookupAnswer::new(ip, &matches, meta, &past.reading);
-    // the history has more exact times than the mirror
-    for (entry, found) in answer.found.iter_mut().chain(&mut answer.others).zip(&matches) {
-        entry.change = past.change_time(&found.record.key, found.record.last_sequence).into();
-    }
-    Ok(answer)
+fn lookup_at(past: &PastReading, ip: IpAddr, at: RequestedTime) -> Result<LookupAnswer, Problem> {
+    let time = at.resolve(past, &LOOKUP_KINDS, &[])?;
+    let PastLookup { matches, covering } = past.lookup_at(ip.to_canonical(), &time);
+    let meta = ItemMeta::at(past, &time, &covering, matches.first().map(|found| &found.record.key.cluster), at.meta_options);
+    Ok(LookupAnswer::new(ip, &matches, meta, &past.reading))
 }

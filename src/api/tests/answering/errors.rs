@@ -26,11 +26,11 @@ async fn a_bad_parameter_is_named() {
     let cases = [
         (
             "/v1/nodes?colour=red",
-            "colour: is not a parameter of this path: this path has labelSelector, name, ip, search, cluster, limit, fields, pageToken, maxAge, neverRead and meta",
+            "colour: is not a parameter of this path: this path has labelSelector, name, ip, search, cluster, limit, fields, pageToken, at, maxAge, neverRead and meta",
         ),
         (
             "/v1/nodes?clusters=paris",
-            "clusters: is not a parameter of this path, did you mean cluster? this path has labelSelector, name, ip, search, cluster, limit, fields, pageToken, maxAge, neverRead and meta",
+            "clusters: is not a parameter of this path, did you mean cluster? this path has labelSelector, name, ip, search, cluster, limit, fields, pageToken, at, maxAge, neverRead and meta",
         ),
         ("/v1/status?colour=red", "colour: is not a parameter of this path: this path has maxAge, neverRead and meta"),
         ("/v1/nodes?cluster=", "cluster: has no value: add one, or omit the parameter"),

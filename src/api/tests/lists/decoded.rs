@@ -14,7 +14,7 @@ use crate::wire::tests::slice_object;
 
 /// A slice of `shop/cart` with empty endpoints. Each has 2 B in the message and counts as 10 B in
 /// the budget.
-pub(super) fn slice(cluster: &str, name: &str, endpoints: usize, revision: i64) -> Change {
+pub(in crate::api::tests) fn slice(cluster: &str, name: &str, endpoints: usize, revision: i64) -> Change {
     let slice = EndpointSlice {
         namespace: "shop".to_owned(),
         name: name.to_owned(),

@@ -21,21 +21,21 @@ const KEY: &str = "cilium/cache/ip/v1/paris/10.1.2.40";
 const CURRENT_COUNT: usize = 25;
 
 /// Returns the time that is this number of seconds after the start of the history.
-pub(super) fn at(seconds: u64) -> SystemTime {
+pub(in crate::api::tests) fn at(seconds: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600 + seconds)
 }
 
-pub(super) fn text(seconds: u64) -> String {
+pub(in crate::api::tests) fn text(seconds: u64) -> String {
     rfc3339(at(seconds))
 }
 
-pub(super) fn apply(change: Change) -> Command {
+pub(in crate::api::tests) fn apply(change: Change) -> Command {
     let (Change::Put { key, .. } | Change::Delete { key } | Change::Hold { key }) = &change;
     Command::Apply { scope: Scope { cluster: key.cluster.clone(), kind: key.kind }, changes: vec![change], cursor: None }
 }
 
 /// Returns the commands of a first list of a cluster that took a second.
-pub(super) fn first_list(name: &str, seconds: u64) -> Vec<(SystemTime, Command)> {
+pub(in crate::api::tests) fn first_list(name: &str, seconds: u64) -> Vec<(SystemTime, Command)> {
     let scopes = Kind::ALL.map(|kind| Scope { cluster: cluster(name), kind });
     let begin = scopes.clone().map(|scope| (at(seconds), Command::BeginObservationGap { scope, last_contact: None }));
     let config = ClusterRecord { last_contact: Some(at(seconds)), ..ClusterRecord::default() };
@@ -49,7 +49,7 @@ pub(super) fn first_list(name: &str, seconds: u64) -> Vec<(SystemTime, Command)>
 
 /// Returns the commands of a mesh: the address 10.1.2.40 changes its identity twice, is deleted and
 /// created again, an identity is deleted, and [`CURRENT_COUNT`] addresses exist until now.
-pub(super) fn commands() -> Vec<(SystemTime, Command)> {
+pub(in crate::api::tests) fn commands() -> Vec<(SystemTime, Command)> {
     let address = |identity, revision| put(key(Kind::Ip, "paris", "10.1.2.40"), pod("10.1.2.40", identity, "172.18.1.2"), revision);
     let mut commands = first_list("paris", 0);
     commands.extend([

@@ -1,11 +1,11 @@
 //! Lists: pages, NDJSON, fields, searches, forms and caching.
 
 mod caching;
-mod decoded;
+pub(super) mod decoded;
 mod fields;
 mod forms;
 pub(super) mod global_services;
-mod history;
+pub(super) mod history;
 mod history_gaps;
 mod identities;
 mod impact;
