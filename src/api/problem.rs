@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
 use crate::dto::problem::ProblemDocument;
+use crate::dto::streamed::EntryVersion;
 pub(crate) use crate::dto::values::closed::ProblemCode;
 use crate::handle::{DecodedBudgetError, StoreLoading};
 
@@ -66,7 +67,7 @@ impl ProblemCode {
                 "The request does more than read. Either a web page of another origin sent it: if the page may send it, allow its origin with --cors-origin. Or the token is that of --view-token-file, which is only for reading. detail says which."
             }
             Self::NotFound => {
-                "meshkeep mirrors no object of that name. Either it never existed, or it was deleted, or its cluster was not read yet. /v1/clusters lists the clusters that are live."
+                "meshkeep mirrors no object of that name. Either it never existed, or it was deleted, or its cluster was not read yet. /v1/clusters lists the clusters that are live, and /v1/history the former versions of an object."
             }
             Self::UnknownRoute => "meshkeep does not serve this path. / lists all paths, and /openapi.json describes them.",
             Self::MethodNotAllowed => {
@@ -129,16 +130,17 @@ impl ProblemCode {
 }
 
 /// An error of one request.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Problem {
     code: ProblemCode,
     detail: String,
     age_seconds: Option<f64>,
+    last_version: Option<Box<EntryVersion>>,
 }
 
 impl Problem {
     pub(crate) fn new(code: ProblemCode, detail: impl Into<String>) -> Self {
-        Self { code, detail: detail.into(), age_seconds: None }
+        Self { code, detail: detail.into(), age_seconds: None, last_version: None }
     }
 
     /// Returns the description of this case.
@@ -165,6 +167,11 @@ impl Problem {
         Self { age_seconds, ..Self::new(ProblemCode::TooOld, detail) }
     }
 
+    /// Adds the last version of the object that does not exist.
+    pub(crate) fn with_last_version(self, version: EntryVersion) -> Self {
+        Self { last_version: Some(Box::new(version)), ..self }
+    }
+
     /// Returns the problem document. `instance` is the path of the request, if known.
     pub(crate) fn document(self, instance: Option<String>) -> ProblemDocument {
         let (status, title) = self.code.parts();
@@ -177,6 +184,7 @@ impl Problem {
             instance,
             code: self.code.into(),
             age_seconds: self.age_seconds,
+            last_version: self.last_version,
         }
     }
 }

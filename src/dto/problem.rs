@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::streamed::EntryVersion;
 use super::values::ProblemCode;
 
 /// A problem document (RFC 9457).
@@ -30,4 +31,8 @@ pub(crate) struct ProblemDocument {
     /// unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) age_seconds: Option<f64>,
+    /// Only with `notFound` for an identity: the last version of the identity, with the time at
+    /// which it was deleted. Left out if the history does not have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) last_version: Option<Box<EntryVersion>>,
 }

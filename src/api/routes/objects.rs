@@ -8,7 +8,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 
-use self::past::{RequestedTime, absent};
+use self::past::{RequestedTime, absent, with_last_version};
 use super::{bad_path, cluster_in_path, find_object, past_reading};
 use crate::admission::Scanner;
 use crate::api::paging::list_builder::PageBuffer;
@@ -149,7 +149,8 @@ pub(crate) async fn list_identities(
 ///
 /// If several clusters have the same number, the answer is the newest identity, and `others`
 /// has the rest. Reserved and well-known identities are known even if no cluster announces
-/// them.
+/// them. If no cluster has the number any more, the problem has the last version
+/// (`lastVersion`), as far back as the history reaches.
 #[utoipa::path(get, path = "/v1/identities/{id}", operation_id = "getIdentity", tag = "identities",
     params(("id" = u32, Path, description = "The numeric identity."), SharedItemQuery),
     responses((status = 200, description = "The identity.", body = IdentityAnswer)))]
@@ -171,15 +172,12 @@ pub(crate) async fn get_identity(
     records.sort_by_key(|record| std::cmp::Reverse(record.last_sequence));
     let mut found = records.iter().filter_map(|record| Identity::from_record(record, &reading));
     let Some((identity, newest)) = found.next().zip(records.first()) else {
-        let known = Identity::reserved(id).filter(|_| wanted.is_empty());
-        let missing = || {
-            Problem::new(
-                ProblemCode::NotFound,
-                format!("no cluster has an identity {id}{}: /v1/identities lists all identities", describe_owner(&reading, id)),
-            )
-        };
-        let meta = ItemMeta::without_source(reading.position(), &[], meta_options);
-        return known.map(|identity| Json(IdentityAnswer { identity, others: Vec::new(), meta }).into_response()).ok_or_else(missing);
+        if let Some(identity) = Identity::reserved(id).filter(|_| wanted.is_empty()) {
+            let meta = ItemMeta::without_source(reading.position(), &[], meta_options);
+            return Ok(Json(IdentityAnswer { identity, others: Vec::new(), meta }).into_response());
+        }
+        let detail = format!("no cluster has an identity {id}{}: /v1/identities lists all identities", describe_owner(&reading, id));
+        return Err(with_last_version(&state.handle, &scanner, id, wanted, Problem::new(ProblemCode::NotFound, detail)).await);
     };
     let sources: Vec<_> = records.iter().map(|record| reading.source_of(record)).collect();
     meta_options.check(&sources)?;

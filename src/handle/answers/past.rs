@@ -182,6 +182,20 @@ impl PastReading {
         })
     }
 
+    /// Returns the newest version of an identity that ended, in these clusters. No cluster means
+    /// all. Reads files, so it needs a thread that may block.
+    #[must_use]
+    pub fn last_version_of_identity(&self, id: u32, clusters: &[ClusterName]) -> Option<EntryVersion> {
+        let mut last = None;
+        self.visit_versions_of_identity(id, |version| {
+            if clusters.is_empty() || clusters.contains(&version.record.key.cluster) {
+                last = Some(version.clone());
+            }
+            last.is_none()
+        });
+        last
+    }
+
     /// Returns the entries for exactly a network at a time, in these clusters, strongest first. No
     /// cluster means all.
     #[must_use]

@@ -13,6 +13,7 @@ use crate::api::problem::{Problem, ProblemCode};
 use crate::api::query::time_parameter::{before_history, parse_time_parameter};
 use crate::api::routes::past_reading;
 use crate::dto::meta::ItemMeta;
+use crate::dto::streamed::EntryVersion;
 use crate::dto::text::rfc3339;
 use crate::handle::{DecodedPermit, Handle, PastReading, PastRecords, PastTime, Reading};
 use crate::model::{ClusterName, EntryKey, Kind, Record};
@@ -79,6 +80,30 @@ pub(in crate::api::routes) fn absent(found: &PastRecords, time: &PastTime, what:
         format!("it is not known whether {what} existed at {time}, because meshkeep did not observe everything at that time")
     };
     Problem::new(ProblemCode::NotFound, format!("{state}: /v1/history?{selection} lists its versions"))
+}
+
+/// Adds the last version of an identity that no cluster has to the problem about it, as far back as
+/// the history reaches.
+pub(in crate::api::routes) async fn with_last_version(
+    handle: &Handle,
+    scanner: &DeferredScanner,
+    id: u32,
+    clusters: Vec<ClusterName>,
+    missing: Problem,
+) -> Problem {
+    let Ok(Some(past)) = handle.past_reading().await else { return missing };
+    let scanner = match scanner.admit() {
+        Ok(scanner) => scanner,
+        Err(busy) => return busy,
+    };
+    let last = scanner.run_once(move || {
+        let last = past.last_version_of_identity(id, &clusters)?;
+        Some(EntryVersion::new(&past, &last))
+    });
+    match last.await {
+        Some(version) => missing.with_last_version(version),
+        None => missing,
+    }
 }
 
 /// Waits for the memory of the decoded records of an answer.

@@ -109,6 +109,24 @@ async fn a_time_that_occurred_twice_has_both_versions() {
 }
 
 #[tokio::test]
+async fn an_identity_that_is_gone_has_its_last_version() {
+    let fixture = ApiFixture::with_history(commands());
+    let gone = fixture.get("/v1/identities/70001").await;
+    let (status, problem) = (gone.status, gone.json());
+    let last = &problem["lastVersion"];
+    let version =
+        json!([last["kind"], last["object"]["cluster"], last["object"]["labels"]["k8s:app"], last["from"], last["to"], last["ended"]]);
+    let expected = json!(["identity", "paris", "cart", {"changedAt": text(10)}, {"changedAt": text(50)}, "deleted"]);
+    assert_eq!((status, version), (StatusCode::NOT_FOUND, expected), "{problem}");
+    for never in ["/v1/identities/70009", "/v1/identities/70001?cluster=tokyo"] {
+        let problem = fixture.json(never).await;
+        assert_eq!((&problem["status"], &problem["lastVersion"]), (&json!(404), &Value::Null), "{problem}");
+    }
+    // a mesh without a history
+    assert_eq!(ApiFixture::new().get("/v1/identities/70001").await.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
 async fn other_routes_refuse_a_time() {
     let fixture = ApiFixture::with_history(commands());
     for path in [
