@@ -5,6 +5,7 @@ use utoipa::ToSchema;
 
 use super::meta::{ItemMeta, ListMeta, SourceAge};
 use super::objects::IpcacheEntry;
+use super::streamed::EntryVersion;
 
 /// A batch of lookups.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -47,9 +48,17 @@ pub(crate) struct LookupItem {
     #[schema(required = false)]
     pub(crate) others: Vec<IpcacheEntry>,
     /// Age of the entry or, if no entry covers the address, of the oldest source. Left out with an
-    /// error and with `meta=none`.
+    /// error, with `at=` and with `meta=none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) meta: Option<SourceAge>,
+    /// Only with `at=`: `false` if the answer may be wrong, as in the `meta` of a single lookup.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) complete: Option<bool>,
+    /// Only with `at=`: the versions that the entry may have had, as in the `meta` of a single
+    /// lookup.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub(crate) candidates: Vec<EntryVersion>,
     /// Reason why the text is not an address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,

@@ -19,11 +19,11 @@ pub(crate) struct ListMeta {
     /// `dump` if any comes from a dump, otherwise `neverRead`. Left out if there are no sources.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) origin: Option<Origin>,
-    /// Only with `at=`: the time of the list.
+    /// Only with `at=`: the time that the answer describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) at: Option<String>,
-    /// Only with `at=`: `false` if meshkeep did not observe the mesh at that time, or lost changes
-    /// since then. The list may then lack objects.
+    /// Only with `at=`: `false` if meshkeep did not observe everything at that time, or lost
+    /// changes since then. The answer may then lack objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) complete: Option<bool>,
     /// Only with `at=`: what was not observed at that time, and the periods since then whose

@@ -15,11 +15,19 @@ impl LookupAnswer {
 impl LookupItem {
     pub(crate) fn new(ip: &str, matches: &[LookupMatch], meta: Option<SourceAge>, reading: &Reading) -> Self {
         let mut entries = matches.iter().filter_map(|found| IpcacheEntry::from_match(found, reading));
-        Self { ip: ip.to_owned(), found: Some(entries.next()), others: entries.collect(), meta, error: None }
+        Self {
+            ip: ip.to_owned(),
+            found: Some(entries.next()),
+            others: entries.collect(),
+            meta,
+            complete: None,
+            candidates: Vec::new(),
+            error: None,
+        }
     }
 
     pub(crate) fn failed(ip: &str) -> Self {
         let error = Some("not an IP address: write it like 10.1.2.40 or fd00::1".to_owned());
-        Self { ip: ip.to_owned(), found: None, others: Vec::new(), meta: None, error }
+        Self { ip: ip.to_owned(), found: None, others: Vec::new(), meta: None, complete: None, candidates: Vec::new(), error }
     }
 }

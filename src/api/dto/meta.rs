@@ -167,7 +167,7 @@ impl ListMeta {
     ) -> Result<Self, Problem> {
         meta_options.check_clusters(reading, kinds, &is_wanted)?;
         let (origin, sources) = Sources::of_clusters(reading, kinds, is_wanted, meta_options);
-        Ok(Self { position, origin, at: None, complete: None, gaps: Vec::new(), sources })
+        Ok(Self { origin, sources, ..Self::new(position, &[], meta_options) })
     }
 
     /// Returns the `meta` of a list at an earlier time, before the history since then is read.
@@ -175,12 +175,10 @@ impl ListMeta {
         let not_observed = mirror.not_observed(kinds, clusters);
         let is_complete = not_observed.is_empty() && mirror.at.latest == mirror.at.sequence;
         Self {
-            position,
-            origin: None,
             at: Some(rfc3339(mirror.time)),
             complete: Some(is_complete),
             gaps: UnknownPeriod::list(&not_observed),
-            sources: Sources::default(),
+            ..Self::new(position, &[], MetaOptions::default())
         }
     }
 
@@ -195,8 +193,7 @@ impl ListMeta {
 
     pub(crate) fn new(position: String, sources: &[SourceMeta], meta_options: MetaOptions) -> Self {
         let origin = combined_origin(sources).filter(|_| meta_options.detail != Some(MetaDetail::None));
-        let sources = Sources::new(sources, meta_options);
-        Self { position, origin, at: None, complete: None, gaps: Vec::new(), sources }
+        Self { position, origin, at: None, complete: None, gaps: Vec::new(), sources: Sources::new(sources, meta_options) }
     }
 }
 

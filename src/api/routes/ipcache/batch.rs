@@ -1,5 +1,6 @@
 //! Route of batch lookups. The answer is sent while it is computed.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -20,12 +21,17 @@ use crate::api::guard::BODY_BYTES_MAX;
 use crate::api::paging::pages::json_response;
 use crate::api::paging::scanner;
 use crate::api::problem::{Problem, ProblemCode};
-use crate::api::query::{ItemQuery, Parameters};
+use crate::api::query::{Parameters, PastItemQuery};
+use crate::api::routes::past_reading;
+use crate::api::routes::objects::past::RequestedTime;
 use crate::api::state::ApiState;
 use crate::dto::lookup::{LookupItem, LookupList, LookupRequest};
-use crate::dto::meta::{ListMeta, SourceAge};
+use crate::dto::meta::{ListMeta, SourceAge, UnknownPeriod};
 use crate::dto::problem::ProblemDocument;
-use crate::handle::{LookupMatch, Reading, SourceMeta, WorkSlice};
+use crate::dto::streamed::EntryVersion;
+use crate::dto::text::rfc3339;
+use crate::handle::{LOOKUP_KINDS, LookupMatch, PastLookup, PastReading, PastTime, Reading, SourceMeta, WorkSlice};
+use crate::model::{ClusterName, Kind, Scope};
 use crate::server::BodyTimeout;
 
 /// Maximum number of addresses per batch (docs/use/api/lookups-and-explain.md): about 10 ms of
@@ -45,6 +51,18 @@ struct LookupBatch {
     sources_used: LookupSources,
     meta_options: MetaOptions,
     ages: AgeCache,
+    /// Set if the answers are about an earlier time.
+    past: Option<PastBatch>,
+}
+
+/// Lookups at an earlier time.
+#[derive(Debug, Clone)]
+struct PastBatch {
+    past: PastReading,
+    time: PastTime,
+    is_complete: bool,
+    /// Clusters of the entries, whose identities count for the completeness.
+    clusters: BTreeSet<ClusterName>,
 }
 
 /// Ages of the answers of a batch, each computed when it is first needed.
@@ -67,8 +85,8 @@ struct LookupStream {
 ///
 /// The answers are those of single lookups, in the order of the request, each with its age. A
 /// text that is not an address gets an item with `error`. meshkeep sends the answer while it
-/// computes it.
-#[utoipa::path(post, path = "/v1/ipcache/lookup", operation_id = "lookupIps", tag = "ipcache", params(ItemQuery),
+/// computes it. With `at=`, an item has no age, but `complete` and `candidates`.
+#[utoipa::path(post, path = "/v1/ipcache/lookup", operation_id = "lookupIps", tag = "ipcache", params(PastItemQuery),
     request_body(content = LookupRequest, description = "The addresses."),
     responses(
         (status = 200, description = "One item for each address, in the order of the request.", body = LookupList),
@@ -76,7 +94,7 @@ struct LookupStream {
     ))]
 pub(crate) async fn lookup_ips(
     State(state): State<ApiState>,
-    query: Parameters<ItemQuery>,
+    query: Parameters<PastItemQuery>,
     scanner: Scanner,
     body: Result<Json<LookupRequest>, JsonRejection>,
 ) -> Result<Response, Problem> {
@@ -88,6 +106,10 @@ pub(crate) async fn lookup_ips(
         ));
     }
     let meta_options = query.values.meta_options()?;
+    let past = match RequestedTime::parse(query.values.at.as_ref(), meta_options)? {
+        Some(at) => Some(PastBatch::begin(past_reading(&state.handle).await?, at, &scanner).await?),
+        None => None,
+    };
     let (reading, ips) = (state.handle.reading().await?, Arc::<[String]>::from(ips));
     let permit = scanner::acquire_page_memory(&scanner).await?;
     let batch = || LookupBatch {
@@ -97,6 +119,7 @@ pub(crate) async fn lookup_ips(
         sources_used: LookupSources::default(),
         meta_options,
         ages: AgeCache::default(),
+        past: past.clone(),
     };
     if meta_options.has_age() {
         // the sources are known only after all lookups, but a refusal must be sent before the first
@@ -145,26 +168,61 @@ impl LookupBatch {
             if self.next > 0 {
                 bytes.push(b',');
             }
-            let found = self.lookup(text);
-            let item = match &found {
-                Some(found) => {
-                    let age = if self.meta_options.wants_sources() { self.ages.age_of(found, &self.reading) } else { None };
-                    LookupItem::new(text, found, age, &self.reading)
-                }
-                None => LookupItem::failed(text),
-            };
-            serde_json::to_writer(&mut bytes, &item)?;
+            let text = text.clone();
+            serde_json::to_writer(&mut bytes, &self.answer(&text))?;
             self.next += 1;
-            if let Some(found) = &found {
-                self.sources_used.add(found);
-            }
         }
-        let sources = self.sources_used.sources(&self.reading);
         bytes.extend_from_slice(b"],\"meta\":");
-        let meta = ListMeta::new(self.reading.position().to_string(), &sources, self.meta_options);
+        let meta = match &self.past {
+            Some(past) => past.meta(self.meta_options),
+            None => ListMeta::new(self.reading.position().to_string(), &self.sources_used.sources(&self.reading), self.meta_options),
+        };
         serde_json::to_writer(&mut bytes, &meta)?;
         bytes.push(b'}');
         Ok((bytes, true))
+    }
+
+    fn answer(&mut self, text: &str) -> LookupItem {
+        if let (Some(past), Ok(ip)) = (&mut self.past, text.parse::<IpAddr>()) {
+            return past.answer(text, ip.to_canonical());
+        }
+        let Some(found) = self.lookup(text) else { return LookupItem::failed(text) };
+        let age = if self.meta_options.wants_sources() { self.ages.age_of(&found, &self.reading) } else { None };
+        let item = LookupItem::new(text, &found, age, &self.reading);
+        self.sources_used.add(&found);
+        item
+    }
+}
+
+impl PastBatch {
+    async fn begin(past: PastReading, at: RequestedTime, scanner: &Scanner) -> Result<Self, Problem> {
+        let resolve = move || {
+            let time = at.resolve(&past, &LOOKUP_KINDS, &[])?;
+            Ok(Self { past, time, is_complete: true, clusters: BTreeSet::new() })
+        };
+        scanner.run_once(resolve).await
+    }
+
+    fn answer(&mut self, text: &str, ip: IpAddr) -> LookupItem {
+        let PastLookup { matches, covering } = self.past.lookup_at(ip, &self.time);
+        self.is_complete &= covering.is_complete();
+        self.clusters.extend(matches.iter().map(|found| found.record.key.cluster.clone()));
+        LookupItem {
+            complete: Some(covering.is_complete()),
+            candidates: covering.candidates.iter().map(|version| EntryVersion::new(&self.past, version)).collect(),
+            ..LookupItem::new(text, &matches, None, &self.past.reading)
+        }
+    }
+
+    /// Returns the `meta` of all answers.
+    fn meta(&self, meta_options: MetaOptions) -> ListMeta {
+        let is_used = |scope: &Scope| scope.kind != Kind::Identity || self.clusters.contains(&scope.cluster);
+        ListMeta {
+            at: Some(rfc3339(self.time.time())),
+            complete: Some(self.is_complete),
+            gaps: UnknownPeriod::list(self.time.not_observed().iter().filter(|(scope, _)| is_used(scope))),
+            ..ListMeta::new(self.past.reading.position().to_string(), &[], meta_options)
+        }
     }
 }
 

@@ -1,9 +1,19 @@
-//! Lookups at an earlier time.
+//! Lookups of one and of many addresses at an earlier time.
 
-use serde_json::Value;
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use serde_json::{Value, json};
 
 use super::objects::{mesh_with_clock_jump, mesh_with_outage};
 use super::{at_time, candidates};
+use crate::api::tests::fixture::{ApiFixture, TestResponse};
+use crate::api::tests::lists::history::{commands, text};
+use crate::api::tests::lists::pages::SHORT;
+
+async fn batch(fixture: &ApiFixture, ips: &[&str], at: &str) -> TestResponse {
+    let request = Request::post(format!("/v1/ipcache/lookup?at={at}")).header("content-type", "application/json");
+    fixture.send(request.body(Body::from(json!({ "ips": ips }).to_string())).unwrap()).await
+}
 
 #[tokio::test]
 async fn a_lookup_at_an_imprecise_time_has_the_candidates() {
@@ -14,4 +24,40 @@ async fn a_lookup_at_an_imprecise_time_has_the_candidates() {
     }
     let new = mesh_with_outage().json(&at_time("/v1/ipcache/lookup?ip=10.1.9.9", 150)).await;
     assert_eq!((&new["match"], candidates(&new["meta"])), (&Value::Null, vec![70_009]), "{new}");
+}
+
+#[tokio::test]
+async fn a_batch_has_the_answers_of_single_lookups() {
+    let ips = ["10.1.2.40", "10.1.3.9", "10.1.4.1", "10.1.9.9", "192.0.2.1"];
+    for fixture in [
+        ApiFixture::with_history(commands()),
+        ApiFixture::with_history(commands()).with_scan_limits(SHORT),
+        mesh_with_outage(),
+        mesh_with_clock_jump(),
+    ] {
+        for seconds in [15, 25, 45, 65, 107, 150, 250] {
+            let many = batch(&fixture, &ips, &text(seconds)).await.json();
+            let mut is_complete = true;
+            for (ip, item) in ips.iter().zip(many["items"].as_array().unwrap_or_else(|| panic!("{many}"))) {
+                let single = fixture.json(&at_time(&format!("/v1/ipcache/lookup?ip={ip}"), seconds)).await;
+                let meta = &single["meta"];
+                let expected = json!([single["ip"], single["match"], meta["complete"], meta["candidates"]]);
+                assert_eq!(json!([item["ip"], item["match"], item["complete"], item["candidates"]]), expected, "{seconds} {item}");
+                is_complete &= meta["complete"] == true;
+                assert_eq!(many["meta"]["gaps"], meta["gaps"], "{seconds} {ip}");
+            }
+            let meta = &many["meta"];
+            assert_eq!((&meta["at"], &meta["complete"]), (&json!(text(seconds)), &json!(is_complete)), "{many}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_batch_refuses_a_wrong_time_and_a_wrong_address() {
+    let fixture = ApiFixture::with_history(commands());
+    for at in ["2025-12-31T23:59:59Z", "yesterday"] {
+        assert_eq!(batch(&fixture, &["10.1.2.40"], at).await.status, StatusCode::BAD_REQUEST, "{at}");
+    }
+    let answer = batch(&fixture, &["x"], &text(25)).await.json();
+    assert_eq!((answer["items"][0]["error"].is_string(), &answer["items"][0]["complete"]), (true, &Value::Null), "{answer}");
 }
