@@ -21,6 +21,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::timeout;
 
+use super::lookup::describe_last_version;
 use crate::cli::failure::Failure;
 use crate::cli::terminal::progress::ProgressLine;
 use crate::cli::terminal::route_commands::name_commands;
@@ -160,9 +161,9 @@ impl ApiClient {
     }
 
     /// Posts a body to `path` and returns the answer as JSON.
-    pub(super) async fn post(&self, path: &str, body: &LookupRequest) -> Result<Value, Failure> {
+    pub(super) async fn post(&self, path: &str, query: &[(&str, &str)], body: &LookupRequest) -> Result<Value, Failure> {
         let _progress = self.start_progress();
-        let request = self.client.post(self.url(path, &[])?).timeout(ANSWER_TIME_MAX).json(body);
+        let request = self.client.post(self.url(path, query)?).timeout(ANSWER_TIME_MAX).json(body);
         self.parse(&self.success_body(request.send().await).await?)
     }
 
@@ -334,13 +335,13 @@ impl ApiClient {
             Ok(Err(failure)) => return failure,
             Err(_) => return self.timed_out(),
         };
-        let Ok(ProblemDocument { detail: text, .. }) = serde_json::from_slice(&body) else {
+        let Ok(ProblemDocument { detail: text, last_version, .. }) = serde_json::from_slice(&body) else {
             return Failure::unavailable(format!(
                 "{} answers {status}, and it is not a meshkeep: give another address with {}",
                 self.server, self.option
             ));
         };
-        let text = name_commands(&text);
+        let text = name_commands(&text) + &last_version.as_deref().map(describe_last_version).unwrap_or_default();
         match status {
             StatusCode::NOT_FOUND => Failure::new(text),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure::unavailable(format!("{text} (give the token with --token-file)")),

@@ -9,10 +9,11 @@ use self::affinity::AffinityOptions;
 use super::api_client::{ApiClient, ServerOptions, items};
 use super::filters::FilterOptions;
 use super::kinds::{KINDS, KindRow};
+use super::lookup::past_notes;
 use super::watch;
 use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::terminal::list_output::ListOptions;
-use crate::cli::terminal::output::OutputFormat;
+use crate::cli::terminal::output::{OutputFormat, parse_answer};
 use crate::model::check_exact_name;
 
 /// Kind whose backends `--from` and `--affinity` select.
@@ -33,6 +34,10 @@ pub(in crate::cli) struct GetOptions {
     /// Continue with changes
     #[arg(short, long)]
     watch: bool,
+    /// The object with this name as it was at this time: RFC 3339, or a duration before now, such as
+    /// 10m
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["watch", "from", "affinity"])]
+    at: Option<String>,
     #[command(flatten)]
     affinity: AffinityOptions,
     #[command(flatten)]
@@ -69,14 +74,25 @@ pub(in crate::cli) async fn run(options: &GetOptions, server: &ServerOptions) ->
     }
     if let Some(path) = options.name.as_deref().and_then(|name| object_path(kind, options, name)) {
         check_object_filters(kind, &query, &path)?;
-        let by_cluster: Vec<(&str, &str)> = query.into_iter().filter(|_| needs_cluster(kind)).collect();
+        let mut by_cluster: Vec<(&str, &str)> = query.into_iter().filter(|_| needs_cluster(kind)).collect();
+        by_cluster.extend(options.at.iter().map(|at| ("at", at.as_str())));
         let found: Value = client.get(&path, &by_cluster).await?;
         if found.get("items").is_some_and(Value::is_array) {
             options.list.print_list(kind.shape, items(found))?;
         } else {
             options.list.print_one(kind.shape, &found)?;
+            if options.at.is_some() && !options.list.format().is_whole_answer() {
+                crate::cli::print_to_stderr(past_notes(&parse_answer(&found["meta"])?));
+            }
         }
         return Ok(ExitStatus::Success);
+    }
+    if options.at.is_some() {
+        return Err(Failure::usage(format!(
+            "--at needs the full name of one of the {}: {}",
+            kind.names[0],
+            kind.name_parts.join("/").to_uppercase()
+        )));
     }
     let (mut items, position) = client.list(&kind.path(), &query).await?;
     if let Some(name) = &options.name {
