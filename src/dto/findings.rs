@@ -98,13 +98,17 @@ pub(crate) struct Explanation {
     /// The node that hosts the address, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) node: Option<Node>,
-    /// Services and endpoint slices that have the address as a backend.
-    pub(crate) services: Vec<BackedService>,
-    /// Findings about the address.
-    pub(crate) problems: Vec<Finding>,
+    /// Services and endpoint slices that have the address as a backend. Left out with `at=`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) services: Option<Vec<BackedService>>,
+    /// Findings about the address. Left out with `at=`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) problems: Option<Vec<Finding>>,
     /// `true` if `services` and `problems` are complete. `false` shortly after a start, during
-    /// bursts of changes, or if a cluster has more than 600,000 backend addresses.
-    pub(crate) complete: bool,
+    /// bursts of changes, or if a cluster has more than 600,000 backend addresses. Left out with
+    /// `at=`: see `complete` in `meta`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) complete: Option<bool>,
     /// Source and age of the answer.
     pub(crate) meta: ItemMeta,
 }
@@ -122,7 +126,9 @@ pub(crate) struct ExplainedEntry {
     /// Reason of the verdict, as text.
     pub(crate) reason: String,
     /// `live` if the source has confirmed the entry since meshkeep started, otherwise `restored`.
-    pub(crate) origin: Origin,
+    /// Left out with `at=`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) origin: Option<Origin>,
 }
 
 /// A possible reason why an address has no entry of its own, or an outdated one.

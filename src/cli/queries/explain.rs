@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::api_client::{ApiClient, ServerOptions};
 use super::get::encoded;
 use super::kinds::owner;
-use super::lookup::LookupResult;
+use super::lookup::{LookupResult, past_notes};
 use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::terminal::output::{Colour, OutputFormat, OutputOptions, age_of, coloured, parse_answer, print_coloured, print_one, text};
 use crate::cli::terminal::route_commands::name_commands;
@@ -21,17 +21,24 @@ pub(in crate::cli) struct ExplainOptions {
     /// The address or CIDR, IPv4 or IPv6
     #[arg(value_name = "IP")]
     ip: String,
+    /// Explain it as it was at this time: RFC 3339, or a duration before now, such as 10m
+    #[arg(long, value_name = "TIME")]
+    at: Option<String>,
     #[command(flatten)]
     output: OutputOptions,
 }
 
 /// Prints the explanation. Returns [`ExitStatus::Failed`] if no entry covers the address.
 pub(in crate::cli) async fn run(options: &ExplainOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {
-    let answer: Value = ApiClient::new(server)?.get(&format!("/v1/explain/{}", encoded(&options.ip)), &[]).await?;
+    let at: Vec<(&str, &str)> = options.at.iter().map(|at| ("at", at.as_str())).collect();
+    let answer: Value = ApiClient::new(server)?.get(&format!("/v1/explain/{}", encoded(&options.ip)), &at).await?;
     let explanation: Explanation = parse_answer(&answer)?;
     match options.output.output {
         OutputFormat::Table | OutputFormat::Wide => print_coloured(&name_commands(&ladder(&explanation)))?,
         format => print_one(format, &Explanation::SHAPE, &answer)?,
+    }
+    if options.at.is_some() && !options.output.output.is_whole_answer() {
+        crate::cli::print_to_stderr(past_notes(&explanation.meta));
     }
     Ok(ExitStatus::from_success(explanation.found.is_some()))
 }
@@ -46,7 +53,8 @@ fn ladder(explanation: &Explanation) -> String {
             let who: Vec<&str> = who.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
             let (origin, age) = (text(explanation.meta.origin.as_ref()), age_of(explanation.meta.age_seconds));
             let age = if age.is_empty() { age } else { format!(", {age} old") };
-            let _ = writeln!(out, "{} -> {}  ({origin}{age})", explanation.ip, who.join("  "));
+            let source = explanation.meta.at.as_ref().map_or_else(|| format!("{origin}{age}"), |at| format!("at {at}"));
+            let _ = writeln!(out, "{} -> {}  ({source})", explanation.ip, who.join("  "));
         }
         None => {
             let is_rejected = explanation.hints.iter().any(|hint| hint.kind == HintKind::Rejected && hint.node.is_none());
@@ -62,9 +70,10 @@ fn ladder(explanation: &Explanation) -> String {
         draw_details(&mut out, found, explanation);
     }
     draw_hints(&mut out, &explanation.hints);
-    if !explanation.problems.is_empty() {
+    let problems = explanation.problems.as_deref().unwrap_or_default();
+    if !problems.is_empty() {
         out.push_str("\nproblems\n");
-        for problem in &explanation.problems {
+        for problem in problems {
             let _ = writeln!(out, "  {} {}: {}; {}", coloured("!", Colour::Red), problem.kind, problem.detail, problem.advice);
         }
     }
@@ -78,7 +87,7 @@ fn draw_entries(out: &mut String, entries: &[ExplainedEntry]) {
     let (prefix_width, cluster_width) = (width(|entry| entry.prefix.clone()), width(|entry| entry.cluster.clone()));
     let identity_width = width(|entry| entry.identity.to_string());
     for ExplainedEntry { entry, verdict, reason, origin } in entries {
-        let wins = *verdict == Verdict::Wins;
+        let (wins, origin) = (*verdict == Verdict::Wins, text(origin.as_ref()));
         let mark = if wins { coloured("●", Colour::Green) } else { "○".to_owned() };
         let line = format!(
             " {mark} {:prefix_width$}  {:cluster_width$}  {:>identity_width$}  {origin:8}  ",
@@ -104,8 +113,9 @@ fn draw_details(out: &mut String, found: &IpcacheEntry, explanation: &Explanatio
         Some(node) => drop(writeln!(out, " ├─ node      {}/{}  {}", node.cluster, node.name, text(found.host_ip.as_ref()))),
         None => drop(writeln!(out, " ├─ node      {}", coloured("no node has its host address", Colour::Faint))),
     }
-    out.push_str(if explanation.services.is_empty() { " └─ services  none has it as a backend\n" } else { " └─ services\n" });
-    for service in &explanation.services {
+    let Some(services) = &explanation.services else { return };
+    out.push_str(if services.is_empty() { " └─ services  none has it as a backend\n" } else { " └─ services\n" });
+    for service in services {
         let _ = writeln!(out, "      {}/{}/{}  ({})", service.cluster, service.namespace, service.name, service.kind);
     }
 }

@@ -52,11 +52,15 @@ impl Reading {
     #[must_use]
     pub fn explain(&self, covering: &[EntryKey]) -> Vec<(LookupMatch, EntryRole)> {
         let view = &self.published.view;
-        let mut matches: Vec<(ObjectPrefix, LookupMatch)> = covering
+        let matches = covering
             .iter()
             .filter_map(|key| view.record(key))
-            .filter_map(|record| Some((record.object.as_deref()?.as_ip()?.prefix, view.join_labels_and_node(&record)?)))
-            .collect();
+            .filter_map(|record| Some((record.object.as_deref()?.as_ip()?.prefix, view.join_labels_and_node(&record)?)));
+        self.assign_roles(matches.collect())
+    }
+
+    /// Returns entries that cover one network, strongest first, with their roles.
+    pub(super) fn assign_roles(&self, mut matches: Vec<(ObjectPrefix, LookupMatch)>) -> Vec<(LookupMatch, EntryRole)> {
         // longest prefix first, host entries first
         matches.sort_by_key(|(prefix, entry)| (Reverse(prefix.net.prefix_len()), !prefix.host, self.rank(&entry.record)));
         // the order of an agent's lookup: the host entry, then the longest prefix (`LookupByIP`,

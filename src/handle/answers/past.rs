@@ -14,6 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ipnet::IpNet;
 
+use super::explain::EntryRole;
 use super::history::{EntryVersion, PastReading};
 use crate::handle::LookupMatch;
 use crate::history::{PageLimits, PastCovering, PastState, SequenceAt, VersionPage, VersionSelection, with_object};
@@ -71,6 +72,17 @@ pub struct PastLookup {
     /// Entries of the longest prefix, the one that an agent would have used first.
     pub matches: Vec<LookupMatch>,
     /// All entries that covered the address.
+    pub covering: PastRecords,
+}
+
+/// Explanation of an address or a network at an earlier time.
+#[derive(Debug)]
+pub struct PastExplanation {
+    /// The entries that covered it, strongest first, with their roles.
+    pub entries: Vec<(LookupMatch, EntryRole)>,
+    /// The node with the host address of the first entry.
+    pub node: Option<Arc<Record>>,
+    /// All entries that covered it.
     pub covering: PastRecords,
 }
 
@@ -216,6 +228,23 @@ impl PastReading {
         PastLookup { matches, covering }
     }
 
+    /// Explains an address or a network at a time of [`LOOKUP_KINDS`].
+    #[must_use]
+    pub fn explain_at(&self, net: IpNet, time: &PastTime) -> PastExplanation {
+        let mut covering = self.entries_at(net, time, |prefix, _| prefix.net.contains(&net));
+        let mut matches = self.with_labels(covering.records.clone(), time, &mut covering);
+        let mut first_node = None;
+        for (index, found) in matches.iter_mut().enumerate() {
+            let node = self.hosting_node_at(&found.record, time);
+            if let Some(node) = node.as_ref().filter(|_| found.node_name.is_none()) {
+                found.node_name = Some(node.key.name.to_string());
+            }
+            first_node = if index == 0 { node } else { first_node };
+        }
+        let entries = self.reading.assign_roles(matches.into_iter().filter_map(|found| Some((prefix_of(&found.record)?, found))).collect());
+        PastExplanation { entries, node: first_node, covering }
+    }
+
     /// Returns the entries that cover the first address of a network and that `is_wanted` accepts,
     /// in the order of a lookup.
     fn entries_at(&self, net: IpNet, time: &PastTime, is_wanted: impl Fn(ObjectPrefix, &Record) -> bool) -> PastRecords {
@@ -295,6 +324,22 @@ impl PastReading {
         let found = self.object_at(&key, time);
         let labels = found.records.first().and_then(|identity| Some(identity.object.as_deref()?.as_identity()?.labels.clone()));
         (labels, found.is_certain)
+    }
+
+    /// Returns the node with an entry's host address at a time, preferably one of the entry's
+    /// cluster. Each address of a node has an entry that is derived from it.
+    fn hosting_node_at(&self, record: &Record, time: &PastTime) -> Option<Arc<Record>> {
+        let host_ip = record.object.as_deref()?.as_ip()?.host_ip?;
+        let addresses = self.entries_at(IpNet::from(host_ip), time, |prefix, record| {
+            prefix == ObjectPrefix::of_host(host_ip) && record.key.kind == Kind::NodeIp
+        });
+        let nodes = addresses.records.iter().filter_map(|address| {
+            let node = self.object_at(&address.key.origin(), time).records.into_iter().next()?;
+            let has_address = |node: &Record| Some(node.object.as_deref()?.as_node()?.addresses.iter().any(|one| one.ip == host_ip));
+            has_address(&node).unwrap_or_default().then_some(node)
+        });
+        let nodes: Vec<Arc<Record>> = nodes.collect();
+        nodes.iter().find(|node| node.key.cluster == record.key.cluster).or(nodes.first()).cloned()
     }
 
     /// Calls `visit` with the ended versions of the identities with a number, newest first, until

@@ -15,15 +15,19 @@ use crate::admission::Scanner;
 use crate::api::dto::meta::MetaOptions;
 use crate::api::paging::pages::respond_with_object;
 use crate::api::problem::Problem;
-use crate::api::query::{ItemQuery, Parameters, parse_network};
+use crate::api::query::{Parameters, PastItemQuery, parse_network};
 use crate::api::routes::bad_path;
+use crate::api::routes::objects::history::past_reading;
+use crate::api::routes::objects::past::RequestedTime;
 use crate::api::state::ApiState;
 use crate::dto::findings::{BackedService, ExplainedEntry, Explanation, Hint};
 use crate::dto::meta::ItemMeta;
 use crate::dto::objects::{IpcacheEntry, Node};
 use crate::dto::values::closed::{BackendSource, Verdict};
 use crate::findings::{CurrentFindingIndex, describe_existing, namespace_and_name};
-use crate::handle::{EntryRole, Finding, FindingIndex, LookupMatch, RankReason, Reading, UseReason};
+use crate::handle::{
+    EntryRole, Finding, FindingIndex, LOOKUP_KINDS, LookupMatch, Origin, PastExplanation, PastReading, RankReason, Reading, UseReason,
+};
 use crate::model::{ClusterName, EntryKey, Kind, Record};
 
 /// Kinds that an explanation reads.
@@ -45,18 +49,25 @@ const INLINE_ROWS_MAX: usize = 64;
 /// and the findings about it. `hints` has possible reasons why the address has no entry of its
 /// own, or an outdated one. For a CIDR, these are the entries that cover the whole CIDR, and
 /// `hints` also reports the entries inside it.
+///
+/// With `at=`, the entries with their labels, and the node, as they were at that time. The
+/// services, findings and hints are about the newest data only.
 #[utoipa::path(get, path = "/v1/explain/{*ip}", operation_id = "explainIp", tag = "ipcache",
-    params(("ip" = String, Path, description = "The address or CIDR, IPv4 or IPv6. The slash of a CIDR may be percent-encoded."), ItemQuery),
+    params(("ip" = String, Path, description = "The address or CIDR, IPv4 or IPv6. The slash of a CIDR may be percent-encoded."), PastItemQuery),
     responses((status = 200, description = "The explanation; `match` is null if no entry covers the address.", body = Explanation)))]
 pub(crate) async fn explain_ip(
     State(state): State<ApiState>,
     path: Result<Path<String>, PathRejection>,
-    query: Parameters<ItemQuery>,
+    query: Parameters<PastItemQuery>,
     scanner: Scanner,
 ) -> Result<Response, Problem> {
     let Path(text) = path.map_err(|rejection| bad_path(&rejection))?;
     let net = parse_network(&text).ok_or_else(|| Problem::bad_parameter("ip", format!("{text:?} is not an address or CIDR")))?;
     let meta_options = query.values.meta_options()?;
+    if let Some(at) = RequestedTime::parse(query.values.at.as_ref(), meta_options)? {
+        let past = past_reading(&state.handle).await?;
+        return respond_with_object(&scanner, false, move || explain_at(&past, net, at)).await;
+    }
     let reading = state.handle.reading().await?;
     let current = state.findings.index.wait_for_index(&reading).await;
     let covering = reading.covering(net);
@@ -109,19 +120,48 @@ fn explain_network(
     let miss = reading.explain_miss(net, found.iter().map(|(found, _)| found));
     hints.extend(miss.iter().flat_map(|miss| miss_hints(miss, is_rejected)));
     Ok(Explanation {
-        ip: host.map_or_else(|| net.to_string(), |ip| ip.to_string()),
+        ip: text_of(net),
         found: winner.and_then(|winner| IpcacheEntry::from_match(winner, reading)),
-        entries: found.iter().filter_map(|(found, verdict)| explain_entry(reading, found, verdict)).collect(),
+        entries: found.iter().filter_map(|(found, verdict)| explain_entry(reading, found, verdict, origin_of(reading, found))).collect(),
         hints,
         node: node.as_deref().and_then(|node| Node::from_record(node, reading)),
-        services: index.zip(host).map(|(index, ip)| services_with_backend(index, ip)).unwrap_or_default(),
-        problems: index.map(|index| describe_existing(&findings, index, reading).into_iter().map(Into::into).collect()).unwrap_or_default(),
-        complete: current.is_complete && index.is_some_and(FindingIndex::has_all_backends),
+        services: Some(index.zip(host).map(|(index, ip)| services_with_backend(index, ip)).unwrap_or_default()),
+        problems: Some(
+            index.map(|index| describe_existing(&findings, index, reading).into_iter().map(Into::into).collect()).unwrap_or_default(),
+        ),
+        complete: Some(current.is_complete && index.is_some_and(FindingIndex::has_all_backends)),
         meta,
     })
 }
 
-fn explain_entry(reading: &Reading, found: &LookupMatch, verdict: &EntryRole) -> Option<ExplainedEntry> {
+/// Explains an address or a CIDR at an earlier time.
+fn explain_at(past: &PastReading, net: IpNet, at: RequestedTime) -> Result<Explanation, Problem> {
+    let time = at.resolve(past, &LOOKUP_KINDS, &[])?;
+    let PastExplanation { entries, node, covering } = past.explain_at(net, &time);
+    let winner = entries.first().map(|(found, _)| found);
+    Ok(Explanation {
+        ip: text_of(net),
+        found: winner.and_then(|winner| IpcacheEntry::from_match(winner, &past.reading)),
+        entries: entries.iter().filter_map(|(found, verdict)| explain_entry(&past.reading, found, verdict, None)).collect(),
+        hints: Vec::new(),
+        node: node.as_deref().and_then(|node| Node::from_record(node, &past.reading)),
+        services: None,
+        problems: None,
+        complete: None,
+        meta: ItemMeta::at(past, &time, &covering, winner.map(|winner| &winner.record.key.cluster), at.meta_options),
+    })
+}
+
+/// Returns a network as text, or an address without its prefix length.
+fn text_of(net: IpNet) -> String {
+    if net.prefix_len() == net.max_prefix_len() { net.addr().to_string() } else { net.to_string() }
+}
+
+fn origin_of(reading: &Reading, found: &LookupMatch) -> Option<Origin> {
+    Some(reading.source_of(&found.record).origin)
+}
+
+fn explain_entry(reading: &Reading, found: &LookupMatch, verdict: &EntryRole, origin: Option<Origin>) -> Option<ExplainedEntry> {
     let entry = IpcacheEntry::from_match(found, reading)?;
     let (verdict, reason) = match verdict {
         EntryRole::Used(merit) => (Verdict::Wins, describe_use_reason(merit)),
@@ -129,8 +169,7 @@ fn explain_entry(reading: &Reading, found: &LookupMatch, verdict: &EntryRole) ->
         EntryRole::LessSpecific(winner) => (Verdict::LessSpecific, format!("{winner} is more specific")),
         EntryRole::Outranked(cluster, weakness) => (Verdict::Outranked, describe_rank_reason(cluster, *weakness)),
     };
-    let origin = reading.source_of(&found.record).origin;
-    Some(ExplainedEntry { entry, verdict: verdict.into(), reason, origin: origin.into() })
+    Some(ExplainedEntry { entry, verdict: verdict.into(), reason, origin: origin.map(Into::into) })
 }
 
 /// Returns the reason why an agent uses an entry.

@@ -1,5 +1,6 @@
 //! Answers about an earlier time: `at=`.
 
+mod explanations;
 mod lookups;
 mod objects;
 
