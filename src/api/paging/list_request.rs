@@ -10,7 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use super::page_starts::PAGE_STARTS;
 use crate::api::dto::meta::MetaOptions;
 use crate::api::problem::Problem;
-use crate::api::query::time_parameter::{before_history, parse_time_parameter};
+use crate::api::query::time_parameter::{age_of_past, before_history, parse_time_parameter};
 use crate::api::query::{ListParameters, ListQuery, Parameters};
 use crate::api::render::answer_properties::MediaType;
 use crate::dto::meta::ListMeta;
@@ -82,6 +82,7 @@ impl ListRequest {
                     start = Some(key);
                     mirror
                 }
+                None if meta_options.has_age() => return Err(age_of_past()),
                 None => past.mirror_at(parse_time_parameter("at", at, SystemTime::now())?).ok_or_else(|| before_history(&past))?,
             }),
             _ => None,

@@ -28,6 +28,11 @@ pub(crate) fn before_history(past: &PastReading) -> Problem {
     Problem::bad_parameter("at", format!("the history {since}: choose a later time"))
 }
 
+/// Returns the problem for a request with `at` that also limits the age of its answer.
+pub(crate) fn age_of_past() -> Problem {
+    Problem::bad_parameter("maxAge", "is only for the newest data: omit maxAge or at")
+}
+
 /// Returns the problem for a question about the past without a history.
 pub(crate) fn without_history() -> Problem {
     Problem::new(ProblemCode::NotFound, "meshkeep keeps no history, because it runs with --history off")

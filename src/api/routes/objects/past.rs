@@ -10,7 +10,7 @@ use crate::api::dto::meta::MetaOptions;
 use crate::api::paging::pages::respond_with_object;
 use crate::api::paging::scanner::DeferredScanner;
 use crate::api::problem::{Problem, ProblemCode};
-use crate::api::query::time_parameter::{before_history, parse_time_parameter};
+use crate::api::query::time_parameter::{age_of_past, before_history, parse_time_parameter};
 use crate::api::routes::past_reading;
 use crate::dto::meta::ItemMeta;
 use crate::dto::streamed::EntryVersion;
@@ -33,7 +33,7 @@ impl RequestedTime {
     pub(in crate::api::routes) fn parse(at: Option<&String>, meta_options: MetaOptions) -> Result<Option<Self>, Problem> {
         let Some(at) = at else { return Ok(None) };
         if meta_options.has_age() {
-            return Err(Problem::bad_parameter("maxAge", "is only for the newest data: omit maxAge or at"));
+            return Err(age_of_past());
         }
         Ok(Some(Self { time: parse_time_parameter("at", at, SystemTime::now())?, meta_options }))
     }

@@ -123,6 +123,8 @@ async fn a_list_of_the_past_needs_a_history_and_a_time_in_it() {
     }
     let of_now = fixture.get("/v1/global-services?at=10m").await;
     assert_eq!(of_now.status, 400, "{}", of_now.json());
+    let of_age = fixture.get("/v1/nodes?at=10m&maxAge=5").await;
+    assert_eq!(of_age.json()["detail"], "maxAge: is only for the newest data: omit maxAge or at");
     // the time of the first page, also for the next ones
     let page = fixture.json("/v1/ipcache?at=0s&limit=1").await;
     let next = fixture.json(&format!("/v1/ipcache?at=0s&limit=1&pageToken={}", page["nextPageToken"].as_str().unwrap())).await;
