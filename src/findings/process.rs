@@ -3,13 +3,28 @@
 use super::expiry::expiry_finding;
 use super::{FindingSources, list_names};
 use crate::dto::text::rfc3339;
-use crate::handle::PersistState;
+use crate::handle::{HistoryStatus, PersistState};
 use crate::model::{ClusterName, FindingKind, FindingObject};
 use crate::server::TLS_CERTIFICATE;
 
+const NO_CLUSTERS: [&str; 0] = [];
+
+/// Returns the findings about the history.
+fn history_findings(history: &HistoryStatus) -> impl Iterator<Item = FindingObject> {
+    let unwritable = history.failure.as_ref().map(|error| {
+        let detail = format!("the history cannot be written: {error}; answers about the time from now on are incomplete");
+        FindingObject::new(FindingKind::HistoryUnwritable, "", NO_CLUSTERS, detail)
+    });
+    let losses = (!history.damaged.is_empty()).then(|| {
+        let detail = format!("{} segments of the history cannot be read: {}", history.damaged.len(), list_names(&history.damaged));
+        let count = u64::try_from(history.damaged.len()).ok();
+        FindingObject { count, ..FindingObject::new(FindingKind::HistoryLosses, "", NO_CLUSTERS, detail) }
+    });
+    unwritable.into_iter().chain(losses)
+}
+
 /// Returns the findings about this process.
 pub(super) fn process_findings(sources: &FindingSources) -> Vec<FindingObject> {
-    const NO_CLUSTERS: [&str; 0] = [];
     let (handle, files) = (&sources.handle, &sources.files);
     let mut findings = Vec::new();
     let directory = handle.directory();
@@ -44,17 +59,7 @@ pub(super) fn process_findings(sources: &FindingSources) -> Vec<FindingObject> {
         let detail = format!("the store was damaged before the start: {}", losses.join("; "));
         findings.push(FindingObject::new(FindingKind::StoreLosses, "", NO_CLUSTERS, detail));
     }
-    if let Some(history) = handle.history_status() {
-        if let Some(error) = history.failure {
-            let detail = format!("the history cannot be written: {error}; answers about the time from now on are incomplete");
-            findings.push(FindingObject::new(FindingKind::HistoryUnwritable, "", NO_CLUSTERS, detail));
-        }
-        if !history.damaged.is_empty() {
-            let detail = format!("{} segments of the history cannot be read: {}", history.damaged.len(), list_names(&history.damaged));
-            let count = u64::try_from(history.damaged.len()).ok();
-            findings.push(FindingObject { count, ..FindingObject::new(FindingKind::HistoryLosses, "", NO_CLUSTERS, detail) });
-        }
-    }
+    findings.extend(handle.history_status().iter().flat_map(history_findings));
     // it is not an error if another meshkeep is the leader
     if let Some(error) = handle.reflection().and_then(|reflection| reflection.error) {
         let detail = format!("the etcd of reflect --to cannot be written: {error}; its keys are no longer updated");
