@@ -24,7 +24,7 @@ const FLAGS: [&str; 4] = ["--history-max-bytes", "10GiB", "--history-max-age", "
 const START_MAX: Duration = Duration::from_secs(120);
 
 /// Sidecar with a generated history.
-struct TestBed {
+struct LargeHistory {
     changes: Changes,
     data: PathBuf,
     running: RunningProcess,
@@ -53,7 +53,7 @@ pub(super) fn large(change_count: u64, segment_versions: u64) -> Outcome<()> {
     let runtime = tokio::runtime::Runtime::new()?;
     runtime.block_on(until(&address, "/readyz?verbose", "readyz check passed", START_MAX))?;
     let random = StdRng::seed_from_u64(1);
-    let mut bed = TestBed { changes: Changes { count: change_count, start }, data, running, address, random };
+    let mut bed = LargeHistory { changes: Changes { count: change_count, start }, data, running, address, random };
     bed.check_lookups()?;
     bed.measure_answers()?;
     println!(
@@ -110,7 +110,7 @@ fn measure_starts(with: &Path, without: &Path) -> Outcome<()> {
     start::report("without", times_without.into_iter().map(Ok))
 }
 
-impl TestBed {
+impl LargeHistory {
     fn random_change(&mut self) -> u64 {
         self.random.random_range(0..self.changes.count)
     }

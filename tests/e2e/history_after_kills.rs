@@ -48,7 +48,7 @@ struct ChangingEntry {
     moments: Vec<(Timestamp, Option<u32>)>,
 }
 
-/// What changes in the etcd.
+/// Changes of the etcd.
 struct Churn {
     entries: Vec<ChangingEntry>,
     random: StdRng,
@@ -197,17 +197,19 @@ impl ChangingEntry {
         }
     }
 
-    /// Checks lookups at the moments. Returns the number of complete answers.
-    async fn check_moments(&self, meshkeep: &Meshkeep) -> usize {
-        let mut complete_count = 0;
+    /// Checks lookups at the moments. Without a gap in the history the answer is right even if it
+    /// is not called complete, which it rarely is: after a kill, the time of the last contact may
+    /// be up to 30 s older than the kill. Returns the number of checked answers.
+    async fn check_moments(&self, meshkeep: &Meshkeep, has_gaps: bool) -> usize {
+        let mut checked_count = 0;
         for (moment, version) in &self.moments {
             let answer = meshkeep.get(&format!("/v1/ipcache/lookup?ip={}&at={moment}", self.address)).await;
-            if answer["meta"]["complete"] == true {
+            if !has_gaps || answer["meta"]["complete"] == true {
                 assert_eq!(version_of(&answer["match"]), *version, "{} at {moment}: {answer}", self.key);
-                complete_count += 1;
+                checked_count += 1;
             }
         }
-        complete_count
+        checked_count
     }
 }
 
@@ -242,12 +244,11 @@ async fn kills_lose_no_version_silently() {
     meshkeep.wait_for_phase("c01", "live").await;
     let status = meshkeep.get("/v1/status").await["history"].clone();
     assert!(status["segments"].as_u64() > Some(0), "nothing was sealed during the churn: {status}");
-    let (mut complete_count, mut moment_count) = (0, 0);
+    let (mut checked_count, has_gaps) = (0, status["gaps"] != 0);
     for entry in &churn.entries {
         entry.check_versions(&meshkeep).await;
-        complete_count += entry.check_moments(&meshkeep).await;
-        moment_count += entry.moments.len();
+        checked_count += entry.check_moments(&meshkeep, has_gaps).await;
     }
     let announced_count: usize = churn.entries.iter().map(|entry| entry.announced.len()).sum();
-    assert!(announced_count > 10 && complete_count > 0, "{announced_count} versions, {complete_count} of {moment_count} moments: {status}");
+    assert!(announced_count > 10 && (has_gaps || checked_count > 0), "{announced_count} versions, {checked_count} moments: {status}");
 }
