@@ -4,12 +4,21 @@ use serde_json::{Value, json};
 
 use super::objects::mesh_with_outage;
 use super::{at_time, candidates};
-use crate::api::tests::fixture::ApiFixture;
-use crate::api::tests::lists::history::{commands, text};
+use crate::api::tests::fixture::{ApiFixture, key, pod, put};
+use crate::api::tests::lists::history::{apply, at, commands, text};
+use crate::model::{IpEntry, Kind, Object, ObjectPrefix};
 
 #[tokio::test]
 async fn an_explanation_has_the_entries_and_the_node_of_the_time() {
-    let fixture = ApiFixture::with_history(commands());
+    let range = Object::Ip(IpEntry {
+        prefix: ObjectPrefix { net: "10.1.2.0/24".parse().unwrap(), host: false },
+        ..pod("10.1.2.1", 2, "172.18.1.2").as_ip().unwrap().clone()
+    });
+    let range = (at(5), apply(put(key(Kind::Ip, "paris", "10.1.2.0/24"), range, 5)));
+    // the list of the cluster comes first
+    let mut commands = commands();
+    commands.insert(commands.iter().position(|(time, _)| *time > at(5)).unwrap(), range);
+    let fixture = ApiFixture::with_history(commands);
     let answer = fixture.json(&at_time("/v1/explain/10.1.2.40", 25)).await;
     let entries: Vec<Value> =
         answer["entries"].as_array().unwrap().iter().map(|entry| json!([entry["prefix"], entry["verdict"], entry["origin"]])).collect();

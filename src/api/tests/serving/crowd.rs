@@ -39,6 +39,7 @@ async fn only_long_requests_count_as_usage() {
 #[tokio::test]
 async fn a_lookup_is_answered_while_all_slots_for_long_requests_are_in_use() {
     let fixture = ApiFixture::new();
+    fixture.add_history();
     let scanners: Vec<_> = std::iter::from_fn(|| fixture.scans.admit(Client::Local).ok()).collect();
     let lookup = "/v1/ipcache/lookup?ip=10.1.2.40";
     assert_eq!(fixture.get(lookup).await.status.as_u16(), 200);
