@@ -2,13 +2,14 @@
 //!
 //! Each command returns a `CommandResult` (`failure`), which determines its exit code. `queries`
 //! has the commands that query a running sidecar over its HTTP API, `compare` those that compare
-//! its answers with something else, `etcd` those that write to an etcd, and `local` the others. The
-//! options of `serve` are in `config`.
+//! its answers with something else, `mcp` the server for assistants, `etcd` the commands that write
+//! to an etcd, and `local` the others. The options of `serve` are in `config`.
 
 mod compare;
 mod etcd;
 mod failure;
 mod local;
+mod mcp;
 mod queries;
 mod terminal;
 
@@ -110,6 +111,9 @@ enum CliCommand {
     /// Collect diagnostic data of a running meshkeep in one tar: status, problems, metrics,
     /// settings, log; no secrets
     Bundle(QueryArgs<queries::bundle::BundleOptions>),
+    /// Answer an assistant over the Model Context Protocol, on standard input and output, from a
+    /// running meshkeep (docs/use/mcp.md)
+    Mcp(ServerOptions),
     /// Run a demo: mirror and serve three simulated clusters; needs no other server
     Demo(local::demo::Options),
     /// Serve a dump of an etcd or of a meshkeep, without any etcd, for lookups without access to
@@ -233,6 +237,7 @@ fn execute(command: CliCommand, effective_settings: Vec<Setting>, start: Option<
         CliCommand::Config(args) => block_on(queries::config::run(&args.options, &args.server)),
         CliCommand::Healthcheck(args) => block_on(queries::healthcheck::run(&args.options, &args.server)),
         CliCommand::Bundle(args) => block_on(queries::bundle::run(&args.options, &args.server)),
+        CliCommand::Mcp(server) => block_on(mcp::run(&server)),
         CliCommand::Doctor(options) => block_on(local::doctor::run(&options)),
         CliCommand::Identity(command) => block_on(etcd::identity::run(&command)),
         CliCommand::Kvstore(command) => block_on(etcd::kvstore::run(&command)),

@@ -32,6 +32,7 @@ mod kvstore_command;
 mod load;
 mod local_etcd;
 mod losses;
+mod mcp;
 mod missing_config;
 mod namespaces;
 mod on_problem;

@@ -251,7 +251,7 @@ async fn a_data_directory_open_to_other_users_is_restricted() {
 }
 
 /// Every command that sends requests to a server, with arguments that make it do so.
-const QUERY_COMMANDS: [(&str, &[&str]); 18] = [
+const QUERY_COMMANDS: [(&str, &[&str]); 19] = [
     ("bundle", &["--output", "-"]),
     ("config", &[]),
     ("diff", &["--agent", "tests/data/agent/1.18-ip.json"]),
@@ -264,6 +264,8 @@ const QUERY_COMMANDS: [(&str, &[&str]); 18] = [
     ("impact", &["paris"]),
     ("log", &[]),
     ("lookup", &["10.1.0.1"]),
+    // ends with standard input
+    ("mcp", &[]),
     ("problems", &[]),
     ("rejected", &[]),
     ("status", &["--wait", "--timeout", "1s"]),

@@ -64,7 +64,7 @@ pub(in crate::cli) struct DiffOptions {
 /// The command's JSON.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct DiffReport {
+pub(in crate::cli) struct DiffReport {
     /// Command that printed the table.
     table: String,
     /// Time at which the agent was asked: the time of the file.
@@ -116,25 +116,34 @@ fn values(difference: &Difference, side: fn(&FieldDifference) -> &String) -> Str
 pub(in crate::cli) async fn run(options: &DiffOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {
     let (bytes, time) = read_table(&options.agent)?;
     let shown = if is_standard_input(&options.agent) { Path::new("standard input") } else { &options.agent };
-    let agent = parse_agent_table(shown, &bytes).map_err(|error| Failure::usage(error.to_string()))?;
-    let client = ApiClient::new(server)?;
+    let (report, nothing_compared) = compare_table(&ApiClient::new(server)?, shown, &bytes, time).await?;
+    let is_equal = report.differences.is_empty();
+    print_report(options.output.output, &report)?;
+    nothing_compared.map_or(Ok(ExitStatus::from_success(is_equal)), Err)
+}
+
+/// Compares a table with the mirror. `shown` names the table in messages, and `time` is the time at
+/// which the agent was asked. Returns the report, and the reason if there was nothing to compare.
+pub(in crate::cli) async fn compare_table(
+    client: &ApiClient,
+    shown: &Path,
+    bytes: &[u8],
+    time: SystemTime,
+) -> Result<(DiffReport, Option<Failure>), Failure> {
+    let agent = parse_agent_table(shown, bytes).map_err(|error| Failure::usage(error.to_string()))?;
     let clusters: Vec<Cluster> = client.list_as("/v1/clusters", &[]).await?;
     let facts = MirrorFacts::new(clusters, jiff::Timestamp::try_from(time).or_fail("the time of the file is not usable")?);
-    let comparison = compare(&client, &agent, &facts).await?;
-    let is_equal = comparison.differences.is_empty();
-    let TableComparison { compared, differences, not_compared } = comparison;
+    let TableComparison { compared, differences, not_compared } = compare(client, &agent, &facts).await?;
     let not_compared = not_compared.into_iter().map(|(reason, count)| NotComparedCount { reason, count, detail: reason.text().to_owned() });
     let (table, time) = (agent.command().to_owned(), rfc3339(time));
-    let report = DiffReport { table, time, compared, differences, not_compared: not_compared.collect() };
-    print_report(options.output.output, &report)?;
-    if compared > 0 {
-        return Ok(ExitStatus::from_success(is_equal));
-    }
-    let reason = match facts.cluster_names() {
-        names if names.is_empty() => "meshkeep mirrors no cluster".to_owned(),
-        names => format!("neither the table nor meshkeep has an object of {}", list_names(&names, false)),
-    };
-    Err(Failure::new(format!("nothing was compared: {reason}")))
+    let nothing_compared = (compared == 0).then(|| {
+        let reason = match facts.cluster_names() {
+            names if names.is_empty() => "meshkeep mirrors no cluster".to_owned(),
+            names => format!("neither the table nor meshkeep has an object of {}", list_names(&names, false)),
+        };
+        Failure::new(format!("nothing was compared: {reason}"))
+    });
+    Ok((DiffReport { table, time, compared, differences, not_compared: not_compared.collect() }, nothing_compared))
 }
 
 fn is_standard_input(path: &Path) -> bool {
@@ -150,9 +159,13 @@ fn read_table(path: &Path) -> Result<(Vec<u8>, SystemTime), Failure> {
         let is_small = u64::try_from(bytes.len()).is_ok_and(|length| length <= TABLE_BYTES_MAX);
         return is_small.then(|| (bytes, SystemTime::now())).ok_or_else(|| unreadable(io::ErrorKind::FileTooLarge.into()));
     }
-    let bytes = read_argument(path, TABLE_BYTES_MAX).map_err(unreadable)?;
-    let time = std::fs::metadata(path).and_then(|metadata| metadata.modified()).map_err(unreadable)?;
-    Ok((bytes, time))
+    read_file(path).map_err(unreadable)
+}
+
+/// Reads a file with a table. Returns its bytes and the time of its last change.
+pub(in crate::cli) fn read_file(path: &Path) -> io::Result<(Vec<u8>, SystemTime)> {
+    let bytes = read_argument(path, TABLE_BYTES_MAX)?;
+    Ok((bytes, std::fs::metadata(path)?.modified()?))
 }
 
 async fn compare(client: &ApiClient, agent: &AgentTable, facts: &MirrorFacts) -> Result<TableComparison, Failure> {

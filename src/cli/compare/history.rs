@@ -122,7 +122,7 @@ impl VersionHistory {
 }
 
 /// Returns the parameter of the API for a subject.
-fn parameter(subject: &str) -> (&'static str, &str) {
+pub(in crate::cli) fn parameter(subject: &str) -> (&'static str, &str) {
     for name in ["pod", "identity", "node", "cluster", "ip"] {
         if let Some(value) = subject.strip_prefix(name).and_then(|rest| rest.strip_prefix('/')) {
             return (name, value);

@@ -83,8 +83,12 @@ pub(in crate::cli) fn run(options: &PluginOptions) -> CommandResult {
 fn exec_arguments(pod: &OsStr, command: &[OsString], is_terminal: bool) -> Vec<OsString> {
     let mut arguments = vec![OsString::from("exec")];
     let is_dash = |argument: &OsString| argument == "-" || argument.as_encoded_bytes().ends_with(b"=-");
-    // for bundle, `-` is standard output
-    let reads_input = command.first().is_some_and(|name| name != "bundle") && command.iter().any(is_dash);
+    let reads_input = command.first().is_some_and(|name| match name.as_encoded_bytes() {
+        b"mcp" => true,
+        // `-` is standard output
+        b"bundle" => false,
+        _ => command.iter().any(is_dash),
+    });
     if is_terminal {
         arguments.push("-it".into());
     } else if reads_input {
@@ -183,6 +187,7 @@ mod tests {
         let diff = "exec -i meshkeep-0 -c meshkeep -- /meshkeep diff --agent=-";
         assert_eq!(exec("diff --agent=-", false), words(diff));
         assert_eq!(exec("bundle --output -", false), words("exec meshkeep-0 -c meshkeep -- /meshkeep bundle --output -"));
+        assert_eq!(exec("mcp", false), words("exec -i meshkeep-0 -c meshkeep -- /meshkeep mcp"));
         assert_eq!(exec("watch", true), words("exec -it meshkeep-0 -c meshkeep -- /meshkeep watch"));
     }
 

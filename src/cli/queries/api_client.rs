@@ -161,7 +161,7 @@ impl ApiClient {
     }
 
     /// Posts a body to `path` and returns the answer as JSON.
-    pub(super) async fn post(&self, path: &str, query: &[(&str, &str)], body: &LookupRequest) -> Result<Value, Failure> {
+    pub(in crate::cli) async fn post(&self, path: &str, query: &[(&str, &str)], body: &LookupRequest) -> Result<Value, Failure> {
         let _progress = self.start_progress();
         let request = self.client.post(self.url(path, query)?).timeout(ANSWER_TIME_MAX).json(body);
         self.parse(&self.success_body(request.send().await).await?)
