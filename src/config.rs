@@ -8,6 +8,7 @@
 mod effective;
 mod history;
 mod layers;
+mod receivers;
 mod schema;
 mod security;
 mod timing;
@@ -23,6 +24,7 @@ use clap::{Args, Command, FromArgMatches, ValueEnum};
 pub use self::history::{HistoryMode, HistorySettings};
 #[cfg(test)]
 pub(crate) use self::layers::options;
+pub use self::receivers::ReceiverSettings;
 pub use self::schema::config_schema;
 pub use self::security::SecuritySettings;
 pub use self::timing::{ClusterTiming, TimingSettings};
@@ -124,16 +126,9 @@ pub struct Settings {
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration)]
     pub cache_ttl: Duration,
 
-    /// POST each finding of /v1/problems that appears or is resolved to this http:// or https://
-    /// address; if its path is a secret, use MESHKEEP_ON_PROBLEM, which the process list does not
-    /// show
-    #[arg(long, value_name = "URL", value_parser = parse_secret_url)]
-    pub on_problem: Option<SecretUrl>,
-
-    /// Format of these posts: json, alertmanager (alerts for /api/v2/alerts of an Alertmanager) or
-    /// cloudevents (CloudEvents 1.0)
-    #[arg(long, value_name = "FORMAT", default_value = "json", value_parser = parse_webhook_format)]
-    pub on_problem_format: WebhookFormat,
+    /// Receivers of findings and traces.
+    #[command(flatten)]
+    pub receivers: ReceiverSettings,
 
     /// Detail of /metrics: default has for each cluster only what the alerts and the dashboard
     /// need; full has every metric, and one series for each kind of each cluster
@@ -344,9 +339,7 @@ impl Settings {
                 "--decoded-max-bytes must be at least 96MiB: the largest endpoint slice needs about 80 MiB when decoded".into(),
             );
         }
-        if self.on_problem.as_ref().is_some_and(|url| !url.is_usable()) {
-            return conflict("--on-problem must be a URL with http:// or https:// and a host".into());
-        }
+        self.receivers.check()?;
         self.check_ports()?;
         self.security.check()?;
         if let Some(address) = &self.etcd_listen {

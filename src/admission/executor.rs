@@ -185,7 +185,10 @@ impl Scanner {
         let mut slice = WorkSlice::begin(self.scans.limits.slice);
         // the slice owns its permit: the thread is busy until the slice ends, even if the client
         // disconnects before
+        // the log lines of the work belong to the request
+        let span = tracing::Span::current();
         let working = tokio::task::spawn_blocking(move || {
+            let _entered = span.entered();
             let outcome = work(&mut state, &mut slice);
             permit.finish(slice.usage());
             (outcome, state)

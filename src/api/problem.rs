@@ -185,6 +185,7 @@ impl Problem {
             code: self.code.into(),
             age_seconds: self.age_seconds,
             last_version: self.last_version,
+            trace_id: None,
         }
     }
 }

@@ -1,14 +1,17 @@
-//! Durations of requests by route and status: one histogram for each pair that occurred.
+//! Durations of requests by route and status: one histogram for each pair that occurred. Also the
+//! spans of requests, while traces are exported.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use axum::extract::{MatchedPath, Request, State};
+use axum::http::HeaderMap;
 use axum::middleware::Next;
 use axum::response::Response;
+use tracing::Instrument as _;
 
-use crate::instruments::{Histogram, HistogramSnapshot};
+use crate::instruments::{Histogram, HistogramSnapshot, RequestTrace, TraceHeaders};
 
 /// Route label of requests that match no route.
 const UNMATCHED_ROUTE: &str = "none";
@@ -43,10 +46,28 @@ impl RequestTimes {
 
 /// Middleware that measures the time from the head of a request to the head of its answer. The
 /// duration of a stream is not included.
-pub(crate) async fn measure_request(State(times): State<RequestTimes>, request: Request, next: Next) -> Response {
+pub(crate) async fn measure_request(State(times): State<RequestTimes>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let route = request.extensions().get::<MatchedPath>().cloned();
-    let answer = next.run(request).await;
-    times.record(route.as_ref().map_or(UNMATCHED_ROUTE, MatchedPath::as_str), answer.status().as_u16(), started.elapsed());
+    let route = route.as_ref().map_or(UNMATCHED_ROUTE, MatchedPath::as_str);
+    let trace = RequestTrace::start(request.method().as_str(), route, trace_headers(request.headers()));
+    let answer = match &trace {
+        None => next.run(request).await,
+        Some(trace) => {
+            // for problem documents
+            request.extensions_mut().insert(trace.id().clone());
+            next.run(request).instrument(trace.log_span()).await
+        }
+    };
+    let status = answer.status().as_u16();
+    times.record(route, status, started.elapsed());
+    if let Some(trace) = trace {
+        trace.end(status);
+    }
     answer
+}
+
+fn trace_headers(headers: &HeaderMap) -> TraceHeaders<'_> {
+    let value = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    TraceHeaders { parent: value("traceparent"), state: value("tracestate") }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use super::pending_changes::PendingChanges;
-use crate::instruments::{Histogram, LogLimiter, LogPermit, REMINDER_INTERVAL, ReminderSchedule};
+use crate::instruments::{Histogram, LogLimiter, LogPermit, REMINDER_INTERVAL, ReminderSchedule, trace_operation};
 use crate::model::readable_error;
 use crate::store::{Group, Store, StoreError};
 
@@ -97,7 +97,7 @@ pub trait Persistence: Send + 'static {
 
 impl Persistence for Store {
     fn persist(&self, group: &Group) -> Result<(), StoreError> {
-        self.apply(group)
+        trace_operation("store a group", || ("meshkeep.changes", i64::try_from(group.len()).unwrap_or(i64::MAX)), || self.apply(group))
     }
 
     fn maintain(&self, until: Instant) -> Result<(), StoreError> {

@@ -15,8 +15,8 @@ const FILTER_VARIABLE: &str = "RUST_LOG";
 /// Option whose values are options themselves (`name=value`).
 const KVSTORE_OPTION: &str = "kvstore-opt";
 
-/// Option with a URL whose path is secret.
-const SECRET_URL_OPTION: &str = "on-problem";
+/// Options with a URL whose path may be secret.
+const SECRET_URL_OPTIONS: [&str; 2] = ["on-problem", "otlp-endpoint"];
 
 /// Lists the settings in the order of the help text. Each `--kvstore-opt` has its own entry, such
 /// as `kvstore-opt.etcd.qps`.
@@ -48,7 +48,8 @@ pub(super) fn list_settings(
 
 fn setting(option: &Arg, LayeredArguments { matches, layer_values }: &LayeredArguments) -> Option<Setting> {
     let (name, id) = (option.get_long()?, option.get_id().as_str());
-    let shown = |value: &str| if name == SECRET_URL_OPTION { SecretUrl::new(value).shown() } else { without_secrets(value).into_owned() };
+    let shown =
+        |value: &str| if SECRET_URL_OPTIONS.contains(&name) { SecretUrl::new(value).shown() } else { without_secrets(value).into_owned() };
     let values = matches.get_raw(id).into_iter().flatten().map(|value| shown(&value.to_string_lossy())).collect();
     let (source, origin) = match layer_values.get(name) {
         Some(given) => (given.source, Some(given.origin.clone())),
@@ -95,12 +96,14 @@ mod tests {
     /// Values of the environment and the file are redacted in the same way, because only
     /// `list_settings` builds the answer of `/v1/config`.
     #[test]
-    fn the_path_of_on_problem_is_redacted() {
+    fn the_paths_of_receivers_are_redacted() {
         let command = crate::config::Settings::augment_args(Command::new("serve"));
-        let arguments = ["serve", "--on-problem=https://hooks.example/T0/hunter2"].map(Into::into);
-        let (_, settings) = crate::config::Settings::resolve(&command, &arguments, |_| None).unwrap();
-        let shown = settings.iter().find(|setting| setting.name == SECRET_URL_OPTION).unwrap();
-        assert_eq!(shown.values, ["https://hooks.example/REDACTED"]);
+        for name in SECRET_URL_OPTIONS {
+            let arguments = ["serve".into(), format!("--{name}=https://hooks.example/T0/hunter2").into()];
+            let (_, settings) = crate::config::Settings::resolve(&command, &arguments, |_| None).unwrap();
+            let shown = settings.iter().find(|setting| setting.name == name).unwrap();
+            assert_eq!(shown.values, ["https://hooks.example/REDACTED"]);
+        }
     }
 
     #[test]

@@ -35,4 +35,7 @@ pub(crate) struct ProblemDocument {
     /// which it was deleted. Left out if the history does not have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) last_version: Option<Box<EntryVersion>>,
+    /// Only with `--otlp-endpoint`: id of the trace of the request, which is in the log too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) trace_id: Option<String>,
 }

@@ -40,7 +40,7 @@ pub(super) fn api_options(settings: &Settings, reload: &ReloadTriggers, descript
         frame_ancestors: security.frame_ancestors.clone(),
         tls: tls.map(|(certificate, key)| TlsFiles { certificate, key, client_ca: security.client_ca.clone() }),
         reread: Arc::clone(&reload.api),
-        on_problem: settings.on_problem.clone().map(|url| (url, settings.on_problem_format)),
+        on_problem: settings.receivers.on_problem.clone().map(|url| (url, settings.receivers.on_problem_format)),
         all_metrics: settings.metrics_detail == MetricsDetail::Full,
         limits: ConnectionLimits { count_max: limits.count_max.min(descriptors), ..limits },
     }

@@ -57,4 +57,5 @@ mod streams;
 mod terminal;
 mod terminal_escapes;
 mod too_large;
+mod tracing;
 mod whole_mesh;

@@ -82,13 +82,17 @@ const TELEMETRY: (&str, &[&str]) = ("telemetry", &["config", "handle", "instrume
 const SOURCES: [&str; 2] = ["src", "crates/cilium-kvstore/src"];
 
 /// Crates that only some modules import. The path below `src/` must begin with one of these.
-const SOLE_IMPORTERS: [(&str, &[&str]); 10] = [
+const SOLE_IMPORTERS: [(&str, &[&str]); 14] = [
     ("axum", &["api", "server"]),
     ("utoipa", &["api", "dto"]),
     ("tower_http", &["api"]),
     ("sled", &["store/engine"]),
     ("notify", &["file_watch"]),
     ("zip", &["dump/unpack"]),
+    ("opentelemetry", &["instruments/traces", "telemetry/otlp"]),
+    ("opentelemetry_sdk", &["instruments/traces", "telemetry/otlp"]),
+    ("opentelemetry_otlp", &["telemetry/otlp"]),
+    ("tracing_opentelemetry", &["instruments/traces", "telemetry/otlp"]),
     ("libyaml_safer", &["yaml"]),
     // as a server: the client is `cilium-kvstore`
     ("etcd_client", &["etcd_api"]),

@@ -10,6 +10,8 @@ use axum::response::Response;
 use super::accept::prefers_page;
 use super::problem_pages;
 use crate::api::problem::{Problem, ProblemCode};
+use crate::dto::problem::ProblemDocument;
+use crate::instruments::TraceId;
 use crate::page;
 
 /// Middleware that writes the problem of a response into the body.
@@ -20,6 +22,7 @@ pub(crate) async fn render(request: Request, next: Next) -> Response {
     let is_head = *request.method() == Method::HEAD;
     let accepts_html = prefers_page(request.headers());
     let path = request.uri().path().to_owned();
+    let trace_id = request.extensions().get::<TraceId>().map(|id| id.as_str().to_owned());
     let mut response = next.run(request).await;
     let Some(problem) = response.extensions_mut().remove::<Problem>() else { return response };
     let code = problem.code();
@@ -39,7 +42,7 @@ pub(crate) async fn render(request: Request, next: Next) -> Response {
         parts.headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(page::DOCUMENT_POLICY));
         problem_pages::token_page().into_bytes()
     } else {
-        serde_json::to_vec(&problem.document(Some(path))).unwrap_or_default()
+        serde_json::to_vec(&ProblemDocument { trace_id, ..problem.document(Some(path)) }).unwrap_or_default()
     };
     Response::from_parts(parts, if is_head { Body::empty() } else { Body::from(body) })
 }

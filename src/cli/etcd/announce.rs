@@ -80,7 +80,7 @@ pub(in crate::cli) fn run(options: Options, start: &StartSignals) -> CommandResu
     let to = options.to.ok_or_else(|| Failure::usage("--to is missing"))?;
     let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().or_fail(NO_RUNTIME)?;
     let mut signals = executor.block_on(async { Signals::new(start) }).or_fail(NO_SIGNALS)?;
-    let _log = telemetry::init(options.log_format, options.log_level)?;
+    let _log = telemetry::init(options.log_format, options.log_level, None)?;
     let (apply_now, stop, is_retirement) = (Arc::new(Notify::new()), CancellationToken::new(), options.retire);
     let announce_options = AnnounceOptions {
         to,

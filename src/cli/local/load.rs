@@ -59,7 +59,7 @@ pub(in crate::cli) fn run(options: Options, start: &StartSignals) -> CommandResu
     print(&describe(&dump))?;
     let executor = tokio::runtime::Builder::new_multi_thread().enable_all().build().or_fail(NO_RUNTIME)?;
     let signals = executor.block_on(async { Signals::new(start) }).or_fail(NO_SIGNALS)?;
-    let log = telemetry::init(LogFormat::Text, LogLevel::Warn)?;
+    let log = telemetry::init(LogFormat::Text, LogLevel::Warn, None)?;
     let ended = executor.block_on(runtime::serve_dump(dump, &listen, signals, &log));
     executor.shutdown_background();
     ended?;

@@ -10,6 +10,7 @@ use crate::config::{Setting, Settings};
 use crate::doctor::{DoctorOptions, examine_files};
 use crate::reflect::ReflectOptions;
 use crate::runtime::{Signals, StartSignals};
+use crate::telemetry::TraceReceiver;
 use crate::{runtime, telemetry};
 
 /// Serves until a stop signal arrives, or only checks the settings. With `reflect`, also writes the
@@ -29,7 +30,9 @@ pub(in crate::cli) fn run(
         return executor.block_on(check(&settings, warnings));
     }
     let signals = executor.block_on(async { Signals::new(start) }).or_fail(NO_SIGNALS)?;
-    let log = telemetry::init(settings.log_format, settings.log_level)?;
+    let endpoint = settings.receivers.otlp_endpoint.clone();
+    let receiver = endpoint.as_ref().map(|endpoint| TraceReceiver { endpoint, runtime: executor.handle() });
+    let log = telemetry::init(settings.log_format, settings.log_level, receiver)?;
     for warning in warnings {
         tracing::warn!("{warning}");
     }
@@ -37,6 +40,7 @@ pub(in crate::cli) fn run(
         std::thread::spawn(end_with_stdin);
     }
     let ended = executor.block_on(runtime::run(settings, effective_settings, signals, &log, reflect));
+    log.end_traces();
     // an orderly end has already waited for everything; after any other end, the process must not
     // wait for a store that is still loading
     executor.shutdown_background();

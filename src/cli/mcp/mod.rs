@@ -84,7 +84,7 @@ impl ServerHandler for AssistantServer {
 
 /// Serves until standard input ends.
 pub(super) async fn run(options: &ServerOptions) -> CommandResult {
-    let _log = telemetry::init(LogFormat::Text, LogLevel::Info)?;
+    let _log = telemetry::init(LogFormat::Text, LogLevel::Info, None)?;
     // options that no call could use end the command
     ApiClient::new(options)?;
     let server = AssistantServer { options: options.clone(), calls: Semaphore::new(CALLS_MAX) };

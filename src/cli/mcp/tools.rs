@@ -39,7 +39,7 @@ struct LookupArguments {
     /// IPv4 or IPv6 addresses.
     #[schemars(length(min = 1, max = 100))]
     ips: Vec<String>,
-    /// Look up one address as it was at this time: RFC 3339, or a duration before now such as 10m.
+    /// Look up the addresses as they were at this time: RFC 3339, or a duration before now such as 10m.
     #[serde(default)]
     #[schemars(with = "String", transform = without_default)]
     at: Option<String>,

@@ -25,7 +25,8 @@ use crate::clustermesh::scope::{ScopeProgress, ScopeTask, SourceConnection};
 use crate::clustermesh::timing::CONTACT_STORED_INTERVAL;
 use crate::clustermesh::unknown::search_unknown_prefixes;
 use crate::clustermesh::verification::Verifier;
-use crate::model::{Command, Heartbeat, Kind, Phase, Scope};
+use crate::instruments::OperationTrace;
+use crate::model::{Command, Heartbeat, Kind, Phase, Scope, readable_error};
 use crate::wire::{cluster_config, keys};
 use cilium_kvstore::{Connection, Endpoint, EtcdConfig, Event, KeyValue, prefix_end};
 
@@ -48,7 +49,9 @@ impl ClusterConnection<'_> {
             status.certificate_expiry = self.file.certificate_expiry();
         });
         // boxed, because this future is larger than all that follow
+        let attempt = OperationTrace::start("connect to a cluster", || ("meshkeep.cluster", self.task.name.to_string()));
         let opened = Box::pin(Connection::open(self.file, self.endpoint, &self.task.options.client)).await;
+        attempt.end(opened.as_ref().err().map(readable_error).as_ref());
         let connection = opened.inspect_err(|_| {
             reporter.forget_missing_config();
             reporter.enter_connecting();
