@@ -23,13 +23,16 @@ type RouteHistograms = HashMap<String, Arc<Histogram>>;
 pub(crate) struct RequestTimes(Arc<RwLock<HashMap<u16, RouteHistograms>>>);
 
 impl RequestTimes {
-    fn record(&self, route: &str, status: u16, time: Duration) {
+    fn record(&self, route: &str, status: u16, time: Duration, trace: Option<&RequestTrace>) {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&status).and_then(|routes| routes.get(route)).map(Arc::clone);
         let histogram = known.unwrap_or_else(|| {
             let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(all.entry(status).or_default().entry(route.to_owned()).or_default())
         });
         histogram.record(time);
+        if let Some(id) = trace.and_then(RequestTrace::sampled_id) {
+            histogram.record_exemplar(time, id.clone());
+        }
     }
 
     /// Returns route, status and durations of all requests, sorted by route and status.
@@ -60,7 +63,7 @@ pub(crate) async fn measure_request(State(times): State<RequestTimes>, mut reque
         }
     };
     let status = answer.status().as_u16();
-    times.record(route, status, started.elapsed());
+    times.record(route, status, started.elapsed(), trace.as_ref());
     if let Some(trace) = trace {
         trace.end(status);
     }

@@ -1,19 +1,38 @@
 //! Histograms of durations. Many threads write to one concurrently without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use super::traces::TraceId;
 
 /// Upper bounds of the buckets, in seconds. Each is about twice the previous one: from the time of
 /// a lookup to longer than any client waits (the upper ones are Prometheus's defaults).
 pub const HISTOGRAM_BOUNDS: [f64; 16] =
     [0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
+/// Number of buckets: one for each bound, and one for durations above all bounds.
+const BUCKETS: usize = HISTOGRAM_BOUNDS.len() + 1;
+
+/// Duration of a request whose trace is known.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Exemplar {
+    /// Trace of the request.
+    pub trace: TraceId,
+    /// Duration in seconds.
+    pub seconds: f64,
+    /// End of the request.
+    pub time: SystemTime,
+}
+
 /// Durations, counted per bucket.
 #[derive(Debug, Default)]
 pub struct Histogram {
     /// Count of each bucket, not cumulative. The last one counts durations above all bounds.
-    counts: [AtomicU64; HISTOGRAM_BOUNDS.len() + 1],
+    counts: [AtomicU64; BUCKETS],
     sum_nanoseconds: AtomicU64,
+    /// Newest exemplar of each bucket. Without traces it needs no memory.
+    exemplars: OnceLock<Mutex<Box<[Option<Exemplar>; BUCKETS]>>>,
 }
 
 /// Snapshot of a [`Histogram`].
@@ -25,17 +44,26 @@ pub struct HistogramSnapshot {
     pub count: u64,
     /// Sum of all durations, in seconds.
     pub sum_seconds: f64,
+    /// Newest exemplar of each bucket. Empty without traces.
+    pub exemplars: Vec<Option<Exemplar>>,
 }
 
 impl Histogram {
     /// Records a duration.
     pub fn record(&self, time: Duration) {
-        let seconds = time.as_secs_f64();
-        let bound = HISTOGRAM_BOUNDS.partition_point(|bound| *bound < seconds);
-        if let Some(count) = self.counts.get(bound) {
+        if let Some(count) = self.counts.get(bucket_of(time)) {
             count.fetch_add(1, Ordering::Relaxed);
         }
         self.sum_nanoseconds.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Records a duration as the exemplar of its bucket, in addition to [`Self::record`].
+    pub fn record_exemplar(&self, time: Duration, trace: TraceId) {
+        let exemplar = Exemplar { trace, seconds: time.as_secs_f64(), time: SystemTime::now() };
+        let exemplars = self.exemplars.get_or_init(Mutex::default);
+        if let Some(newest) = exemplars.lock().unwrap_or_else(PoisonError::into_inner).get_mut(bucket_of(time)) {
+            *newest = Some(exemplar);
+        }
     }
 
     /// Returns a snapshot of the counts.
@@ -51,8 +79,15 @@ impl Histogram {
             *up_to = add(one);
         }
         let count = self.counts.last().map_or(0, add);
-        HistogramSnapshot { up_to, count, sum_seconds: Duration::from_nanos(self.sum_nanoseconds.load(Ordering::Relaxed)).as_secs_f64() }
+        let sum_seconds = Duration::from_nanos(self.sum_nanoseconds.load(Ordering::Relaxed)).as_secs_f64();
+        let exemplars = self.exemplars.get().map(|all| all.lock().unwrap_or_else(PoisonError::into_inner).to_vec());
+        HistogramSnapshot { up_to, count, sum_seconds, exemplars: exemplars.unwrap_or_default() }
     }
+}
+
+fn bucket_of(time: Duration) -> usize {
+    let seconds = time.as_secs_f64();
+    HISTOGRAM_BOUNDS.partition_point(|bound| *bound < seconds)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ mod traces;
 mod verification_requests;
 
 pub use etcd_counts::{EtcdCounts, OpenGuard, RangeOutcome};
-pub use histogram::{HISTOGRAM_BOUNDS, Histogram, HistogramSnapshot};
+pub use histogram::{Exemplar, HISTOGRAM_BOUNDS, Histogram, HistogramSnapshot};
 pub use log_limiter::{LogLimiter, LogPermit};
 pub use log_tail::LogTail;
 pub use reminders::{REMINDER_INTERVAL, ReminderSchedule};

@@ -36,6 +36,11 @@ pub fn enable_traces() {
 pub struct TraceId(String);
 
 impl TraceId {
+    /// Returns the id with this text.
+    pub fn new(id: impl Display) -> Self {
+        Self(id.to_string())
+    }
+
     /// Returns the id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -71,6 +76,7 @@ impl Extractor for TraceHeaders<'_> {
 pub struct RequestTrace {
     span: Span,
     id: TraceId,
+    is_sampled: bool,
 }
 
 impl RequestTrace {
@@ -91,13 +97,19 @@ impl RequestTrace {
         span.set_attribute("http.route", route.to_owned());
         let context = span.context();
         let started = context.span().span_context().clone();
-        started.is_valid().then(|| Self { span, id: TraceId(started.trace_id().to_string()) })
+        started.is_valid().then(|| Self { span, id: TraceId::new(started.trace_id()), is_sampled: started.is_sampled() })
     }
 
     /// Returns the id of the trace.
     #[must_use]
     pub const fn id(&self) -> &TraceId {
         &self.id
+    }
+
+    /// Returns the id of the trace if it is sent to the receiver.
+    #[must_use]
+    pub fn sampled_id(&self) -> Option<&TraceId> {
+        self.is_sampled.then_some(&self.id)
     }
 
     /// Creates the span that adds the id to the log lines of the request.

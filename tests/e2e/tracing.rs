@@ -124,6 +124,12 @@ async fn a_receiver_gets_the_spans_of_requests_connections_and_writes() {
     let own = running.send_get("/v1/nodes/nowhere/none").await.1["traceId"].as_str().unwrap().to_owned();
     assert!(own.len() == 32 && own != TRACE_ID, "{own}");
     let shown = running.get("/v1/config").await;
+    let metrics = http().get(format!("{}/metrics", running.url())).header("accept", "application/openmetrics-text");
+    let metrics = metrics.send().await.unwrap().text().await.unwrap();
+    let exemplar = format!(" 1 # {{trace_id=\"{TRACE_ID}\"}} 0.");
+    let line = metrics.lines().find(|line| line.contains(&exemplar)).unwrap_or_else(|| panic!("{metrics}"));
+    assert!(line.starts_with("meshkeep_http_request_duration_seconds_bucket{route=\"/v1/ipcache/lookup\",status=\"400\""), "{line}");
+    assert!(!running.text("/metrics").await.contains(" # "), "only OpenMetrics has exemplars");
     refused_request(&running, "00").await;
     let ended = running.stop().await;
     assert!(ended.status.success() && !ended.log.contains("hunter2") && !shown.to_string().contains("hunter2"), "{}", ended.log);

@@ -1,8 +1,9 @@
 //! Writer for Prometheus' text format, and for that of OpenMetrics 1.0, which is almost the same.
 
 use std::fmt::{Display, Write};
+use std::time::SystemTime;
 
-use crate::instruments::{HISTOGRAM_BOUNDS, HistogramSnapshot};
+use crate::instruments::{Exemplar, HISTOGRAM_BOUNDS, HistogramSnapshot};
 
 /// A metric family that is being written.
 pub(super) struct MetricFamily<'a> {
@@ -69,9 +70,10 @@ impl MetricFamily<'_> {
         self.write_sample("", labels, value);
     }
 
-    /// Adds all samples of a histogram.
+    /// Adds all samples of a histogram. In OpenMetrics, buckets have exemplars.
     pub(super) fn times(&mut self, labels: &[(&str, &str)], times: &HistogramSnapshot) {
-        for (bound, count) in HISTOGRAM_BOUNDS.iter().zip(times.up_to) {
+        let exemplar = |bucket: usize| times.exemplars.get(bucket).and_then(Option::as_ref);
+        for (bucket, (bound, count)) in HISTOGRAM_BOUNDS.iter().zip(times.up_to).enumerate() {
             self.begin_sample("_bucket", labels);
             // OpenMetrics requires a decimal point
             if self.is_openmetrics {
@@ -79,18 +81,18 @@ impl MetricFamily<'_> {
             } else {
                 self.add_label("le", bound)
             }
-            self.end_sample(count);
+            self.end_sample(count, exemplar(bucket));
         }
         self.begin_sample("_bucket", labels);
         self.add_label("le", "+Inf");
-        self.end_sample(times.count);
+        self.end_sample(times.count, exemplar(HISTOGRAM_BOUNDS.len()));
         self.write_sample("_sum", labels, times.sum_seconds);
         self.write_sample("_count", labels, times.count);
     }
 
     fn write_sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
         self.begin_sample(suffix, labels);
-        self.end_sample(value);
+        self.end_sample(value, None);
     }
 
     // a page of 255 clusters has thousands of samples, so that each is written without a String of
@@ -117,7 +119,7 @@ impl MetricFamily<'_> {
         self.text.push('"');
     }
 
-    fn end_sample(&mut self, value: impl Display) {
+    fn end_sample(&mut self, value: impl Display, exemplar: Option<&Exemplar>) {
         self.text.push_str(if self.has_labels { "} " } else { " " });
         let start = self.text.len();
         let _ = write!(self.text, "{value}");
@@ -126,6 +128,39 @@ impl MetricFamily<'_> {
             self.text.truncate(start);
             self.text.push_str("+Inf");
         }
+        // Prometheus' own text format has no exemplars
+        if let Some(Exemplar { trace, seconds, time }) = exemplar.filter(|_| self.is_openmetrics) {
+            let time = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+            let _ = write!(self.text, " # {{trace_id=\"{}\"}} {seconds} {time:.3}", trace.as_str());
+        }
         self.text.push('\n');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::instruments::{Histogram, TraceId};
+
+    #[test]
+    fn only_openmetrics_has_the_newest_trace_of_each_bucket() {
+        let histogram = Histogram::default();
+        for (milliseconds, id) in [(40, "a1"), (45, "b2"), (60_000, "c3")] {
+            histogram.record(Duration::from_millis(milliseconds));
+            histogram.record_exemplar(Duration::from_millis(milliseconds), TraceId::new(id));
+        }
+        let text = |is_openmetrics| {
+            let mut text = MetricsText::new(is_openmetrics);
+            text.histogram("meshkeep_x_seconds", "X.").times(&[], &histogram.snapshot());
+            text.finish()
+        };
+        let openmetrics = text(true);
+        let exemplars: Vec<&str> = openmetrics.lines().filter(|line| line.contains(" # {")).collect();
+        assert_eq!(exemplars.len(), 2, "{openmetrics}");
+        assert!(exemplars[0].starts_with(r#"meshkeep_x_seconds_bucket{le="0.05"} 2 # {trace_id="b2"} 0.045 "#), "{openmetrics}");
+        assert!(exemplars[1].starts_with(r#"meshkeep_x_seconds_bucket{le="+Inf"} 3 # {trace_id="c3"} 60 "#), "{openmetrics}");
+        assert!(!text(false).contains(" # {"));
     }
 }
