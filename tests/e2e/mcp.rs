@@ -147,7 +147,7 @@ async fn errors_are_answers_with_advice() {
         ("diff", json!({}), "give exactly one of file and table"),
         // standard input carries the protocol, so this is the name of a file
         ("diff", json!({"file": "-"}), "cannot read -: No such file or directory"),
-        ("diff", json!({"table": "IP  IDENTITY"}), "table is no table of an agent"),
+        ("diff", json!({"table": "IP  IDENTITY"}), "table is not a table of an agent"),
     ] {
         let error = assistant.error(tool, arguments.clone()).await;
         assert!(error.starts_with(expected), "{tool} {arguments}: {error}");

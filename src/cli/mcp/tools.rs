@@ -214,12 +214,12 @@ impl ToolKind {
 
 async fn lookup(client: &ApiClient, arguments: LookupArguments) -> Result<Value, Failure> {
     let LookupArguments { ips, at } = arguments;
-    let mut query: Vec<(&str, &str)> = at.iter().map(|at| ("at", at.as_str())).collect();
+    let at = at.iter().map(|at| ("at", at.as_str()));
     if let [ip] = ips.as_slice() {
-        query.push(("ip", ip));
+        let query: Vec<(&str, &str)> = at.chain([("ip", ip.as_str())]).collect();
         return client.get("/v1/ipcache/lookup", &query).await;
     }
-    client.post("/v1/ipcache/lookup", &query, &LookupRequest { ips }).await
+    client.post("/v1/ipcache/lookup", &at.collect::<Vec<_>>(), &LookupRequest { ips: ips.clone() }).await
 }
 
 async fn history(client: &ApiClient, arguments: HistoryArguments) -> Result<Value, Failure> {
