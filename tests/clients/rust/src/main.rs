@@ -26,7 +26,7 @@ fn entry(matching: Option<&IpcacheEntry>) -> String {
 async fn nodes(client: &Client) -> Vec<Node> {
     let (mut nodes, mut token) = (Vec::new(), None);
     loop {
-        let page = client.list_nodes(None, None, None, None, NODES, None, None, None, None, token.as_ref(), None, None).await;
+        let page = client.list_nodes(None, None, None, None, None, NODES, None, None, None, None, token.as_ref(), None, None).await;
         let page = page.unwrap().into_inner();
         nodes.extend(page.items);
         let Some(next) = page.next_page_token else { return nodes };
@@ -135,14 +135,14 @@ async fn main() {
     let client = Client::new(&std::env::args().nth(1).expect("the base URL of a meshkeep"));
     let nodes = nodes(&client).await;
     let ips: Vec<String> = nodes.iter().map(|node| node.addresses[0].ip.clone()).collect();
-    let list_services = async |tag| client.list_services(None, None, None, None, None, None, None, None, None, None, None, None, tag).await;
+    let list_services = async |tag| client.list_services(None, None, None, None, None, None, None, None, None, None, None, None, None, tag).await;
     let services = list_services(None).await.unwrap();
     let tag = services.headers()["ETag"].to_str().unwrap().to_owned();
     let services = services.into_inner();
     let Err(Error::UnexpectedResponse(unchanged)) = list_services(Some(&tag)).await else { panic!("the list changed") };
     let lookup = client.lookup_ip(None, &ips[0].parse().unwrap(), None, None, None, None).await.unwrap().into_inner();
-    let batch = client.lookup_ips(None, None, None, &LookupRequest { ips }).await.unwrap().into_inner();
-    let refused = client.get_node(&"nowhere".parse().unwrap(), &"nobody".parse().unwrap(), None, None, None, None).await.unwrap_err();
+    let batch = client.lookup_ips(None, None, None, None, &LookupRequest { ips }).await.unwrap().into_inner();
+    let refused = client.get_node(&"nowhere".parse().unwrap(), &"nobody".parse().unwrap(), None, None, None, None, None).await.unwrap_err();
     let Error::ErrorResponse(problem) = refused else { panic!("no problem document: {refused}") };
     let snapshot = synced(&client, None).await;
     let replay = synced(&client, snapshot.position.as_deref()).await;
