@@ -221,5 +221,5 @@ async fn a_link_with_the_view_token_survives_a_reload_and_leaves_no_trace() {
     let status = async |request: reqwest::RequestBuilder| request.bearer_auth("wall/1+2").send().await.unwrap().status().as_u16();
     let url = meshkeep.url();
     assert_eq!(status(http().get(format!("{url}/v1/nodes"))).await, 200);
-    assert_eq!(status(http().post(format!("{url}/v1/nodes"))).await, 401, "only for reading");
+    assert_eq!(status(http().post(format!("{url}/v1/nodes"))).await, 403, "only for reading");
 }
