@@ -1,4 +1,4 @@
-//! Commands that compare answers or show the past, with servers whose answers are fixed by the test.
+//! Commands that compare answers or show the past, with servers whose answers the test fixes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -64,7 +64,8 @@ fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// Number of keys of the servers of [`mirror`]: more than `verify --against` compares again at once.
+/// Number of keys of the servers of [`mirror`]: more than `verify --against` compares again at
+/// once.
 const KEY_COUNT: usize = 1_500;
 
 /// Returns a server with [`KEY_COUNT`] keys in pages of 700. Lists have another value for the keys

@@ -12,6 +12,10 @@ pub(super) type Module = Vec<String>;
 /// Imports between modules with the same parent, each with one import as an example.
 type Imports = BTreeMap<Module, BTreeMap<Module, String>>;
 
+/// Imports that may close a cycle: a file, the end of the path, and the reason.
+const ALLOWED: [(&str, &str, &str); 1] =
+    [("src/dto/meta.rs", "EntryVersion", "the candidates in the `meta` of an answer are objects, which can have `meta`")];
+
 #[test]
 fn modules_with_one_parent_have_no_import_cycle() {
     let files: Vec<SourceFile> = SOURCES.into_iter().flat_map(read_sources).collect();
@@ -32,6 +36,10 @@ fn import_cycles(files: &[&SourceFile]) -> Vec<String> {
     for file in files {
         let from = module_of(&file.path);
         for path in paths(&file.code) {
+            let is_allowed = |(allowed, end, _): &(&str, &str, &str)| file.path == *allowed && path.last().is_some_and(|last| last == end);
+            if ALLOWED.iter().any(is_allowed) {
+                continue;
+            }
             let Some(to) = resolved(&from, &path, &modules) else { continue };
             let common = from.iter().zip(&to).take_while(|(from_part, to_part)| from_part == to_part).count();
             // the table of rooms checks imports between rooms, and a parent forms no cycle with its

@@ -238,8 +238,8 @@ async fn explain_additional(client: &ApiClient, differences: &mut [Difference]) 
     Ok(())
 }
 
-/// Returns whether a hint is about the entry that the mirror lacks, and not about a range around it,
-/// a node or another cluster. A deleted entry always has the prefix of the address.
+/// Returns whether a hint is about the entry that the mirror lacks, and not about a range around
+/// it, a node or another cluster. A deleted entry always has the prefix of the address.
 fn is_about(hint: &Hint, difference: &Difference) -> bool {
     let is_same_cluster = difference.cluster.as_ref().is_some_and(|cluster| hint.clusters.contains(cluster));
     is_same_cluster && (hint.kind == HintKind::Deleted || hint.prefix.as_ref() == Some(&difference.object))

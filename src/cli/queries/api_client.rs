@@ -21,8 +21,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::lookup::describe_last_version;
 use crate::cli::failure::Failure;
+use crate::cli::terminal::past_notes::describe_last_version;
 use crate::cli::terminal::progress::ProgressLine;
 use crate::cli::terminal::route_commands::name_commands;
 use crate::dto::lookup::LookupRequest;

@@ -9,11 +9,11 @@ use self::affinity::AffinityOptions;
 use super::api_client::{ApiClient, ServerOptions, items};
 use super::filters::FilterOptions;
 use super::kinds::{KINDS, KindRow};
-use super::lookup::past_notes;
 use super::watch;
 use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::terminal::list_output::ListOptions;
 use crate::cli::terminal::output::{OutputFormat, parse_answer};
+use crate::cli::terminal::past_notes::past_notes;
 use crate::model::check_exact_name;
 
 /// Kind whose backends `--from` and `--affinity` select.
@@ -34,8 +34,8 @@ pub(in crate::cli) struct GetOptions {
     /// Continue with changes
     #[arg(short, long)]
     watch: bool,
-    /// The object with this name as it was at this time: RFC 3339, or a duration before now, such as
-    /// 10m
+    /// The object with this name as it was at this time: RFC 3339, or a duration before now, such
+    /// as 10m
     #[arg(long, value_name = "TIME", conflicts_with_all = ["watch", "from", "affinity"])]
     at: Option<String>,
     #[command(flatten)]

@@ -6,6 +6,7 @@ pub(super) mod json_path;
 pub(super) mod layout;
 pub(super) mod list_output;
 pub(super) mod output;
+pub(super) mod past_notes;
 pub(super) mod progress;
 pub(super) mod route_commands;
 mod table_cells;

@@ -67,8 +67,9 @@ impl Verifier<'_> {
         Ok(if comparison.start.is_some() { ComparisonStep::Continues { bytes } } else { ComparisonStep::Complete { bytes } })
     }
 
-    /// Returns the keys of a range that differ at this read and at two later ones. `None` if that
-    /// cannot be judged, because the kind was listed meanwhile or the mirror stays behind the reads.
+    /// Returns the keys of a range that differ at this read and at two later ones. `None` if this
+    /// cannot be judged, because the kind was listed meanwhile or the mirror stays behind the
+    /// reads.
     async fn differing_keys(&self, kind: Kind, bounds: &Bounds, first: RangeRead) -> Result<Option<Vec<String>>, KvstoreError> {
         let watch = self.progress(kind).current();
         let mut confirmed: Option<BTreeSet<String>> = None;

@@ -331,7 +331,7 @@ impl PastReading {
     fn hosting_node_at(&self, record: &Record, time: &PastTime) -> Option<Arc<Record>> {
         let host_ip = record.object.as_deref()?.as_ip()?.host_ip?;
         let addresses = self.entries_at(IpNet::from(host_ip), time, |prefix, record| {
-            prefix == ObjectPrefix::of_host(host_ip) && record.key.kind == Kind::NodeIp
+            prefix == ObjectPrefix::of_host(host_ip) && record.key.derived_from().is_some()
         });
         let nodes = addresses.records.iter().filter_map(|address| {
             let node = self.object_at(&address.key.origin(), time).records.into_iter().next()?;

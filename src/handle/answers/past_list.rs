@@ -136,8 +136,8 @@ impl PastMirror {
         addresses
     }
 
-    /// Returns the scopes of these kinds and clusters that were not observed at the time. No cluster
-    /// means all.
+    /// Returns the scopes of these kinds and clusters that were not observed at the time. No
+    /// cluster means all.
     #[must_use]
     pub fn not_observed(&self, kinds: &[Kind], clusters: &[ClusterName]) -> Vec<(Scope, ObservationGap)> {
         let names = if clusters.is_empty() { self.current().cluster_names() } else { clusters.to_vec() };

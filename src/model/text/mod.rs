@@ -1,4 +1,5 @@
-//! Text for people: durations, escapes, secrets in URLs, system errors, and suggestions for misspelt names.
+//! Text for people: durations, escapes, secrets in URLs, system errors, and suggestions for
+//! misspelt names.
 
 pub(super) mod duration;
 pub(super) mod printable;

@@ -68,8 +68,8 @@ pub enum WatchMessage {
     },
     /// Progress without events.
     Progress {
-        /// Revision up to which etcd has sent all events. Not a position: before 3.4.25 and 3.5.8 it
-        /// may be ahead of events that are still to come (etcd #15220).
+        /// Revision up to which etcd has sent all events. Not a position: before 3.4.25 and 3.5.8
+        /// it may be ahead of events that are still to come (etcd #15220).
         revision: Revision,
     },
 }

@@ -139,8 +139,8 @@ fn get_clusters_is_the_same_as_its_files() {
     });
 }
 
-/// Returns the example of a kind in the OpenAPI document, once for each cluster. It was last changed
-/// 3 days and 2 hours ago.
+/// Returns the example of a kind in the OpenAPI document, once for each cluster. It was last
+/// changed 3 days and 2 hours ago.
 fn examples(schema: &str, cluster_count: usize) -> Vec<Value> {
     let examples: Value = serde_json::from_str(include_str!("../../../api/openapi/examples.json")).unwrap();
     let mut example = examples["schemas"][schema].clone();
