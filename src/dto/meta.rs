@@ -156,8 +156,8 @@ pub(crate) struct ItemMeta {
     #[schema(required = false)]
     pub(crate) gaps: Vec<UnknownPeriod>,
     /// Only with `at=`, if meshkeep observed the answer's object before and after that time, but
-    /// not which version was current: the versions that it may have had. The answer is about the first
-    /// one. A version that ended may have ended before that time.
+    /// not which version was current: the versions that it may have had. The answer is about the
+    /// first one. A version that ended may have ended before that time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false, no_recursion)]
     pub(crate) candidates: Vec<EntryVersion>,
