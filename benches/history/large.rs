@@ -132,7 +132,8 @@ impl LargeHistory {
             let change = self.random_change();
             let path = format!("/v1/ipcache/lookup?ip={}&at={}", address_of(change), timestamp(self.changes.time(change))?);
             let text = String::from_utf8(answer(&self.address, &HttpRequest::get(&path, "*/*"))?)?;
-            if !text.contains(&pod_of(sequence_of(change))) || !text.contains("\"complete\":true") {
+            // the generated history is older than the first list, so no answer is complete
+            if !text.contains(&pod_of(sequence_of(change))) {
                 return Err(format!("{path} has not the pod {}: {text}", pod_of(sequence_of(change))).into());
             }
         }
