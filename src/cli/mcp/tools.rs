@@ -39,8 +39,7 @@ struct LookupArguments {
     /// IPv4 or IPv6 addresses.
     #[schemars(length(min = 1, max = 100))]
     ips: Vec<String>,
-    /// Look up the addresses as they were at this time: RFC 3339, or a duration before now such as
-    /// 10m.
+    /// Time of an earlier state: RFC 3339, or a duration before now such as 10m.
     #[serde(default)]
     #[schemars(with = "String", transform = without_default)]
     at: Option<String>,
