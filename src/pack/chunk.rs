@@ -11,6 +11,7 @@ use super::byte_reader::ByteReader;
 use super::column::{Column, RowInput};
 use super::indexed_fields::{IndexedFields, prefix_of_name, read_addresses};
 use super::sections::{NumberColumns, RecordExtra, ScopeGroup, Template, read_extras, read_groups, read_templates};
+use super::text_filter::TextFilter;
 use super::{CHECKSUM_LENGTH, DecodeError, FORMAT_VERSION, RECORDS_MAX, digest, flag};
 use crate::model::{ClusterName, EntryKey, Kind, LeaseId, NODE_IP_MARK, ObjectPrefix, Record, Revision, Sequence, SourceStamp};
 
@@ -32,6 +33,8 @@ pub(super) struct ChunkData {
     extras: Box<[RecordExtra]>,
     /// Rows sorted by last sequence, computed on the first use.
     rows_by_sequence: OnceLock<Box<[u16]>>,
+    /// Filter of the texts in ipcache entries, computed on the first use.
+    pub(super) text_filter: OnceLock<TextFilter>,
     /// Upper bound on the length of each value, in bytes.
     pub(super) value_length_max: usize,
 }
@@ -318,6 +321,19 @@ impl Chunk {
         Some(value)
     }
 
+    /// Returns an upper bound on the length of a row's value in bytes. Returns `None` if the last
+    /// usable value of the row can differ from the newest.
+    #[must_use]
+    pub fn value_length_max(&self, row: usize) -> Option<usize> {
+        self.0.extra(row).is_none().then_some(self.0.value_length_max)
+    }
+
+    /// Returns the number of clones that share the bytes of the chunk, this one included.
+    #[cfg(test)]
+    pub fn share_count(&self) -> usize {
+        Arc::strong_count(&self.0)
+    }
+
     /// Returns the indexed fields of a row's last usable value.
     #[must_use]
     pub fn indexed_fields(&self, row: usize) -> IndexedFields {
@@ -367,6 +383,7 @@ impl ChunkData {
             verbatim,
             extras,
             rows_by_sequence,
+            text_filter: OnceLock::new(),
             value_length_max,
         })
     }

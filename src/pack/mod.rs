@@ -50,13 +50,13 @@ mod fold;
 mod form_choice;
 mod indexed_fields;
 mod number_column;
-mod row_access;
 mod row_filter;
 mod sections;
 mod splice;
 mod template;
 #[cfg(test)]
 mod tests;
+mod text_filter;
 
 use crate::model::Record;
 

@@ -136,7 +136,11 @@ impl NumberColumn {
                 let most = if width >= 8 { u64::MAX } else { (1 << (8 * u32::from(width))) - 1 };
                 number.checked_sub(least).is_some_and(|difference| difference <= most)
             }
-            Self::Table { table, length, .. } => (0..length as usize).any(|entry| fixed_number(bytes, table, 8, entry) == number),
+            Self::Table { table, length, .. } => {
+                let entries = bytes.get(table as usize..).unwrap_or_default().chunks_exact(8).take(length as usize);
+                // without an early end, so that it compares many entries at once
+                entries.fold(false, |has, entry| has | (entry == number.to_le_bytes()))
+            }
         }
     }
 

@@ -1,13 +1,14 @@
 //! Filters of rows by fields of their values, without decoding a value.
 //!
 //! The literals of a template contain the names of the fields, and most of their texts are in
-//! dictionaries. A chunk without a matching row usually costs a few comparisons per template.
+//! dictionaries. A chunk without a matching row usually costs a few comparisons per template. For
+//! the usual filters of ipcache entries, a Bloom filter excludes such a chunk (`text_filter`).
 //!
 //! A row is excluded only if its object certainly does not match. The caller decodes the other rows
 //! and tests their objects. Where the texts could hide a field, for instance in an escape sequence,
 //! nothing is excluded.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use memchr::{memchr, memchr_iter, memmem};
 
@@ -17,10 +18,11 @@ use super::chunk::ChunkData;
 use super::column::{ColumnForm, RowInput, TextList};
 use super::form_choice::split_parts;
 use super::sections::{ScopeGroup, Template};
+use super::text_filter::{FIELDS, HOST, TextElement, TextFilter};
 use crate::model::Kind;
 
 /// Fields of ipcache entries whose columns each template knows.
-const IP_FIELDS: [&str; 3] = ["HostIP", "K8sNamespace", "K8sPodName"];
+const IP_FIELDS: [&str; FIELDS] = ["HostIP", "K8sNamespace", "K8sPodName"];
 
 /// Field of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +76,10 @@ impl Chunk {
     #[must_use]
     pub fn rows_matching(&self, filter: &RowFilter) -> Vec<usize> {
         let packed = &self.0;
+        let of_entries = filter.0.iter().find(|(kind, _)| *kind == Kind::Ip);
+        if of_entries.is_some_and(|(_, tests)| packed.text_filter.get_or_init(|| packed.filter_of_texts()).excludes(tests)) {
+            return Vec::new();
+        }
         let (mut rows, mut by_template, mut tested) = (Vec::new(), Vec::new(), None);
         for group in &packed.groups {
             let kind = group.kind.listed_as();
@@ -89,6 +95,26 @@ impl Chunk {
 }
 
 impl ChunkData {
+    /// Computes the filter of the chunk. It excludes nothing if the chunk has records other than
+    /// ipcache entries, or values without a template.
+    fn filter_of_texts(&self) -> TextFilter {
+        let has_only_entries = self.groups.iter().all(|group| group.kind == Kind::Ip);
+        let has_other_values = self.numbers.template.may_contain(&self.bytes, 0) || !self.extras_in(0..self.count).is_empty();
+        if !has_only_entries || has_other_values {
+            return TextFilter::unknown();
+        }
+        let (mut elements, mut is_unknown) = (Vec::with_capacity(self.count * 2), [false; FIELDS]);
+        for template in &self.templates {
+            for (field, columns) in template.ip_columns.iter().enumerate() {
+                let are_known = columns.as_ref().is_some_and(|columns| {
+                    columns.iter().all(|column| template.add_elements(*column, field, &self.bytes, &mut elements).is_some())
+                });
+                is_unknown[field] |= !are_known;
+            }
+        }
+        TextFilter::new(elements, is_unknown)
+    }
+
     /// Adds the rows of a group that may match, given the tests of each template. No row of a
     /// template without tests matches.
     fn add_rows_passing(&self, group: &ScopeGroup, by_template: &[Option<ColumnTests<'_>>], rows: &mut Vec<usize>) {
@@ -144,9 +170,7 @@ impl Template {
     /// Returns the columns to test for a field; `None` if other texts may pass the test.
     fn columns_of_field(&self, field: &RowField, test: &TextTest, bytes: &[u8]) -> Option<Vec<usize>> {
         match field {
-            RowField::HostIp => self.ip_columns[0].clone(),
-            RowField::Namespace => self.ip_columns[1].clone(),
-            RowField::Pod => self.ip_columns[2].clone(),
+            RowField::HostIp | RowField::Namespace | RowField::Pod => self.ip_columns[field.ip_index()?].clone(),
             RowField::Label(key) => self.columns_of(key, bytes),
             RowField::AnyLabel => {
                 let in_literal = self.literals.iter().any(|literal| test.passes(literal.slice(bytes)));
@@ -210,6 +234,32 @@ impl Template {
         memmem::find(addresses, &ip.to_bits().to_le_bytes()).is_some()
     }
 
+    /// Adds the elements of a column's texts. Returns `None` if the column may have other texts.
+    fn add_elements(&self, column: usize, field: usize, bytes: &[u8], elements: &mut Vec<TextElement>) -> Option<()> {
+        let column = &self.columns[column];
+        let mut add_text = |prefix: &[u8], text: &[u8]| elements.extend(TextElement::of_value(field, prefix, text));
+        let mut add_list = |texts: TextList| {
+            (0..texts.count as usize).for_each(|index| add_text(texts.prefix.slice(bytes), texts.suffix(bytes, index)));
+        };
+        match column.form {
+            ColumnForm::Constant(text) => add_text(&[], text.slice(bytes)),
+            ColumnForm::Table(table) => add_list(table.texts),
+            ColumnForm::Texts(texts) => add_list(texts),
+            ColumnForm::Split(_, tails) if field != HOST => {
+                let prefix = tails.prefix.slice(bytes);
+                elements.extend((0..tails.count as usize).map(|index| TextElement::of_tail(field, prefix, tails.suffix(bytes, index))));
+            }
+            ColumnForm::Ipv4(start) if field == HOST => {
+                let addresses = bytes.get(start as usize..)?.chunks_exact(4).take(self.rows);
+                elements.extend(addresses.map(|ip| TextElement::of_address(Ipv4Addr::from([ip[3], ip[2], ip[1], ip[0]]).into())));
+            }
+            ColumnForm::Same(earlier) => self.add_elements(earlier as usize, field, bytes, elements)?,
+            _ => return None,
+        }
+        elements.extend(column.exceptions().iter().filter_map(|(_, text)| TextElement::of_value(field, &[], text.slice(bytes))));
+        Some(())
+    }
+
     fn row_passes(&self, column: usize, test: &TextTest, row: RowInput<'_>, text: &mut Vec<u8>) -> bool {
         text.clear();
         self.append(column, row, text);
@@ -265,6 +315,31 @@ fn is_label(literal: &[u8], key: &str, is_last: bool) -> Option<bool> {
         return None;
     }
     Some(value_begins.is_some_and(|label| label.ends_with(key.as_bytes())))
+}
+
+impl TextFilter {
+    /// Returns true if certainly no row meets all tests.
+    fn excludes(&self, tests: &[FieldTest]) -> bool {
+        let is_excluded = |field: &RowField, test: &TextTest| match (field.ip_index(), test) {
+            (Some(HOST), TextTest::IsAddress(addresses)) => !addresses.iter().any(|ip| self.may_have_host(*ip)),
+            (Some(HOST) | None, _) => false,
+            (Some(field), TextTest::Equals(texts)) => !texts.iter().any(|text| self.may_have_text(field, text.as_bytes())),
+            (Some(_), _) => false,
+        };
+        tests.iter().any(|FieldTest { fields, test }| fields.iter().all(|field| is_excluded(field, test)))
+    }
+}
+
+impl RowField {
+    /// Returns the index of the field in [`IP_FIELDS`].
+    pub(super) const fn ip_index(&self) -> Option<usize> {
+        match self {
+            Self::HostIp => Some(0),
+            Self::Namespace => Some(1),
+            Self::Pod => Some(2),
+            Self::Label(_) | Self::AnyLabel => None,
+        }
+    }
 }
 
 impl TextTest {
