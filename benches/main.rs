@@ -5,6 +5,7 @@
 //! that it compares with.
 
 mod api;
+mod cost;
 mod etcd;
 mod guard;
 mod history;
@@ -25,8 +26,9 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 /// Runs a bench with its arguments.
 type Bench = fn(&[String]) -> Outcome<()>;
 
-const BENCHES: [(&str, Bench); 10] = [
+const BENCHES: [(&str, Bench); 11] = [
     ("api", api::run),
+    ("cost", cost::run),
     ("etcd", etcd::run),
     ("guard", guard::run),
     ("history", history::run),

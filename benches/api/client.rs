@@ -42,8 +42,13 @@ fn numbered_address(number: u32) -> (u32, u32) {
 impl HttpRequest {
     /// Returns a lookup of an address that an entry covers.
     pub(crate) fn lookup(number: u32) -> Self {
+        Self::get(&Self::address(number, "/v1/ipcache/lookup?ip="), "*/*")
+    }
+
+    /// Returns a path that ends with an address that an entry covers.
+    pub(crate) fn address(number: u32, path: &str) -> String {
         let (cluster, index) = numbered_address(number);
-        Self::get(&format!("/v1/ipcache/lookup?ip={}", address(cluster, index)), "*/*")
+        format!("{path}{}", address(cluster, index))
     }
 
     /// Returns a lookup of an address that no entry covers.

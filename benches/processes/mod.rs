@@ -158,8 +158,18 @@ pub(crate) fn start_meshkeep_command(home: &Path, words: &[&str]) -> Outcome<(Ru
 /// Starts a meshkeep command that mirrors, with these words and with its files below `home`.
 /// Returns it, its address, and the URL of its etcd API if it has one.
 pub(crate) fn start_meshkeep_with(home: &Path, words: &[&str]) -> Outcome<(RunningProcess, String, Option<String>)> {
+    start_program(Path::new(env!("CARGO_BIN_EXE_meshkeep")), home, words)
+}
+
+/// Starts another meshkeep's sidecar with its files below `home`. Returns it and its address.
+pub(crate) fn start_meshkeep_program(program: &Path, home: &Path) -> Outcome<(RunningProcess, String)> {
+    let (running, address, _) = start_program(program, home, &["serve"])?;
+    Ok((running, address))
+}
+
+fn start_program(program: &Path, home: &Path, words: &[&str]) -> Outcome<(RunningProcess, String, Option<String>)> {
     let (output, log) = (home.join("meshkeep.out"), home.join("meshkeep.log"));
-    let mut command = Command::new(env!("CARGO_BIN_EXE_meshkeep"));
+    let mut command = Command::new(program);
     command.args(words).arg("--clustermesh-config").arg(home.join("clustermesh")).arg("--data-dir").arg(home.join("data"));
     command.args(["--listen", "127.0.0.1:0"]).stdout(fs::File::create(&output)?).stderr(fs::File::create(&log)?);
     let running = RunningProcess(command.spawn()?);

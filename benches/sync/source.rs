@@ -72,7 +72,7 @@ pub(crate) async fn fill(client: &Client, keys: u32) -> Outcome<(u64, u64)> {
     while let Some(loaded) = loading.join_next().await {
         loaded??;
     }
-    client.clone().put("cilium/.heartbeat", "2026-01-12T09:31:07Z", None).await?;
+    beat(client).await?;
     Ok((count, bytes))
 }
 
@@ -137,4 +137,10 @@ pub(crate) async fn put(
         done??;
     }
     Ok((count, bytes))
+}
+
+/// Writes a heartbeat, which every cluster of the etcd receives.
+pub(crate) async fn beat(client: &Client) -> Outcome<()> {
+    client.clone().put("cilium/.heartbeat", "2026-01-12T09:31:07Z", None).await?;
+    Ok(())
 }
