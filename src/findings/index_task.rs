@@ -29,6 +29,10 @@ const SCAN_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum pause after a long scan. While a million keys arrive, other work gets half of the core.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
+/// Maximum pause while a first list is being read. Most first lists end earlier, and then a single
+/// scan reads all their keys.
+const FIRST_LIST_PAUSE_MAX: Duration = Duration::from_secs(5);
+
 /// The finding index and the task that updates it. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct FindingIndexHandle {
@@ -104,9 +108,22 @@ impl FindingIndexTask {
             let pause = started.elapsed().clamp(SCAN_INTERVAL, PAUSE_MAX);
             signal.changed().await.ok()?;
             // changes that arrive during the pause are applied together
-            drop(tokio::time::timeout(pause, self.refresh.notified()).await);
+            self.pause(pause).await?;
             signal.borrow_and_update();
             builder = FindingIndexBuilder::update(index, self.handle.try_reading()?);
+        }
+    }
+
+    /// Waits until a request needs the newest changes, at most for `pause`. While a first list is
+    /// being read, the wait is up to [`FIRST_LIST_PAUSE_MAX`].
+    async fn pause(&self, pause: Duration) -> Option<()> {
+        let started = tokio::time::Instant::now();
+        loop {
+            let is_requested = tokio::time::timeout(pause, self.refresh.notified()).await.is_ok();
+            let is_first_list = self.handle.try_reading()?.summary().has_first_lists;
+            if is_requested || !is_first_list || started.elapsed() >= FIRST_LIST_PAUSE_MAX {
+                return Some(());
+            }
         }
     }
 }
@@ -118,5 +135,66 @@ async fn run_scan(mut builder: FindingIndexBuilder) -> Option<FindingIndex> {
             ControlFlow::Break(index) => return Some(index),
             ControlFlow::Continue(unfinished) => builder = unfinished,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::commit::{MirrorSnapshot, SnapshotPublisher, snapshot_channel};
+    use crate::feed::{Feed, Retention};
+    use crate::handle::ProcessState;
+    use crate::model::{ClusterName, Command, Epoch, Kind, Phase, Scope, Sequence};
+    use crate::view::View;
+
+    /// A mirror without a committer.
+    struct Mirror {
+        snapshot: MirrorSnapshot,
+        publisher: SnapshotPublisher,
+    }
+
+    impl Mirror {
+        fn start() -> (Self, Handle) {
+            let start = Sequence(1);
+            let feed = Feed::starting_at(start, Retention { age_max: Duration::from_secs(60), count_max: 100 });
+            let snapshot = MirrorSnapshot { view: View::starting_at(start), feed, epoch: Epoch(7), earlier_runs: Arc::default() };
+            let (publisher, receiver) = snapshot_channel(snapshot.clone());
+            let handle = Handle::new(ProcessState::without_clusters(watch::channel(Some(receiver)).1));
+            (Self { snapshot, publisher }, handle)
+        }
+
+        /// Applies commands and publishes the result. Returns its sequence.
+        fn apply(&mut self, commands: Vec<Command>) -> Sequence {
+            let now = SystemTime::now();
+            for announcement in self.snapshot.view.apply_all(commands, now).announcements {
+                self.snapshot.feed.announce(announcement, now);
+            }
+            self.publisher.publish(self.snapshot.clone());
+            self.snapshot.feed.head()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_scan_waits_for_the_end_of_a_first_list_but_not_for_ever() {
+        let (mut mirror, handle) = Mirror::start();
+        let index = FindingIndexHandle::new(handle, CancellationToken::new());
+        let mut newest = index.newest.clone();
+        newest.wait_for(Option::is_some).await.unwrap();
+        let cluster = ClusterName::parse("paris").unwrap();
+        let phase = |phase| Command::Phase { cluster: cluster.clone(), phase, cause: 0 };
+        let scanned_after = async |newest: &mut watch::Receiver<Option<FindingIndex>>, sequence| {
+            let started = tokio::time::Instant::now();
+            newest.wait_for(|index| index.as_ref().is_some_and(|index| index.position() >= sequence)).await.unwrap();
+            started.elapsed()
+        };
+        let listing = mirror.apply(vec![Command::BeginList(Scope { cluster: cluster.clone(), kind: Kind::Ip }), phase(Phase::Listing)]);
+        let waited = scanned_after(&mut newest, listing).await;
+        assert!((FIRST_LIST_PAUSE_MAX..FIRST_LIST_PAUSE_MAX + PAUSE_MAX).contains(&waited), "{waited:?}");
+        let confirmed = Kind::ALL.map(|kind| Command::Confirm(Scope { cluster: cluster.clone(), kind }));
+        let live = mirror.apply(confirmed.into_iter().chain([phase(Phase::Live)]).collect());
+        let waited = scanned_after(&mut newest, live).await;
+        assert!(waited < FIRST_LIST_PAUSE_MAX, "{waited:?}");
     }
 }

@@ -37,6 +37,8 @@ pub struct MeshSummary {
     pub unread_nodes: Vec<ClusterName>,
     /// True if every cluster with a client file is live, and every kind of it is confirmed.
     pub is_synced: bool,
+    /// True if the first list of a kind of some cluster is being read.
+    pub has_first_lists: bool,
 }
 
 /// Facts about one cluster.

@@ -41,7 +41,7 @@ impl Reading {
         let (view, statuses) = (&self.published.view, &self.statuses);
         let (mut phases, mut unannounced, mut live_count) = (BTreeMap::new(), Vec::new(), 0);
         let (mut never_read, mut restored, mut unread_nodes) = (Vec::new(), Vec::new(), Vec::new());
-        let mut clusters = Vec::new();
+        let (mut clusters, mut has_first_lists) = (Vec::new(), false);
         for name in view.cluster_names().into_iter().filter(|name| self.is_known(name)) {
             let origins = Kind::ALL.map(|kind| self.origin(&name, kind));
             let status = statuses.get(&name).cloned();
@@ -62,12 +62,24 @@ impl Reading {
             }
             let is_live = phase == Some(Phase::Live) && origins.iter().all(|origin| *origin == Origin::Live);
             live_count += usize::from(is_live && status.is_some());
+            has_first_lists |= phase == Some(Phase::Listing) && origins.contains(&Origin::NeverRead);
             let config_id = view.cluster(&name).and_then(|record| record.config.as_ref()).map(|config| config.id);
             clusters.push(ClusterSummary { name, origins, config_id, status });
         }
         let is_synced = live_count == statuses.len();
         let statuses = Arc::clone(statuses);
-        MeshSummary { source_version, statuses, clusters, phases, unannounced, never_read, restored, unread_nodes, is_synced }
+        MeshSummary {
+            source_version,
+            statuses,
+            clusters,
+            phases,
+            unannounced,
+            never_read,
+            restored,
+            unread_nodes,
+            is_synced,
+            has_first_lists,
+        }
     }
 }
 

@@ -106,6 +106,11 @@ fn compare(reading: &Reading) {
         readings.iter().filter(|cluster| cluster.name == *name).any(|cluster| is_live(&cluster))
     });
     assert_eq!(summary.is_synced, is_synced);
+    let is_first_list = |cluster: &crate::handle::ClusterReading| {
+        view.phase(&cluster.name) == Some(Phase::Listing)
+            && cluster.resources.iter().any(|resource| resource.source.origin == Origin::NeverRead)
+    };
+    assert_eq!(summary.has_first_lists, readings.iter().any(is_first_list));
 }
 
 #[test]
