@@ -2,7 +2,7 @@
 //! failures of sources, target and meshkeep.
 
 mod chaos;
-mod contents;
+pub(super) mod contents;
 mod events;
 mod history;
 

@@ -133,9 +133,9 @@ fn a_comparison_that_stops_early_names_the_last_key() {
 fn comparing_nothing_is_an_error() {
     let (here, there) = (mirror("a", 0..0, &[]), mirror("a", 0..0, &[]));
     let against = |cluster| exit_code_and_error(&run(&here.url, &["verify", cluster, "--against", &there.url]));
-    let unknown = "error: neither meshkeep has a cluster pariss: there are paris,tokyo";
+    let unknown = "error: neither of the two has a cluster pariss: there are paris,tokyo";
     assert_eq!(against("pariss"), (Some(1), unknown.to_owned()));
-    let empty = "error: nothing was compared: neither meshkeep has an entry of tokyo";
+    let empty = "error: nothing was compared: neither of the two has an entry of tokyo";
     assert_eq!(against("tokyo"), (Some(1), empty.to_owned()));
 
     let empty = ScriptedServer::start(|_| list(&[]));

@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::command_line::run;
+use super::reflect::contents::{expected, wait_for_contents};
 use crate::harness::etcd::{Etcd, etcd_binaries};
 use crate::harness::lossy_watch::{LossyWatches, WatchError};
 use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, Shape, publish, put_leased, source_key};
 use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::read_only::ReadOnlyServer;
-use crate::harness::scene::{Scene, wait_until_served};
+use crate::harness::scene::{Remote, Scene, wait_until_served};
 use crate::harness::truth::Truth;
 use crate::harness::{eventually, eventually_within};
 
@@ -350,4 +351,54 @@ async fn the_command_compares_at_once() {
     scene.wait_until_exact("the repair").await;
     let unknown = run(scene.meshkeep.url(), &["verify", "nowhere"]);
     assert_eq!(unknown.status.code(), Some(1), "{unknown:?}");
+}
+
+/// The command compares the mirror with the etcd that `meshkeep reflect` writes into.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_compares_with_a_reflected_etcd() {
+    let binary = etcd_binaries().remove(0);
+    let target = Etcd::builder().binary(&binary).start().await;
+    let remote = Remote::start(&binary, Form::State, vec![MeshCluster::generate(1, EVERY_KIND)]).await;
+    let mut home = Home::new().with_reflect_to(&target.client_file_yaml());
+    home.write_cluster("c01", &remote.client_file());
+    let reflecting = home.start().await;
+    wait_for_contents(&target.client().await, &expected(&remote.clusters), "the copy").await;
+    let file = home.local_etcd_file();
+    std::fs::write(&file, target.client_file_yaml()).unwrap();
+    let verify = |meshkeep: &Meshkeep, more: &[&str]| {
+        let output = run(meshkeep.url(), &[&["verify", "--against-etcd", file.to_str().unwrap()], more].concat());
+        (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    assert_eq!(verify(&reflecting, &[]), (Some(0), String::new(), "none found\n".to_owned()));
+
+    // without the reflector, which would repair the copy
+    reflecting.stop().await;
+    let mut home = Home::new();
+    home.write_cluster("c01", &remote.client_file());
+    let mirroring = home.start().await;
+    mirroring.wait_for_phase("c01", "live").await;
+    let (mut client, nodes) = (target.client().await, remote.clusters[0].keys_of("nodes/v1"));
+    let cached = |key: &str| source_key(Form::Cache, "c01", key);
+    client.delete(cached(&nodes[0]), None).await.unwrap();
+    client.put(cached(&nodes[1]), "{}", None).await.unwrap();
+    client.put("cilium/cache/nodes/v1/c01/zz-unknown", "{}", None).await.unwrap();
+    client.put("cilium/cluster-config/c02", "{}", None).await.unwrap();
+    client.put("cilium/cache/nodes/v1/c02/n1", "{}", None).await.unwrap();
+    let mut rows: Vec<(String, &str)> = vec![
+        (cached(&nodes[0]), "only in the first meshkeep"),
+        (cached(&nodes[1]), "the value"),
+        ("cilium/cache/nodes/v1/c01/zz-unknown".into(), "only in the etcd of --against-etcd"),
+    ];
+    let expected = |rows: &[(String, &str)]| {
+        let rows = rows.iter().map(|(key, difference)| serde_json::json!({"key": key, "difference": difference}));
+        serde_json::json!({"items": rows.collect::<Vec<_>>()})
+    };
+    let (code, output, _) = verify(&mirroring, &["c01", "-o", "json"]);
+    let items = |output: &str| serde_json::from_str::<Value>(output).unwrap()["items"].clone();
+    assert_eq!((code, items(&output)), (Some(1), expected(&rows)["items"].clone()));
+    rows.push(("cilium/cache/nodes/v1/c02/n1".into(), "only in the etcd of --against-etcd"));
+    let (code, output, _) = verify(&mirroring, &["-o", "json"]);
+    assert_eq!((code, items(&output)), (Some(1), expected(&rows)["items"].clone()));
+    let (code, _, error) = verify(&mirroring, &["nowhere"]);
+    assert!(code == Some(1) && error.contains("neither of the two has a cluster nowhere: there are c01,c02"), "{error}");
 }

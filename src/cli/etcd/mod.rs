@@ -4,4 +4,4 @@ pub(super) mod announce;
 pub(super) mod identity;
 pub(super) mod kvstore;
 pub(super) mod reflect;
-mod target;
+pub(in crate::cli) mod target;

@@ -33,7 +33,7 @@ pub(super) async fn contents(target: &Client) -> BTreeMap<String, String> {
 }
 
 /// Returns the expected contents of the target for these clusters.
-pub(super) fn expected<'a>(clusters: impl IntoIterator<Item = &'a MeshCluster>) -> BTreeMap<String, String> {
+pub(in crate::e2e) fn expected<'a>(clusters: impl IntoIterator<Item = &'a MeshCluster>) -> BTreeMap<String, String> {
     let text = |value: &Vec<u8>| String::from_utf8(value.clone()).unwrap_or_else(|_| format!("{value:?}"));
     let mut all = BTreeMap::from([("cilium/.heartbeat".to_owned(), "a time".to_owned())]);
     for cluster in clusters {
@@ -46,7 +46,7 @@ pub(super) fn expected<'a>(clusters: impl IntoIterator<Item = &'a MeshCluster>) 
 }
 
 /// Waits until the target has exactly the expected contents, with each key attached to a lease.
-pub(super) async fn wait_for_contents(target: &Client, expected: &BTreeMap<String, String>, after: &str) {
+pub(in crate::e2e) async fn wait_for_contents(target: &Client, expected: &BTreeMap<String, String>, after: &str) {
     let deadline = Instant::now() + SETTLE_TIME_MAX;
     loop {
         let actual = contents(target).await;

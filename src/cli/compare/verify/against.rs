@@ -1,5 +1,6 @@
-//! Compares the mirrors of two meshkeeps: keys, raw values, and the sources' revisions if both read
-//! the same etcd.
+//! Compares the mirror with another copy of the mesh: keys and raw values. The other copy is in
+//! another meshkeep or in an etcd (`MeshCopy`). The sources' revisions are compared where two
+//! meshkeeps read the same etcd.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::sleep;
 
+use super::etcd_copy::{EtcdCopy, EtcdEntries};
 use crate::cli::compare::list_names;
 use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::queries::api_client::ApiClient;
@@ -42,17 +44,45 @@ const SHAPE: TableShape<MirrorDifference> = TableShape {
     name: |one| one.key.clone(),
 };
 
-/// Entries of one meshkeep in key order, page by page.
+/// A copy of the mesh to compare.
+pub(super) enum MeshCopy<'a> {
+    /// The mirror of a meshkeep.
+    Meshkeep(&'a ApiClient),
+    /// The keys below `cilium/cache` of an etcd.
+    Etcd(&'a EtcdCopy),
+}
+
+/// Entries of one copy in key order, page by page.
 struct EntryReader<'a> {
-    pages: PageReader<'a>,
-    /// Maximum number of entries of a page.
-    limit: usize,
+    pages: Pages<'a>,
     page: vec::IntoIter<Entry>,
 }
 
+enum Pages<'a> {
+    Meshkeep {
+        pages: PageReader<'a>,
+        /// Maximum number of entries of a page.
+        limit: usize,
+    },
+    Etcd(Box<EtcdEntries<'a>>),
+}
+
+impl Pages<'_> {
+    async fn next(&mut self) -> Result<Option<Vec<Entry>>, Failure> {
+        match self {
+            Self::Meshkeep { pages, limit } => {
+                let page = pages.next::<Entry, ListMembers>(*limit).await?;
+                Ok(page.map(|PageOf { items, .. }| items))
+            }
+            Self::Etcd(entries) => entries.next_page().await,
+        }
+    }
+}
+
 impl<'a> EntryReader<'a> {
-    fn new(client: &'a ApiClient, query: &[(&'a str, &'a str)], limit: usize) -> Self {
-        Self { pages: PageReader::new(client, "/v1/entries", query), limit, page: Vec::new().into_iter() }
+    fn of_meshkeep(client: &'a ApiClient, query: &[(&'a str, &'a str)], limit: usize) -> Self {
+        let pages = Pages::Meshkeep { pages: PageReader::new(client, "/v1/entries", query), limit };
+        Self { pages, page: Vec::new().into_iter() }
     }
 
     /// Returns the next entry.
@@ -61,18 +91,60 @@ impl<'a> EntryReader<'a> {
             if let Some(entry) = self.page.next() {
                 return Ok(Some(entry));
             }
-            let Some(PageOf { items, .. }) = self.pages.next::<Entry, ListMembers>(self.limit).await? else { return Ok(None) };
+            let Some(items) = self.pages.next().await? else { return Ok(None) };
             self.page = items.into_iter();
         }
     }
 }
 
-/// Entries of two meshkeeps side by side, in key order.
+impl<'a> MeshCopy<'a> {
+    /// Returns all entries of the clusters, or of every cluster if none is named.
+    fn entries(&self, clusters: &[(&'a str, &'a str)]) -> EntryReader<'a> {
+        match *self {
+            Self::Meshkeep(client) => EntryReader::of_meshkeep(client, clusters, usize::MAX),
+            Self::Etcd(etcd) => EntryReader { pages: Pages::Etcd(Box::new(etcd.entries())), page: Vec::new().into_iter() },
+        }
+    }
+
+    /// Returns the entry of a key.
+    async fn entry(&self, key: &str) -> Result<Option<Entry>, Failure> {
+        match self {
+            Self::Meshkeep(client) => {
+                let first = EntryReader::of_meshkeep(client, &[("prefix", key)], 1).next().await?;
+                Ok(first.filter(|entry| entry.key == key))
+            }
+            Self::Etcd(etcd) => etcd.entry(key).await,
+        }
+    }
+
+    /// Returns the clusters, each with the id of the etcd that it is read from, if it is known.
+    async fn etcd_cluster_ids(&self) -> Result<EtcdClusterIds, Failure> {
+        match self {
+            Self::Meshkeep(client) => {
+                let clusters: Vec<Cluster> = client.list_as("/v1/clusters", &[]).await?;
+                Ok(clusters.into_iter().map(|cluster| (cluster.name, cluster.etcd_cluster_id)).collect())
+            }
+            Self::Etcd(etcd) => Ok(etcd.known_clusters().map(|name| (name.clone(), None)).collect()),
+        }
+    }
+
+    /// Returns what the copy is called in a difference.
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Meshkeep(_) => "the meshkeep of --against",
+            Self::Etcd(_) => "the etcd of --against-etcd",
+        }
+    }
+}
+
+/// Entries of two copies side by side, in key order.
 struct EntryPairs<'a> {
     readers: [EntryReader<'a>; 2],
     next: [Option<Entry>; 2],
-    /// True if either meshkeep has an entry.
+    /// True if either copy has an entry.
     has_entries: bool,
+    /// Name of the second copy in a difference.
+    other_name: &'static str,
 }
 
 impl EntryPairs<'_> {
@@ -93,26 +165,27 @@ impl EntryPairs<'_> {
             };
             self.has_entries = true;
             let (one, other) = (one.take_if(|_| order.is_le()), other.take_if(|_| order.is_ge()));
-            if let Some(difference) = describe(one.as_ref(), other.as_ref(), same_etcd) {
+            if let Some(difference) = describe([one.as_ref(), other.as_ref()], self.other_name, same_etcd) {
                 return Ok(one.or(other).map(|entry| (entry.key, difference)));
             }
         }
     }
 }
 
-/// Compares two mirrors and prints the differences. Returns [`ExitStatus::Failed`] if there are
-/// any. Fails if neither has an entry.
+/// Compares two copies and prints the differences. Returns [`ExitStatus::Failed`] if there are any.
+/// Fails if neither has an entry.
 pub(super) async fn compare(
     here: &ApiClient,
-    there: &ApiClient,
+    there: &MeshCopy<'_>,
     clusters: &[(&str, &str)],
     list: &ListOptions,
 ) -> Result<ExitStatus, Failure> {
-    let ids = [etcd_cluster_ids(here).await?, etcd_cluster_ids(there).await?];
+    let copies = [&MeshCopy::Meshkeep(here), there];
+    let ids = [copies[0].etcd_cluster_ids().await?, there.etcd_cluster_ids().await?];
     check_names(&ids, clusters)?;
     let same_etcd = clusters_of_one_etcd(&ids);
-    let readers = [here, there].map(|client| EntryReader::new(client, clusters, usize::MAX));
-    let mut pairs = EntryPairs { readers, next: [None, None], has_entries: false };
+    let readers = copies.map(|copy| copy.entries(clusters));
+    let mut pairs = EntryPairs { readers, next: [None, None], has_entries: false, other_name: there.name() };
     let (mut differing, mut confirmed) = (BTreeMap::new(), BTreeMap::new());
     loop {
         let next = pairs.next_difference(&same_etcd).await?;
@@ -122,7 +195,7 @@ pub(super) async fn compare(
             continue;
         }
         let last = differing.last_key_value().map(|(key, _)| key.clone()).unwrap_or_default();
-        confirmed.append(&mut confirm(here, there, std::mem::take(&mut differing), &same_etcd).await?);
+        confirmed.append(&mut confirm(copies, std::mem::take(&mut differing), &same_etcd).await?);
         if is_end {
             break;
         }
@@ -135,7 +208,7 @@ pub(super) async fn compare(
     if !pairs.has_entries {
         let names: Vec<String> = clusters.iter().map(|(_, name)| (*name).to_owned()).collect();
         let of_clusters = if names.is_empty() { String::new() } else { format!(" of {}", list_names(&names, false)) };
-        return Err(Failure::new(format!("nothing was compared: neither meshkeep has an entry{of_clusters}")));
+        return Err(Failure::new(format!("nothing was compared: neither of the two has an entry{of_clusters}")));
     }
     let is_equal = confirmed.is_empty();
     let differences = confirmed.into_iter().map(|(key, difference)| serde_json::to_value(MirrorDifference { key, difference }));
@@ -145,8 +218,7 @@ pub(super) async fn compare(
 
 /// Compares keys again, several times, and returns the ones that differ each time.
 async fn confirm(
-    here: &ApiClient,
-    there: &ApiClient,
+    copies: [&MeshCopy<'_>; 2],
     mut differing: BTreeMap<String, String>,
     same_etcd: &BTreeSet<String>,
 ) -> Result<BTreeMap<String, String>, Failure> {
@@ -155,37 +227,30 @@ async fn confirm(
             break;
         }
         sleep(REPETITION_PAUSE).await;
-        differing = compare_again(here, there, differing, same_etcd).await?;
+        differing = compare_again(copies, differing, same_etcd).await?;
     }
     Ok(differing)
 }
 
 /// Compares keys again, and returns the ones that still differ.
 async fn compare_again(
-    here: &ApiClient,
-    there: &ApiClient,
+    [here, there]: [&MeshCopy<'_>; 2],
     differing: BTreeMap<String, String>,
     same_etcd: &BTreeSet<String>,
 ) -> Result<BTreeMap<String, String>, Failure> {
     let mut still = BTreeMap::new();
     for key in differing.into_keys() {
-        let (one, other) = (entry(here, &key).await?, entry(there, &key).await?);
-        still.extend(describe(one.as_ref(), other.as_ref(), same_etcd).map(|difference| (key, difference)));
+        let (one, other) = (here.entry(&key).await?, there.entry(&key).await?);
+        still.extend(describe([one.as_ref(), other.as_ref()], there.name(), same_etcd).map(|difference| (key, difference)));
     }
     Ok(still)
 }
 
-/// Returns the entry of a key.
-async fn entry(client: &ApiClient, key: &str) -> Result<Option<Entry>, Failure> {
-    let first = EntryReader::new(client, &[("prefix", key)], 1).next().await?;
-    Ok(first.filter(|entry| entry.key == key))
-}
-
 /// Describes how two entries of a key differ. Revisions are compared only within one etcd.
-fn describe(here: Option<&Entry>, there: Option<&Entry>, same_etcd: &BTreeSet<String>) -> Option<String> {
+fn describe([here, there]: [Option<&Entry>; 2], other_name: &str, same_etcd: &BTreeSet<String>) -> Option<String> {
     match (here, there) {
         (Some(_), None) => Some("only in the first meshkeep".to_owned()),
-        (None, Some(_)) => Some("only in the meshkeep of --against".to_owned()),
+        (None, Some(_)) => Some(format!("only in {other_name}")),
         (Some(one), Some(other)) if one.value != other.value => Some("the value".to_owned()),
         (Some(one), Some(other)) if one.source_revision != other.source_revision && same_etcd.contains(&one.cluster) => {
             let text = |revision: Option<i64>| revision.map_or_else(|| "none".to_owned(), |revision| revision.to_string());
@@ -198,18 +263,13 @@ fn describe(here: Option<&Entry>, there: Option<&Entry>, same_etcd: &BTreeSet<St
 /// Id of the etcd cluster that each cluster of a meshkeep is read from.
 type EtcdClusterIds = BTreeMap<String, Option<String>>;
 
-async fn etcd_cluster_ids(client: &ApiClient) -> Result<EtcdClusterIds, Failure> {
-    let clusters: Vec<Cluster> = client.list_as("/v1/clusters", &[]).await?;
-    Ok(clusters.into_iter().map(|cluster| (cluster.name, cluster.etcd_cluster_id)).collect())
-}
-
-/// Fails if neither meshkeep has a cluster that the user names.
+/// Fails if neither copy has a cluster that the user names.
 fn check_names(ids: &[EtcdClusterIds; 2], clusters: &[(&str, &str)]) -> Result<(), Failure> {
     let Some((_, missing)) = clusters.iter().find(|(_, name)| ids.iter().all(|ids| !ids.contains_key(*name))) else { return Ok(()) };
     let names: BTreeSet<&String> = ids.iter().flat_map(BTreeMap::keys).collect();
     let names: Vec<String> = names.into_iter().cloned().collect();
     let existing = if names.is_empty() { "they have none".to_owned() } else { format!("there are {}", list_names(&names, false)) };
-    Err(Failure::new(format!("neither meshkeep has a cluster {missing}: {existing}")))
+    Err(Failure::new(format!("neither of the two has a cluster {missing}: {existing}")))
 }
 
 /// Returns the clusters that both meshkeeps read from the same etcd.

@@ -1,8 +1,10 @@
-//! `meshkeep verify`: compares the mirror with the etcds of the clusters, or with the mirror of
-//! another meshkeep.
+//! `meshkeep verify`: compares the mirror with the etcds of the clusters, with the mirror of
+//! another meshkeep, or with the etcd of a KVStoreMesh.
 
 mod against;
+mod etcd_copy;
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -10,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::sleep;
 
+use self::against::MeshCopy;
+use self::etcd_copy::EtcdCopy;
 use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::queries::api_client::{ApiClient, ServerOptions};
 use crate::cli::terminal::list_output::ListOptions;
@@ -33,6 +37,10 @@ pub(in crate::cli) struct VerifyOptions {
     /// certificates
     #[arg(long, value_name = "URL", conflicts_with = "values")]
     against: Option<String>,
+    /// Compare with the keys below cilium/cache in the etcd of this client file instead, into which
+    /// `meshkeep reflect` or a KVStoreMesh writes
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["values", "against", "timeout"])]
+    against_etcd: Option<PathBuf>,
     /// Maximum time to wait for the results of the clusters; exit code 1 if one of them is missing
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_duration, conflicts_with = "against")]
     timeout: Duration,
@@ -77,7 +85,11 @@ pub(in crate::cli) async fn run(options: &VerifyOptions, server: &ServerOptions)
     let clusters: Vec<(&str, &str)> = options.clusters.iter().map(|name| ("cluster", name.as_str())).collect();
     if let Some(other) = &options.against {
         let other = ApiClient::new(&server.with_server(other, "--against"))?;
-        return against::compare(&client, &other, &clusters, &options.list).await;
+        return against::compare(&client, &MeshCopy::Meshkeep(&other), &clusters, &options.list).await;
+    }
+    if let Some(file) = &options.against_etcd {
+        let etcd = EtcdCopy::connect(&client, file, &options.clusters).await?;
+        return against::compare(&client, &MeshCopy::Etcd(&etcd), &clusters, &options.list).await;
     }
     let mut start = clusters.clone();
     if options.values {
