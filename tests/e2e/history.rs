@@ -9,23 +9,6 @@ use crate::harness::mesh::SMALL;
 use crate::harness::next_second;
 use crate::harness::scene::Scene;
 
-async fn change_entry(scene: &mut Scene, key: &str, pod: Option<&str>) {
-    for remote in &mut scene.remotes {
-        remote
-            .change(|cluster| match pod {
-                None => cluster.delete(key),
-                Some(pod) => {
-                    let value = cluster.entries.get_mut(key).unwrap();
-                    let mut entry: Value = serde_json::from_slice(value).unwrap();
-                    (entry["K8sPodName"], entry["K8sNamespace"]) = (pod.into(), "moved".into());
-                    *value = serde_json::to_vec(&entry).unwrap();
-                }
-            })
-            .await;
-    }
-    scene.wait_until_settled("a change").await;
-}
-
 /// Returns the pod of an address at a time, and whether the answer is complete.
 async fn pod_at(scene: &Scene, address: &str, time: Timestamp) -> (Value, Value) {
     let answer = scene.meshkeep().get(&format!("/v1/ipcache/lookup?ip={address}&at={time}")).await;
@@ -45,7 +28,8 @@ async fn an_address_that_moves_is_known_at_every_moment() {
     let mut pods = vec![(next_second().await, first_pod.clone())];
     for pod in [Some("second"), None] {
         next_second().await;
-        change_entry(&mut scene, &key, pod).await;
+        scene.remotes[0].change_pod(&key, pod).await;
+        scene.wait_until_settled("a change").await;
         next_second().await;
         pods.push((next_second().await, json!(pod)));
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use serde_json::Value;
 
 use super::PATIENCE;
 use super::etcd::Etcd;
@@ -64,6 +65,20 @@ impl Remote {
             change(cluster);
             rewrite(&self.etcd, self.form, &before, cluster).await;
         }
+    }
+
+    /// Moves an address to another pod of the namespace `moved`, or deletes its entry.
+    pub(crate) async fn change_pod(&mut self, key: &str, pod: Option<&str>) {
+        self.change(|cluster| match pod {
+            None => cluster.delete(key),
+            Some(pod) => {
+                let value = cluster.entries.get_mut(key).unwrap();
+                let mut entry: Value = serde_json::from_slice(value).unwrap();
+                (entry["K8sPodName"], entry["K8sNamespace"]) = (pod.into(), "moved".into());
+                *value = serde_json::to_vec(&entry).unwrap();
+            }
+        })
+        .await;
     }
 }
 
