@@ -51,7 +51,7 @@ macro_rules! assets {
 }
 
 /// All files except the page itself.
-pub static ASSETS: [Asset; 32] = assets![
+pub static ASSETS: [Asset; 34] = assets![
     "api.js",
     "copy.js",
     "frame.js",
@@ -73,6 +73,8 @@ pub static ASSETS: [Asset; 32] = assets![
     "parts/mesh_list.js",
     "parts/problems.js",
     "parts/services.js",
+    "parts/time_picker.js",
+    "parts/timeline.js",
     "route.js",
     "search.js",
     "search_query.js",

@@ -111,6 +111,44 @@ function explanation(ip) {
   };
 }
 
+const START_MS = Date.now();
+
+/** The versions of any address: three pods in two clusters, and before them another one. */
+function versions(ip, pageToken) {
+  const ago = (seconds) => new Date(START_MS - seconds * 1000).toISOString();
+  const version = (name, identity, hostIP, podName, from, rest = {}) => ({
+    kind: "ipcache", key: `cilium/cache/ip/v1/${name}/${ip}`, from,
+    object: { prefix: `${ip}/32`, host: true, cluster: name, identity, hostIP, namespace: "shop", podName, source: "clustermesh" }, ...rest,
+  });
+  const between = { changedBetween: [ago(7_200), ago(6_600)] };
+  const oldest = version("osaka", 131_330, "172.18.3.1", "cart-0", { firstSeenAt: ago(90_000) }, { to: { changedAt: ago(80_000) }, ended: "deleted" });
+  if (pageToken) return { items: [oldest], complete: true, gaps: [], since: ago(100_000), position: position() };
+  // the kinds of a cluster are not lost at exactly the same time
+  const gap = (kind, earlier) => ({ cluster: "tokyo", kind, from: ago(7_200 + earlier), to: ago(6_600 + earlier) });
+  return {
+    items: [
+      version("tokyo", 131_331, "172.18.2.1", "cart-3", { changedAt: ago(1_800) }),
+      version("tokyo", 131_330, "172.18.2.2", "cart-2", between, { to: { changedAt: ago(1_800) }, ended: "updated" }),
+      version("osaka", 131_330, "172.18.3.1", "cart-1", { changedAt: ago(50_000) }, { to: between, ended: "clusterRemoved" }),
+    ],
+    complete: false, gaps: [gap("ipcache", 0), gap("node", 0.9), { from: ago(60_000), to: ago(55_000) }], since: ago(100_000), nextPageToken: "more", position: position(),
+  };
+}
+
+/** Returns the explanation of an address at an earlier time, which may mean two versions. */
+function explanationAt(ip, at) {
+  const time = /^\d+m$/.test(at) ? ago(parseInt(at, 10) * 60) : at;
+  const newest = explanation(ip);
+  const { items, gaps } = versions(ip);
+  const isIn = ({ from, to }) => Date.parse(from) <= Date.parse(time) && Date.parse(time) < Date.parse(to);
+  const current = gaps.filter(isIn);
+  const start = ({ from }) => from.changedAt ?? from.changedBetween?.[1] ?? from.firstSeenAt;
+  const match = items.find((one) => Date.parse(start(one)) <= Date.parse(time))?.object ?? null;
+  const { services, problems, complete, hints, ...rest } = newest;
+  const entries = match ? [{ ...match, verdict: "wins", reason: "the only entry that covers the address" }] : [];
+  return { ...rest, match, entries, meta: { position: position(), at: time, complete: current.length === 0, gaps: current, ...(current.some((one) => one.cluster) ? { candidates: [items[2], items[1]] } : {}) } };
+}
+
 let sequence = 1_000_000;
 const position = () => `v1.e8c13768b68d8dc4.${sequence}`;
 
@@ -173,7 +211,11 @@ export function start({ clusters: count = 255, perSecond = 0, port = 0, upstream
   function answer(path, query) {
     if (path === "/v1/global-services" && query.get("name")) return { items: [selectedService(query)], meta: {} };
     if (answers[path]) return answers[path]();
-    if (path.startsWith("/v1/explain/")) return explanation(decodeURIComponent(path.slice(12)));
+    if (path === "/v1/history") return versions(query.get("ip"), query.get("pageToken"));
+    if (path.startsWith("/v1/explain/")) {
+      const ip = decodeURIComponent(path.slice(12));
+      return query.get("at") ? explanationAt(ip, query.get("at")) : explanation(ip);
+    }
     if (path === "/v1/ipcache/lookup") return { ip: query.get("ip"), match: explanation(query.get("ip")).match, others: [], meta: {} };
     if (path.startsWith("/v1/identities/")) return { ...answers["/v1/identities"]().items[0], others: [], meta: {} };
     return null;

@@ -8,6 +8,7 @@ mod hostile;
 mod names;
 mod rows;
 mod states;
+mod timeline;
 mod windows;
 
 use std::io::{BufRead, BufReader};

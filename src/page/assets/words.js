@@ -49,6 +49,23 @@ export function since(time) {
   return time === undefined ? undefined : Math.max(0, (Date.now() + ahead - Date.parse(time)) / 1000);
 }
 
+/** Returns the current time of meshkeep's clock, in milliseconds. */
+export function now() {
+  return Date.now() + ahead;
+}
+
+/** Returns the date and the time of day, in the time zone of the browser. */
+export function dateTime(time) {
+  const date = new Date(time);
+  const day = [date.getFullYear(), date.getMonth() + 1, date.getDate()].map((part) => String(part).padStart(2, "0"));
+  return `${day.join("-")} ${clock(time)}`;
+}
+
+/** Returns a time as text for `at=`: RFC 3339 in UTC. */
+export function utc(time) {
+  return new Date(time).toISOString().replace(".000Z", "Z");
+}
+
 /** Returns the time of day. */
 export function clock(time) {
   const date = new Date(time);

@@ -1,13 +1,16 @@
 // Explain: one address with every entry that covers it, most specific first, the winner and the
-// reason. For an address without an entry it shows possible reasons.
+// reason. For an address without an entry it shows possible reasons. With `at`, all this is about
+// an earlier time, which the timeline and the time picker choose.
 
 import { html } from "../html.js";
-import { ask, follow } from "../api.js";
+import { ask, follow, query } from "../api.js";
 import { Copy } from "../copy.js";
 import { ageOf, atMostEvery, mirror, whenMoved } from "../mirror.js";
 import { hash } from "../route.js";
 import { clusterState } from "../state.js";
-import { address, age, clock, labels, phase, plural, tone } from "../words.js";
+import { Candidates, Period, Time, Timeline, joined } from "./timeline.js";
+import { TimePicker } from "./time_picker.js";
+import { address, age, clock, dateTime, labels, phase, plural, since, tone } from "../words.js";
 
 /** Minimum interval between requests of the explanation, in ms: it reads all clusters. */
 const READ_EVERY_MS = 2_000;
@@ -64,15 +67,16 @@ function isWhole(prefix) {
   return /\/(32|128)$/.test(prefix);
 }
 
-function Head({ answer, at }) {
-  const { ip, match, meta } = answer;
+/** Age and state of the data of the newest explanation. */
+function Trust({ answer, at }) {
+  const { match, meta } = answer;
   // the current age, because the answer only has the age at its request
   const known = match && mirror.clusters.get(match.cluster);
   const isFollowed = match ? meta.phase === "live" : meta.liveSources === meta.sourceCount;
   const reported = meta.ageSeconds ?? meta.oldestAgeSeconds;
   const currentAge = known ? ageOf(known) : reported === undefined || isFollowed ? reported : reported + (Date.now() - at) / 1000;
   const inPhase = known?.object.phase ?? meta.phase;
-  const trust = match
+  return match
     ? html`<span class="is-${known ? clusterState(known) : tone(currentAge)} tone">${meta.origin === "dump" ? "from a dump" : meta.origin !== "live" ? "restored" : inPhase === "live" ? "live" : "last known"}${meta.stale ? ", held: its source lost it" : ""}, from ${age(currentAge)} ago${
         inPhase && inPhase !== "live" ? `; the cluster is ${phase(inPhase)}` : ""
       }</span>`
@@ -83,6 +87,28 @@ function Head({ answer, at }) {
           ? `${meta.liveSources} of ${meta.sourceCount} clusters are live, the oldest data is from ${age(currentAge)} ago`
           : "no cluster is mirrored yet"
       }</span>`;
+}
+
+/** Says that the answer is about an earlier time, and what is not known about that time. */
+function AsOf({ ip, answer }) {
+  const { at, complete, gaps = [], candidates } = answer.meta;
+  const toNow = () => document.getElementById("main").focus({ preventScroll: true });
+  return html`<div class="as-of">
+    <p><b>As of <${Time} time=${at} /></b>, ${age(since(at))} ago. This is not the newest data. <a href=${hash("explain", [ip])} onClick=${toNow}>back to now</a></p>
+    ${!complete && html`<p><b>The answer is not certain.</b> ${gaps.length === 0 && !candidates && "A part of the history is lost."}</p>`}
+    ${gaps.length > 0 && html`<ul class="plain">${joined(gaps).map((period) => html`<li key=${period.id}><${Period} period=${period} /></li>`)}</ul>`}
+  </div>`;
+}
+
+/** Says that no entry covers the address. */
+function Miss({ meta }) {
+  if (!meta.at) return html`<p class="sentence">No cluster announces this address or a range around it. To an agent it is <b>world</b>: policies by label do not match it, and traffic to it takes no tunnel.</p>`;
+  const known = meta.complete ? "No cluster announced this address or a range around it at this time." : "meshkeep knows of no entry for this address or a range around it at this time.";
+  return html`<p class="sentence">${known} Without an entry, it was <b>world</b> to an agent.</p>`;
+}
+
+function Head({ answer, at }) {
+  const { ip, match, meta } = answer;
   return html`<header class="answer">
     <h1><span class="mono">${ip}</span><${Copy} text=${ip} /> <span class="arrow" aria-hidden="true">→</span> ${
       match
@@ -90,9 +116,9 @@ function Head({ answer, at }) {
             ${match.podName && html` <span class="pod">${match.namespace}/${match.podName}</span>`}`
         : html`<span class="miss">no entry</span>`
     }</h1>
-    <p>${trust}</p>
-    ${match && !match.host && !isWhole(match.prefix) && html`<p class="sentence">No cluster announces the address itself; the range that contains it decides.</p>`}
-    ${!match && html`<p class="sentence">No cluster announces this address or a range around it. To an agent it is <b>world</b>: policies by label do not match it, and traffic to it takes no tunnel.</p>`}
+    ${!meta.at && html`<p><${Trust} answer=${answer} at=${at} /></p>`}
+    ${match && !match.host && !isWhole(match.prefix) && html`<p class="sentence">${meta.at ? "No cluster announced the address itself; the range that contains it decided" : "No cluster announces the address itself; the range that contains it decides"}.</p>`}
+    ${!match && html`<${Miss} meta=${meta} />`}
   </header>`;
 }
 
@@ -134,7 +160,7 @@ function Services({ services, isComplete }) {
 }
 
 function Problems({ problems }) {
-  if (problems.length === 0) return null;
+  if (!problems?.length) return null;
   return html`<${Card} title="problems">
     <ul class="plain">${problems.map((one) => html`<li key=${one.id} class="wrong"><span class="severity ${one.severity}">${one.severity}</span> ${one.detail}
       ${one.advice && html`<span class="quiet"> ${one.advice}</span>`}</li>`)}</ul>
@@ -151,74 +177,150 @@ function Hints({ hints }) {
   <//>`;
 }
 
-function View({ answer, at }) {
-  const { match, entries, node, services, problems, hints, complete } = answer;
-  return html`<article class="explain">
+/**
+ * The explanation. `below` is between the entries and the cards. If it is pending, another time was
+ * chosen, and the answer about it has not arrived yet.
+ */
+function View({ answer, at, isPending, below }) {
+  const { ip, match, entries, node, services, problems, hints, complete, meta } = answer;
+  return html`<article class="explain" aria-busy=${isPending}>
+    ${isPending && html`<p class="quiet">Searching the chosen time …</p>`}
+    <p class="unseen" role="status">${meta.at && `${ip} as of ${dateTime(meta.at)}${meta.complete ? "" : ": the answer is not certain"}`}</p>
+    ${meta.at && html`<${AsOf} ip=${ip} answer=${answer} />`}
     <${Head} answer=${answer} at=${at} />
+    <${Candidates} ip=${ip} candidates=${meta.candidates} hasMatch=${match !== null} />
     ${entries.length > 0 && html`<${Ladder} entries=${entries} />`}
+    ${below}
     <div class="cards">
       <${Hints} hints=${hints} />
       <${Problems} problems=${problems} />
       ${match && html`<${Labels} match=${match} />`}
       ${node && html`<${Node} node=${node} match=${match} />`}
-      ${match && html`<${Services} services=${services} isComplete=${complete} />`}
+      ${match && services && html`<${Services} services=${services} isComplete=${complete} />`}
     </div>
   </article>`;
 }
 
+/** The explanation of one address, at the time that the URL chooses. */
+class Explanation {
+  constructor(ip, at, draw) {
+    this.ip = ip;
+    this.draw = draw;
+    this.timeline = new Timeline(ip, draw);
+    this.readNewest = atMostEvery(READ_EVERY_MS, () => this.at || this.request());
+    // a phase that changes also begins or ends a gap
+    this.stopListening = whenMoved((what) => {
+      if (what !== "cluster" && what !== "synced" && !this.trouble) return;
+      // an earlier state does not change, and a refused time is refused again
+      if (!this.at) this.readNewest();
+      else if (this.trouble && ![400, 404].includes(this.trouble.status)) this.request();
+      this.timeline.read();
+    });
+    this.choose(at);
+  }
+
+  /** Shows the explanation at another time, or without `at` the newest one, which is followed. */
+  choose(at) {
+    this.at = at;
+    this.stream?.close();
+    this.stream = at ? null : this.followEntries();
+    this.request();
+  }
+
+  /**
+   * Follows the entries of the address. Other changes, such as nodes, move the position of the
+   * page's own stream.
+   */
+  followEntries() {
+    const { ip } = this;
+    const changed = ["upsert", "delete", "reset"];
+    const event = ({ type }) => {
+      if (!changed.includes(type)) return;
+      this.readNewest();
+      this.timeline.read();
+    };
+    const stream = follow({ kind: "ipcache", cidr: `${ip}/${ip.includes(":") ? 128 : 32}` }, { link() {}, refused: () => stream.close(), event });
+    return stream;
+  }
+
+  async request() {
+    this.stop?.abort();
+    this.stop = new AbortController();
+    const { signal } = this.stop;
+    const { at } = this;
+    try {
+      const answer = await ask(`/v1/explain/${encodeURIComponent(this.ip)}${query({ at })}`, signal);
+      if (signal.aborted) return;
+      Object.assign(this, { answer, answeredAt: Date.now(), answeredFor: at, trouble: null });
+    } catch (error) {
+      if (signal.aborted) return;
+      this.trouble = error;
+      // the last answer is about another time
+      if (at || this.answer?.meta.at) this.answer = null;
+    }
+    this.draw();
+  }
+
+  view() {
+    const { ip, at, answer, trouble, timeline } = this;
+    // the time of a duration such as 10m is in the answer
+    const shown = at ? absolute(answer?.meta.at ?? at) : null;
+    const below = html`<section class="card wide times"><h2>versions</h2>
+      ${!timeline.isOff && html`<${TimePicker} ip=${ip} at=${shown} />`}
+      ${timeline.view(at ? (shown ?? 0) : null, answer?.match)}</section>`;
+    if (answer) return html`<${View} answer=${answer} at=${this.answeredAt} isPending=${this.answeredFor !== at} below=${below} />`;
+    return html`<article class="explain"><div class="sentence"><h1 class="mono">${ip}</h1>
+      <p class=${trouble ? "red" : "quiet"} role=${trouble ? "alert" : "status"}>${trouble ? trouble.message : "Searching …"}</p>
+      ${at && html`<p><a href=${hash("explain", [ip])}>back to now</a></p>`}</div>${below}</article>`;
+  }
+
+  close() {
+    this.stop.abort();
+    this.stream?.close();
+    this.timeline.close();
+    this.stopListening();
+  }
+}
+
+/** Returns a time in ms, or null for a text that is not one, such as the duration `10m`. */
+function absolute(text) {
+  return /^\d{4}-/.test(text) && !Number.isNaN(Date.parse(text)) ? Date.parse(text) : null;
+}
+
+/** Returns the time in `at` as text. */
+function atText(at) {
+  const time = absolute(at);
+  return time === null ? (/^\d+[a-z]/.test(at) ? `${at} ago` : at) : dateTime(time);
+}
+
+const addressIn = (route) => address(route.path[0] ?? "");
+
 export const explain = {
-  title: (route) => (route.path[0] ? `${route.path[0]}, explained` : "Explain"),
-  commands({ path }) {
-    const ip = address(path[0] ?? "");
-    return ip && { path: `/v1/explain/${ip}`, words: ["explain", ip] };
+  title({ path, params }) {
+    const at = params.get("at");
+    return path[0] ? `${path[0]}, explained${at ? ` as of ${atText(at)}` : ""}` : "Explain";
+  },
+  commands(route) {
+    const ip = addressIn(route);
+    const at = route.params.get("at");
+    return ip && { path: `/v1/explain/${ip}${query({ at })}`, words: ["explain", ip, ...(at ? [`--at=${at}`] : [])] };
   },
 
   open(route, draw) {
-    const ip = address(route.path[0] ?? "");
-    let answer = null;
-    let at = 0;
-    let trouble = null;
-    let stop = new AbortController();
-    const read = atMostEvery(READ_EVERY_MS, async () => {
-      try {
-        answer = await ask(`/v1/explain/${encodeURIComponent(ip)}`, stop.signal);
-        at = Date.now();
-        trouble = null;
-      } catch (error) {
-        if (stop.signal.aborted) return;
-        trouble = error;
-      }
-      draw();
-    });
-    let stream = null;
-    let stopListening = () => {};
-    if (ip) {
-      read();
-      // the entries of the address; other changes, such as nodes, move the position of the page's
-      // own stream
-      stream = follow(
-        { kind: "ipcache", cidr: `${ip}/${ip.includes(":") ? 128 : 32}` },
-        { link() {}, refused: () => stream.close(), event: (event) => ["upsert", "delete", "reset"].includes(event.type) && read() },
-      );
-      stopListening = whenMoved((what) => (what === "cluster" || what === "synced" || trouble) && read());
-    }
-
+    const ip = addressIn(route);
+    const explanation = ip && new Explanation(ip, route.params.get("at"), draw);
     return {
       view() {
-        if (!ip) {
-          return html`<div class="sentence"><h1>Who is this address?</h1>
-            <p>${route.path[0] ? html`<b class="mono">${route.path[0]}</b> is not an address. ` : ""}Type an address into the search box (<kbd>/</kbd>) to see every entry of every cluster that covers it, which entry wins and why, its pod, and how old the data is.</p></div>`;
-        }
-        if (!answer) {
-          return html`<div class="sentence"><h1 class="mono">${ip}</h1><p class=${trouble ? "red" : "quiet"}>${trouble ? trouble.message : "Searching …"}</p></div>`;
-        }
-        return html`<${View} answer=${answer} at=${at} />`;
+        if (explanation) return explanation.view();
+        return html`<div class="sentence"><h1>Who is this address?</h1>
+          <p>${route.path[0] ? html`<b class="mono">${route.path[0]}</b> is not an address. ` : ""}Type an address into the search box (<kbd>/</kbd>) to see every entry of every cluster that covers it, which entry wins and why, its pod, and how old the data is.</p></div>`;
       },
-      close() {
-        stop.abort();
-        stream?.close();
-        stopListening();
+      moved(next) {
+        if (!ip || addressIn(next) !== ip) return false;
+        explanation.choose(next.params.get("at"));
+        return true;
       },
+      close: () => explanation?.close(),
     };
   },
 };
