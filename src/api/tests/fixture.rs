@@ -138,7 +138,18 @@ impl ApiFixture {
         let before = self.handle.try_reading().unwrap();
         let record = before.record(key).unwrap();
         self.change(Change::Delete { key: key.clone() }).await;
-        let (after, last) = (before.position().sequence, self.handle.try_reading().unwrap().position().sequence);
+        self.add_end(record, (before.position().sequence, self.handle.try_reading().unwrap().position().sequence), time);
+    }
+
+    /// Adds the deletion of a key to the history only. The mirror still has the key, as a snapshot
+    /// that was taken before the deletion.
+    pub(in crate::api) fn delete_in_history(&self, key: &EntryKey, time: SystemTime) {
+        let reading = self.handle.try_reading().unwrap();
+        let head = reading.position().sequence;
+        self.add_end(reading.record(key).unwrap(), (head, head.next()), time);
+    }
+
+    fn add_end(&self, record: Arc<Record>, (after, last): (Sequence, Sequence), time: SystemTime) {
         let records = [(last, ReplacedRecord { record, deleted: Some(DeleteReason::Deleted) })].into();
         self.history.as_ref().unwrap().add_replaced(last.0, &ReplacedRecords { after, last, times: vec![(last, time)], records });
     }

@@ -197,9 +197,8 @@ impl PastListScan {
     }
 
     fn begin_scans(&mut self) {
-        let scan = |selection: &VersionSelection| {
-            EndedVersionScan::new(self.mirror.past.history.clone(), selection.clone(), self.mirror.at.sequence)
-        };
+        let (history, at, head) = (&self.mirror.past.history, self.mirror.at.sequence, self.mirror.current().position().sequence);
+        let scan = |selection: &VersionSelection| EndedVersionScan::new(history.clone(), selection.clone(), at, head);
         self.scans = self.selections.iter().map(scan).collect();
         self.ended = EndedVersions::default();
     }

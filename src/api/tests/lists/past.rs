@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
-use super::history::{apply, at, first_list, text};
+use super::history::{apply, at, commands, first_list, text};
 use super::pages::walk;
 use crate::api::tests::fixture::{ApiFixture, cluster, identity, key, node, paris_status, pod, put};
 use crate::model::*;
@@ -131,4 +131,15 @@ async fn a_list_of_the_past_needs_a_history_and_a_time_in_it() {
     assert_eq!(next["meta"]["at"], page["meta"]["at"]);
     let other = fixture.get(&format!("/v1/ipcache?at=1s&limit=1&pageToken={}", page["nextPageToken"].as_str().unwrap())).await;
     assert_eq!(other.status, 400);
+}
+
+/// The history of a list is read after its snapshot of the mirror, so it may have later changes.
+#[tokio::test]
+async fn a_list_of_the_past_ignores_changes_after_its_snapshot() {
+    let fixture = ApiFixture::with_history(commands());
+    let uri = format!("/v1/ipcache?at={}", text(75));
+    let expected = items(&fixture, &uri).await;
+    fixture.delete_in_history(&key(Kind::Ip, "paris", "10.1.2.40"), at(80));
+    assert_eq!(items(&fixture, &uri).await, expected);
+    assert_eq!(fixture.json(&uri).await["meta"]["complete"], true);
 }
