@@ -62,7 +62,8 @@ pub(crate) enum SliceOutcome {
     Paused(String),
     /// No item is left (`None`), or the page is full and the next one begins with this text.
     Ended(Option<String>),
-    /// The history is being read, and nothing can be added yet. A page cannot end here.
+    /// The history is being read for the first time, and nothing was added yet. A page cannot end
+    /// here.
     ReadingHistory,
     /// No memory is currently free to decode the next item, whose page start is this text.
     NoMemory(String, DecodedBudgetError),

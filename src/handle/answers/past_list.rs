@@ -46,6 +46,8 @@ pub struct PastListScan {
     start: EntryKey,
     /// Periods that the history lost since the time.
     lost: Vec<HistoryGap>,
+    /// True if the list has passed objects and reads the history again for the next keys.
+    is_rereading: bool,
 }
 
 /// Ended versions with the lowest keys, in key order.
@@ -60,7 +62,7 @@ struct EndedVersions {
 /// State of a list after a slice.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PastListStep {
-    /// The history is still being read, so there are no objects yet.
+    /// The history is still being read for the first time, so there are no objects yet.
     ReadingHistory,
     /// The list of objects went on.
     Listed(ScanEnd),
@@ -159,6 +161,7 @@ impl PastMirror {
             ended: EndedVersions::default(),
             start: start.unwrap_or_else(EntryKey::lowest),
             lost: Vec::new(),
+            is_rereading: false,
         };
         list.begin_scans();
         list
@@ -208,7 +211,7 @@ impl PastListScan {
     pub fn advance(&mut self, slice: &mut WorkSlice, mut accept: impl FnMut(&Record) -> bool) -> PastListStep {
         while let Some(scan) = self.scans.last_mut() {
             if slice.is_over() {
-                return PastListStep::ReadingHistory;
+                return self.pause_reading();
             }
             slice.count_row();
             let (ended, filter, start) = (&mut self.ended, &self.plan.filter, &self.start);
@@ -226,9 +229,19 @@ impl PastListScan {
                 self.lost.sort_by_key(|gap| gap.after);
                 self.lost.dedup();
                 self.scans.pop();
+                if self.scans.is_empty() && slice.is_over() {
+                    // the next slice has time for at least one object
+                    return self.pause_reading();
+                }
             }
         }
         PastListStep::Listed(self.advance_merge(slice, &mut accept))
+    }
+
+    /// Ends a slice in which the history was read. A page may end here if it has passed objects
+    /// before.
+    fn pause_reading(&self) -> PastListStep {
+        if self.is_rereading { PastListStep::Listed(ScanEnd::Paused(self.start.clone())) } else { PastListStep::ReadingHistory }
     }
 
     fn advance_merge(&mut self, slice: &mut WorkSlice, accept: &mut impl FnMut(&Record) -> bool) -> ScanEnd {
@@ -256,6 +269,7 @@ impl PastListScan {
         if let Some(dropped) = dropped.filter(|dropped| next.as_ref().is_none_or(|next| next >= dropped)) {
             // the versions from this key on did not fit: they are read again
             self.start = dropped.clone();
+            self.is_rereading = true;
             self.begin_scans();
             return ScanEnd::Paused(dropped);
         }

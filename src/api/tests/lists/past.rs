@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 
 use super::history::{apply, at, commands, first_list, text};
 use super::pages::walk;
+use crate::admission::ScanLimits;
 use crate::api::tests::fixture::{ApiFixture, cluster, identity, key, node, paris_status, pod, put};
+use crate::handle::SliceLimit;
 use crate::model::*;
 
 /// Lists that are compared, with filters of each kind.
@@ -142,4 +144,21 @@ async fn a_list_of_the_past_ignores_changes_after_its_snapshot() {
     fixture.delete_in_history(&key(Kind::Ip, "paris", "10.1.2.40"), at(80));
     assert_eq!(items(&fixture, &uri).await, expected);
     assert_eq!(fixture.json(&uri).await["meta"]["complete"], true);
+}
+
+/// With more ended versions than a list keeps at a time, it reads the history several times.
+#[tokio::test]
+async fn a_page_ends_where_its_time_ends_while_the_history_is_read_again() {
+    let commands = random_commands(&mut StdRng::seed_from_u64(2), 120);
+    let uri = format!("/v1/ipcache?at={}", text(60));
+    let expected = items(&ApiFixture::with_history(commands.clone()), &uri).await;
+    assert!(expected.len() > 8, "{} entries", expected.len());
+    for rows in 3..60 {
+        let limits = ScanLimits { slice: SliceLimit::Rows(1), page: SliceLimit::Rows(rows) };
+        let fixture = ApiFixture::with_history(commands.clone()).with_scan_limits(limits);
+        assert_eq!(items(&fixture, &uri).await, expected, "{rows} rows");
+    }
+    let limits = ScanLimits { slice: SliceLimit::Rows(1), page: SliceLimit::Rows(1) };
+    let refused = ApiFixture::with_history(commands).with_scan_limits(limits).get(&uri).await;
+    assert_eq!((refused.status.as_u16(), refused.json()["code"].as_str()), (400, Some("badParameter")), "{}", refused.json());
 }
