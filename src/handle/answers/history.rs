@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use crate::handle::scan::list_plan::ListPlan;
 use crate::handle::{Filter, Handle, Reading, ScanEnd, StoreLoading, WorkSlice};
 use crate::history::{HistoryGap, HistorySnapshot, PageLimits, VersionPage, VersionSelection, with_object};
-use crate::model::{ChangeTime, DeleteReason, EntryKey, Kind, ObservationGap, Record, Scope, Sequence};
+use crate::model::{ChangeTime, ClusterName, DeleteReason, EntryKey, Kind, ObservationGap, Record, Scope, Sequence};
 
 /// Maximum bytes of keys and values that one slice of a query reads.
 const SLICE_BYTES_MAX: usize = 4 << 20;
@@ -90,10 +90,13 @@ impl PastReading {
         self.history.since()
     }
 
-    /// Returns the periods in which the changes of these scopes were not observed when they
-    /// happened, newest first. The period before a first list has no start, and the current period
-    /// has no end.
-    pub(super) fn observation_gaps(&self, scopes: &BTreeSet<Scope>) -> Vec<(Scope, ObservationGap)> {
+    /// Returns the periods in which the changes of some kinds in some clusters were not observed
+    /// when they happened, newest first. No cluster means all. The period before a first list has
+    /// no start, and the current period has no end.
+    pub(super) fn observation_gaps(&self, kinds: &[Kind], clusters: &[ClusterName]) -> Vec<(Scope, ObservationGap)> {
+        let names = if clusters.is_empty() { self.reading.cluster_names() } else { clusters.to_vec() };
+        let scopes_of = |cluster: ClusterName| kinds.iter().map(move |kind| Scope { cluster: cluster.clone(), kind: *kind });
+        let scopes: BTreeSet<Scope> = names.into_iter().flat_map(scopes_of).collect();
         let gaps_of = |scope: &Scope| self.reading.observation_gaps(scope).into_iter().map(|gap| (scope.clone(), gap)).collect::<Vec<_>>();
         let mut gaps: Vec<(Scope, ObservationGap)> = scopes.iter().flat_map(gaps_of).collect();
         gaps.sort_by_key(|(_, gap)| Reverse(gap.from));
@@ -205,7 +208,8 @@ impl VersionScan {
     /// versions since then are known.
     #[must_use]
     pub fn observation_gaps(&self) -> Vec<(Scope, ObservationGap)> {
-        let all = || self.past.reading.cluster_names();
+        // no cluster means all
+        let all = Vec::new;
         let (kinds, clusters) = match &self.selection {
             VersionSelection::Key(key) => (vec![key.origin_kind()], vec![key.cluster.clone()]),
             VersionSelection::Covering(_) => (vec![Kind::Ip, Kind::Node], all()),
@@ -214,11 +218,10 @@ impl VersionScan {
             VersionSelection::Pod { .. } => (vec![Kind::Ip], all()),
             VersionSelection::Scopes { kinds, clusters } => {
                 let kinds = kinds.iter().copied().filter(|kind| Kind::ALL.contains(kind)).collect();
-                (kinds, if clusters.is_empty() { all() } else { clusters.clone() })
+                (kinds, clusters.clone())
             }
         };
-        let scopes = clusters.iter().flat_map(|cluster| kinds.iter().map(|kind| Scope { cluster: cluster.clone(), kind: *kind }));
-        let mut gaps = self.past.observation_gaps(&scopes.collect());
+        let mut gaps = self.past.observation_gaps(&kinds, &clusters);
         gaps.retain(|(_, gap)| gap.from.is_some() || gap.end.is_none());
         gaps
     }

@@ -141,9 +141,11 @@ fn is_in_gap(time: SystemTime, gap: &ObservationGap) -> bool {
 }
 
 impl PastReading {
-    /// Returns the scopes that were not observed at a time, newest gap first.
-    pub(super) fn gaps_at(&self, scopes: &BTreeSet<Scope>, time: SystemTime) -> Vec<(Scope, ObservationGap)> {
-        let mut gaps = self.observation_gaps(scopes);
+    /// Returns the scopes of some kinds in some clusters that were not observed at a time, newest
+    /// gap first. No cluster means all.
+    #[must_use]
+    pub fn gaps_at(&self, time: SystemTime, kinds: &[Kind], clusters: &[ClusterName]) -> Vec<(Scope, ObservationGap)> {
+        let mut gaps = self.observation_gaps(kinds, clusters);
         gaps.retain(|(_, gap)| is_in_gap(time, gap));
         gaps
     }
@@ -153,9 +155,7 @@ impl PastReading {
     #[must_use]
     pub fn time_at(&self, time: SystemTime, kinds: &[Kind], clusters: &[ClusterName]) -> Option<PastTime> {
         let at = self.history.sequence_at(time)?;
-        let clusters = if clusters.is_empty() { self.reading.cluster_names() } else { clusters.to_vec() };
-        let scopes = clusters.iter().flat_map(|cluster| kinds.iter().map(|kind| Scope { cluster: cluster.clone(), kind: *kind }));
-        let not_observed = self.gaps_at(&scopes.collect(), time);
+        let not_observed = self.gaps_at(time, kinds, clusters);
         let mut ranges: BTreeMap<Scope, (Sequence, Sequence)> = BTreeMap::new();
         for (scope, gap) in &not_observed {
             let (before, after) = ranges.entry(scope.clone()).or_insert((at.sequence, at.latest));

@@ -5,7 +5,7 @@
 //! anywhere in it. It keeps the matching versions with the lowest keys, and then merges them with
 //! the current records.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -142,10 +142,7 @@ impl PastMirror {
     /// cluster means all.
     #[must_use]
     pub fn not_observed(&self, kinds: &[Kind], clusters: &[ClusterName]) -> Vec<(Scope, ObservationGap)> {
-        let names = if clusters.is_empty() { self.current().cluster_names() } else { clusters.to_vec() };
-        let scope_of = |cluster: ClusterName| kinds.iter().map(move |kind| Scope { cluster: cluster.clone(), kind: *kind });
-        let scopes: BTreeSet<Scope> = names.into_iter().flat_map(scope_of).collect();
-        self.past.gaps_at(&scopes, self.time)
+        self.past.gaps_at(self.time, kinds, clusters)
     }
 
     /// Begins a list of the objects of a kind that match a filter, from a key on.
