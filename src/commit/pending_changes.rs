@@ -88,11 +88,7 @@ fn replaced_byte_count(replaced: &ReplacedRecords) -> usize {
 
 /// Returns the approximate memory of a changed key, with the object that its record keeps.
 fn byte_count(key: &EntryKey, record: Option<&Arc<Record>>) -> usize {
-    let record_byte_count = |record: &Arc<Record>| {
-        let good_value = record.good_value.as_ref().map_or(0, |value| value.len());
-        size_of::<Record>() + record.value.len() + good_value + record.object.as_ref().map_or(0, |object| object.footprint())
-    };
-    size_of::<EntryKey>() + key.name.len() + record.map_or(0, record_byte_count)
+    size_of::<EntryKey>() + key.name.len() + record.map_or(0, |record| record.footprint())
 }
 
 #[cfg(test)]

@@ -73,11 +73,11 @@ impl EndedVersions {
         if self.first_dropped.as_ref().is_some_and(|dropped| record.key >= *dropped) {
             return;
         }
-        self.byte_count += memory_of(&record);
+        self.byte_count += record.footprint();
         self.records.insert(record.key.clone(), record);
         while self.records.len() > VERSIONS_MAX || (self.byte_count > VERSION_BYTES_MAX && self.records.len() > 1) {
             let Some((key, record)) = self.records.pop_last() else { break };
-            self.byte_count -= memory_of(&record);
+            self.byte_count -= record.footprint();
             self.first_dropped = Some(key);
         }
     }
@@ -89,16 +89,11 @@ impl EndedVersions {
             if !accept(first.get()) {
                 return Some(first.key().clone());
             }
-            self.byte_count -= memory_of(first.get());
+            self.byte_count -= first.get().footprint();
             first.remove();
         }
         None
     }
-}
-
-fn memory_of(record: &Record) -> usize {
-    let object = record.object.as_ref().map_or(0, |object| object.footprint());
-    size_of::<Record>() + record.key.name.len() + record.value.len() + object
 }
 
 impl PastReading {

@@ -40,9 +40,7 @@ impl ReplacedVersion {
 
     /// Returns the approximate memory of the version.
     pub(in crate::history) fn byte_count(&self) -> usize {
-        let good_value = self.record.good_value.as_ref().map_or(0, |value| value.len());
-        let object = self.record.object.as_ref().map_or(0, |object| object.footprint());
-        size_of::<RowKey>() + size_of::<Self>() + size_of::<Record>() + self.record.value.len() + good_value + object
+        size_of::<RowKey>() + size_of::<Self>() + self.record.footprint()
     }
 }
 

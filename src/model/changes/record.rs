@@ -56,6 +56,17 @@ pub struct Record {
     pub generation: u64,
 }
 
+impl Record {
+    /// Returns the approximate memory that the record uses, in bytes, with its key and its object.
+    #[must_use]
+    pub fn footprint(&self) -> usize {
+        let good_value = self.good_value.as_ref().map_or(0, |value| value.len());
+        let reason = self.rejection.as_ref().map_or(0, |rejection| rejection.reason.len());
+        let object = self.object.as_ref().map_or(0, |object| object.footprint());
+        size_of::<Self>() + self.key.name.len() + self.value.len() + good_value + reason + object
+    }
+}
+
 /// One key as an etcd client sees it, with sequences as its revisions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawRecord {
@@ -69,4 +80,39 @@ pub struct RawRecord {
     pub last_sequence: Sequence,
     /// Number of changes since the key was created, starting with 1.
     pub version: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{ClusterName, Identity, Kind, LabelSet};
+
+    #[test]
+    fn the_footprint_has_both_values_the_reason_and_the_object() {
+        let key = EntryKey::new(Kind::Identity, ClusterName::parse("paris").unwrap(), "70001");
+        let empty = Record {
+            key,
+            value: Arc::default(),
+            good_value: None,
+            object: None,
+            rejection: None,
+            source: SourceStamp::default(),
+            create_sequence: Sequence(1),
+            last_sequence: Sequence(1),
+            version: 1,
+            generation: 0,
+        };
+        assert_eq!(empty.footprint(), size_of::<Record>() + 5);
+        let object = Object::Identity(Identity { id: 70_001, labels: LabelSet::new().into() });
+        let (first_seen, last_seen) = (SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH);
+        let object_bytes = object.footprint();
+        let full = Record {
+            value: vec![0; 100].into(),
+            good_value: Some(vec![0; 1_000].into()),
+            rejection: Some(Rejection { reason: "bad".into(), first_seen, last_seen }),
+            object: Some(Arc::new(object)),
+            ..empty.clone()
+        };
+        assert_eq!(full.footprint() - empty.footprint(), 1_103 + object_bytes);
+    }
 }
