@@ -12,12 +12,15 @@ const NO_CLUSTERS: [&str; 0] = [];
 /// Returns the findings about the history.
 fn history_findings(history: &HistoryStatus) -> impl Iterator<Item = FindingObject> {
     let unwritable = history.failure.as_ref().map(|error| {
-        let detail = format!("the history cannot be written: {error}; answers about the time from now on are incomplete");
+        let detail = format!("the history is not written: {error}. Answers about the time of the lost changes are incomplete");
         FindingObject::new(FindingKind::HistoryUnwritable, "", NO_CLUSTERS, detail)
     });
     let losses = (!history.damaged.is_empty()).then(|| {
-        let detail = format!("{} segments of the history cannot be read: {}", history.damaged.len(), list_names(&history.damaged));
-        let count = u64::try_from(history.damaged.len()).ok();
+        let count = history.damaged.len();
+        let segments = if count == 1 { "segment" } else { "segments" };
+        let names = list_names(&history.damaged);
+        let detail = format!("meshkeep cannot read {count} {segments} of the history: {names}. Answers about their time are incomplete");
+        let count = u64::try_from(count).ok();
         FindingObject { count, ..FindingObject::new(FindingKind::HistoryLosses, "", NO_CLUSTERS, detail) }
     });
     unwritable.into_iter().chain(losses)

@@ -378,11 +378,12 @@ async fn a_history_that_lost_something_is_a_finding() {
     fs::write(directory.path().join("history/1-10"), "no segment").unwrap();
     let findings = findings_of(directory.path()).await;
     assert_eq!((findings[0]["kind"].as_str(), &findings[0]["count"]), (Some("historyLosses"), &json!(1)), "{findings}");
-    assert!(findings[0]["detail"].as_str().unwrap().contains("history/1-10: "), "{findings}");
+    let detail = findings[0]["detail"].as_str().unwrap();
+    assert!(detail.starts_with("meshkeep cannot read 1 segment of the history: ") && detail.contains("history/1-10: "), "{findings}");
 
     fs::remove_dir_all(directory.path().join("history")).unwrap();
     fs::write(directory.path().join("history"), "no directory").unwrap();
     let findings = findings_of(directory.path()).await;
     assert_eq!(findings[0]["kind"], "historyUnwritable", "{findings}");
-    assert!(findings[0]["detail"].as_str().unwrap().contains("cannot read "), "{findings}");
+    assert!(findings[0]["detail"].as_str().unwrap().starts_with("the history is not written: cannot read "), "{findings}");
 }
