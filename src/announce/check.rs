@@ -14,14 +14,10 @@ use super::plan::{ClusterPlan, Workload};
 use super::yaml::{BackendsYaml, ClusterYaml, LabelsYaml, NodeYaml, PortYaml, ServiceYaml, WholeNumber, WorkloadYaml};
 use super::yaml_path::YamlPath;
 use crate::model::{
-    Backend, CLUSTER_LABEL, ClusterId, ClusterName, Frontend, LabelSet, MaxConnectedClusters, Node, NodeAddress, Port, Service,
+    Backend, CLUSTER_LABEL, ClusterId, ClusterName, Frontend, LabelSet, MaxConnectedClusters, NAMESPACE_LABEL, Node, NodeAddress, Port,
+    SERVICE_ACCOUNT_LABEL, Service,
 };
 use cilium_kvstore::allocator::AllocatorKey;
-
-/// Label of a workload's service account (`pkg/k8s/apis/cilium.io`, `PolicyLabelServiceAccount`).
-const SERVICE_ACCOUNT_LABEL: &str = "k8s:io.cilium.k8s.policy.serviceaccount";
-/// Label of a workload's namespace (`pkg/k8s/apis/cilium.io`, `PodNamespaceLabel`).
-const NAMESPACE_LABEL: &str = "k8s:io.kubernetes.pod.namespace";
 
 /// Source of labels without an explicit source.
 const SOURCE_K8S: &str = "k8s";

@@ -43,8 +43,8 @@ pub use objects::identity_labels::IdentityLabels;
 pub use objects::impact::{ImpactEffect, ImpactKind};
 pub use objects::numeric_identity::{ALLOCATED_IDENTITY_MIN, IDENTITY_REMOTE_NODE, IdentityScope};
 pub use objects::object::{
-    Backend, BackendZone, CLUSTER_LABEL, ClusterPhase, Frontend, Identity, IpEntry, LabelSet, NamedPort, Node, NodeAddress, Object,
-    ObjectPrefix, Port, Service,
+    Backend, BackendZone, CLUSTER_LABEL, ClusterPhase, Frontend, Identity, IpEntry, LabelSet, NAMESPACE_LABEL, NamedPort, Node,
+    NodeAddress, Object, ObjectPrefix, Port, SERVICE_ACCOUNT_LABEL, Service,
 };
 pub use objects::packed_slice::PackedSlice;
 pub use process::dump_source::{DumpSource, DumpTimeSource};

@@ -1,7 +1,7 @@
 //! Identities that have the same meaning in every cluster, by number (Cilium's
 //! `pkg/identity/numericidentity.go`).
 
-use crate::model::{CLUSTER_LABEL, ClusterName, LabelSet};
+use crate::model::{CLUSTER_LABEL, ClusterName, LabelSet, NAMESPACE_LABEL, SERVICE_ACCOUNT_LABEL};
 
 /// Names of the reserved identities. The index is the number.
 const RESERVED: [&str; 11] =
@@ -17,12 +17,6 @@ const WELL_KNOWN_FIRST: u32 = 100;
 /// Number of well-known components. The numbers from 108 on are the same eight components for
 /// Kubernetes 1.21 and later, with the label [`NAMESPACE_NAME_LABEL`].
 const WELL_KNOWN_COUNT: usize = 8;
-
-/// Label of a pod's service account (`PolicyLabelServiceAccount`).
-const SERVICE_ACCOUNT_LABEL: &str = "k8s:io.cilium.k8s.policy.serviceaccount";
-
-/// Label of a pod's namespace (`PodNamespaceLabel`).
-const NAMESPACE_LABEL: &str = "k8s:io.kubernetes.pod.namespace";
 
 /// Label of a pod's namespace, taken from the namespace's own labels (`PodNamespaceMetaNameLabel`).
 const NAMESPACE_NAME_LABEL: &str = "k8s:io.cilium.k8s.namespace.labels.kubernetes.io/metadata.name";

@@ -5,7 +5,7 @@
 //! without the label. `>` and `<` match only values that are whole numbers. Keys and values are
 //! validated.
 
-use crate::model::{IdentityLabels, LabelSet};
+use crate::model::{IdentityLabels, LabelSet, NAMESPACE_LABEL};
 use crate::view::{FieldTest, RowField, TextTest};
 
 /// Maximum number of requirements in a selector: far more than people write, and few enough to
@@ -20,10 +20,6 @@ const SUBDOMAIN_LENGTH_MAX: usize = 253;
 
 /// Description of a valid name or value, for errors.
 const WORD_RULE: &str = "at most 63 letters, digits, -, _ and ., the first and last of them a letter or digit";
-
-/// Label of an identity with the namespace of its pods (`PodNamespaceLabel`, Cilium's
-/// `pkg/k8s/apis/cilium.io`).
-const NAMESPACE_LABEL: &str = "k8s:io.kubernetes.pod.namespace";
 
 /// A selector, all of whose requirements must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]

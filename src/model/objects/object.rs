@@ -17,6 +17,14 @@ pub type LabelSet = BTreeMap<String, String>;
 /// `pkg/k8s/apis/cilium.io`).
 pub const CLUSTER_LABEL: &str = "k8s:io.cilium.k8s.policy.cluster";
 
+/// Label with the namespace of an identity's pods (`PodNamespaceLabel` of
+/// `pkg/k8s/apis/cilium.io`).
+pub const NAMESPACE_LABEL: &str = "k8s:io.kubernetes.pod.namespace";
+
+/// Label with the service account of an identity's pods (`PolicyLabelServiceAccount` of
+/// `pkg/k8s/apis/cilium.io`).
+pub const SERVICE_ACCOUNT_LABEL: &str = "k8s:io.cilium.k8s.policy.serviceaccount";
+
 /// A decoded and validated value.
 ///
 /// A mesh has a thousand entries per node, so large and rare values are boxed: unboxed they would
