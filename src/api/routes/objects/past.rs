@@ -83,7 +83,7 @@ pub(in crate::api::routes) fn absent(found: &PastRecords, time: &PastTime, what:
 }
 
 /// Adds the last version of an identity that no cluster has to the problem about it, as far back as
-/// the history reaches.
+/// the history reaches. Returns the problem unchanged if the history cannot be read now.
 pub(in crate::api::routes) async fn with_last_version(
     handle: &Handle,
     scanner: &DeferredScanner,
@@ -92,10 +92,8 @@ pub(in crate::api::routes) async fn with_last_version(
     missing: Problem,
 ) -> Problem {
     let Ok(Some(past)) = handle.past_reading().await else { return missing };
-    let scanner = match scanner.admit() {
-        Ok(scanner) => scanner,
-        Err(busy) => return busy,
-    };
+    // even with too many requests in progress, it is known that no cluster has the identity
+    let Ok(scanner) = scanner.admit() else { return missing };
     let last = scanner.run_once(move || {
         let last = past.last_version_of_identity(id, &clusters)?;
         Some(EntryVersion::new(&past, &last))

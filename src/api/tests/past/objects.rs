@@ -4,6 +4,7 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use super::{at_time, candidates};
+use crate::admission::Client;
 use crate::api::tests::fixture::{ApiFixture, cluster, key, pod, put, service};
 use crate::api::tests::lists::decoded::slice;
 use crate::api::tests::lists::history::{apply, at, commands, first_list, text};
@@ -122,6 +123,10 @@ async fn an_identity_that_is_gone_has_its_last_version() {
         let problem = fixture.json(never).await;
         assert_eq!((&problem["status"], &problem["lastVersion"]), (&json!(404), &Value::Null), "{problem}");
     }
+    let scanners: Vec<_> = std::iter::from_fn(|| fixture.scans.admit(Client::Local).ok()).collect();
+    let while_busy = fixture.json("/v1/identities/70001").await;
+    assert_eq!((&while_busy["status"], &while_busy["lastVersion"]), (&json!(404), &Value::Null), "{while_busy}");
+    drop(scanners);
     // a mesh without a history
     assert_eq!(ApiFixture::new().get("/v1/identities/70001").await.status, StatusCode::NOT_FOUND);
 }
