@@ -170,7 +170,7 @@ impl HistoryReader {
         self.0.state().contents.last()
     }
 
-    /// Stops the writer after it has sealed what is synced.
+    /// Stops the writer after it has sealed what is synced. It merges no segments any more.
     pub fn stop(&self) {
         self.0.state().stopped = true;
         self.0.changed.notify_all();
@@ -409,8 +409,12 @@ impl HistoryShared {
     /// the segment and those that it absorbed.
     fn write(&self, sealed: &BufferedRange) -> io::Result<(StoredSegment, Vec<Arc<StoredSegment>>)> {
         loop {
-            let segments = self.state().contents.segments.clone();
-            let count = absorbed_count(&segments, sealed, self.limits());
+            let (segments, is_stopped) = {
+                let state = self.state();
+                (state.contents.segments.clone(), state.stopped)
+            };
+            // the next start merges: a shutdown has no time for it
+            let count = if is_stopped { 0 } else { absorbed_count(&segments, sealed, self.limits()) };
             let absorbed = segments[segments.len() - count..].to_vec();
             match write_segment(&self.directory, &absorbed, sealed) {
                 Ok(segment) => return Ok((segment, absorbed)),

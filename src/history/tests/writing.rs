@@ -271,6 +271,23 @@ fn changes_after_a_seal_keep_the_time_of_their_pair() {
     assert_eq!(history.reader.snapshot().time_of(Sequence(15)), Some(START));
 }
 
+/// A shutdown has a few seconds, and merging hundreds of segments may take longer.
+#[test]
+fn a_stop_seals_without_merging() {
+    let directory = tempfile::tempdir().unwrap();
+    let history = TestHistory::open(directory.path(), OPTIONS);
+    history.seal(1, &replaced(1..=10));
+    history.reader.add_replaced(2, &replaced(11..=20));
+    history.reader.confirm_synced(2);
+    history.reader.stop();
+    history.writer.run_due_tasks();
+    assert_eq!((history.ranges(), history.released()), (vec![(0, 10), (10, 20)], 2));
+
+    let history = TestHistory::open(directory.path(), OPTIONS);
+    history.seal(3, &replaced(21..=30));
+    assert_eq!(history.ranges(), [(0, 30)]);
+}
+
 /// If nothing can be synced, the mirror must not need memory without a limit.
 #[test]
 fn records_that_cannot_be_sealed_are_dropped_beyond_a_limit() {
