@@ -288,6 +288,33 @@ fn a_stop_seals_without_merging() {
     assert_eq!(history.ranges(), [(0, 30)]);
 }
 
+/// Records may become due before they are synced. The next sync then wakes the writer, which
+/// otherwise sleeps for minutes.
+#[test]
+fn a_sync_wakes_the_writer() {
+    let directory = tempfile::tempdir().unwrap();
+    let TestHistory { writer, reader, released } = TestHistory::open(directory.path(), OPTIONS);
+    let thread = std::thread::spawn(move || writer.run());
+    let wait_for = |group| {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while released.load(Ordering::Relaxed) < group {
+            assert!(Instant::now() < deadline, "group {group} was not sealed");
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+    };
+    for (group, sequences) in [(1, 1..=10), (2, 11..=20)] {
+        reader.add_replaced(group, &replaced(sequences));
+        reader.request_seal();
+        // the writer finds nothing to do and sleeps
+        std::thread::park_timeout(Duration::from_millis(200));
+        assert_eq!(released.load(Ordering::Relaxed), group - 1);
+        reader.confirm_synced(group);
+        wait_for(group);
+    }
+    reader.stop();
+    thread.join().unwrap();
+}
+
 /// If nothing can be synced, the mirror must not need memory without a limit.
 #[test]
 fn records_that_cannot_be_sealed_are_dropped_beyond_a_limit() {
