@@ -288,6 +288,29 @@ fn a_stop_seals_without_merging() {
     assert_eq!(history.ranges(), [(0, 30)]);
 }
 
+/// The log may have more changes than the buffer: those that a process dropped from its buffer stay
+/// in the log until the next seal.
+#[test]
+fn recovered_changes_beyond_the_limit_are_a_gap() {
+    let directory = tempfile::tempdir().unwrap();
+    let history = TestHistory::open(directory.path(), OPTIONS);
+    history.seal(1, &replaced(1..=10));
+
+    let history = TestHistory::open(directory.path(), OPTIONS);
+    history.reader.add_replaced(2, &replaced(11..=100_000));
+    history.reader.confirm_synced(2);
+    assert_eq!((history.reader.snapshot().buffer.byte_count, history.released()), (0, 2), "more than the buffer may have");
+    history.seal(3, &replaced(100_001..=100_010));
+    let (snapshot, address) = (history.reader.snapshot(), |number: u32| std::net::Ipv4Addr::from(0x0a00_0000 + number));
+    let gaps = snapshot.gaps_after(Sequence(5));
+    assert_eq!(gaps.iter().map(|gap| (gap.after, gap.last)).collect::<Vec<_>>(), [(Sequence(10), Sequence(100_000))]);
+    assert_eq!(history.reader.status().gap_count, 1);
+    let version = snapshot.version_at(&key(Kind::Ip, "paris", &address(500).to_string()), Sequence(5), None);
+    assert_eq!(version.state, PastState::Unknown);
+    let covering = snapshot.covering_at(address(500).into(), Sequence(5), |_| Sequence(5), &[]);
+    assert!(!covering.is_complete);
+}
+
 /// Records may become due before they are synced. The next sync then wakes the writer, which
 /// otherwise sleeps for minutes.
 #[test]
