@@ -10,9 +10,16 @@ const PRECISION: Duration = Duration::from_secs(1);
 
 impl Reading {
     /// Returns the time of a key's change with this sequence. `None` if it is not known: the change
-    /// is from a dump, or older than the index of times.
+    /// is from a dump, or older than the index of times. Reads files if the reading has exact times
+    /// ([`PastReading::with_exact_times`](super::PastReading::with_exact_times)).
     #[must_use]
     pub fn change_time(&self, key: &EntryKey, sequence: Sequence) -> Option<ChangeTime> {
+        if let Some(history) = &self.exact_times
+            && self.observation_gap(key, sequence).is_none()
+            && let Some(time) = history.time_of(sequence)
+        {
+            return Some(ChangeTime::At(time));
+        }
         let (from, to) = self.published.feed.times().times_of(sequence).filter(|_| !self.is_dump)?;
         Some(match self.observation_gap(key, sequence) {
             Some(ObservationGap { from: None, .. }) => ChangeTime::FirstSeen(latest(from, to)),

@@ -12,6 +12,7 @@ use super::status_version::StatusVersion;
 use super::summary::SummaryCache;
 use crate::commit::{DecodedBudget, DecodedBudgetError, DecodedPermit, MirrorSnapshot};
 use crate::feed::TrimmedCounts;
+use crate::history::HistorySnapshot;
 use crate::model::{
     ClusterId, ClusterName, ClusterRecord, ClusterStatus, EntryKey, Kind, MaxConnectedClusters, Object, Origin, PackedSlice, Phase,
     Position, Record, RefusedKey, Revision, Scope, Sequence,
@@ -39,6 +40,8 @@ pub struct Reading {
     pub(super) summary: SummaryCache,
     /// Counter of the statuses' changes, shared with other readings.
     pub(super) status_version: StatusVersion,
+    /// History with the exact times of old changes, for answers about an earlier time.
+    pub(super) exact_times: Option<Arc<HistorySnapshot>>,
 }
 
 /// Source and age of an answer (docs/develop/invariants.md, 10).
@@ -122,7 +125,8 @@ impl Reading {
         let (max_connected_clusters, decoded) = (MaxConnectedClusters::default(), DecodedBudget::default());
         let (own_cluster, is_dump, now) = (None, false, Instant::now());
         let (summary, status_version) = (SummaryCache::default(), StatusVersion::default());
-        Self { published, statuses, own_cluster, max_connected_clusters, decoded, is_dump, now, summary, status_version }
+        let exact_times = None;
+        Self { published, statuses, own_cluster, max_connected_clusters, decoded, is_dump, now, summary, status_version, exact_times }
     }
 
     /// Waits for the memory of a decoded record. Must be called on a thread that may block.

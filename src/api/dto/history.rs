@@ -75,7 +75,7 @@ impl UnknownPeriod {
 impl EntryVersion {
     pub(crate) fn new(past: &PastReading, version: &handle::EntryVersion) -> Self {
         let handle::EntryVersion { record, end } = version;
-        let time = |sequence: Sequence| LastChange::from(past.change_time(&record.key, sequence));
+        let time = |sequence: Sequence| LastChange::of(&past.reading, &record.key, sequence);
         let from = time(record.last_sequence);
         let object = record.object.as_ref().map(|object| {
             let mut object = StreamedObject::new(&record.key, object, record.last_sequence, &past.reading);

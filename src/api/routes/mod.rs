@@ -40,7 +40,8 @@ fn bad_path(_: &axum::extract::rejection::PathRejection) -> Problem {
 /// # Errors
 /// A problem if meshkeep keeps no history, or if the store is still loading.
 async fn past_reading(handle: &Handle) -> Result<PastReading, Problem> {
-    handle.past_reading().await?.ok_or_else(without_history)
+    let past = handle.past_reading().await?.ok_or_else(without_history)?;
+    Ok(past.with_exact_times())
 }
 
 /// Returns the object of one key with its `meta`. `None` if the mirror does not have it.

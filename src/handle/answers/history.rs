@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use crate::handle::scan::list_plan::ListPlan;
 use crate::handle::{Filter, Handle, Reading, ScanEnd, StoreLoading, WorkSlice};
 use crate::history::{HistoryGap, HistorySnapshot, PageLimits, VersionPage, VersionSelection, with_object};
-use crate::model::{ChangeTime, ClusterName, DeleteReason, EntryKey, Kind, ObservationGap, Record, Scope, Sequence};
+use crate::model::{ClusterName, DeleteReason, EntryKey, Kind, ObservationGap, Record, Scope, Sequence};
 
 /// Maximum bytes of keys and values that one slice of a query reads.
 const SLICE_BYTES_MAX: usize = 4 << 20;
@@ -72,16 +72,12 @@ impl Handle {
 }
 
 impl PastReading {
-    /// Returns the time of a key's change with this sequence. Unlike [`Reading::change_time`], it
-    /// is exact to the second as far back as the history reaches.
+    /// Makes the times of changes exact to the second as far back as the history reaches, instead
+    /// of the last hour. Each time then needs a read of a file, which is too slow for long lists.
     #[must_use]
-    pub fn change_time(&self, key: &EntryKey, sequence: Sequence) -> Option<ChangeTime> {
-        if self.reading.observation_gap(key, sequence).is_none()
-            && let Some(time) = self.history.time_of(sequence)
-        {
-            return Some(ChangeTime::At(time));
-        }
-        self.reading.change_time(key, sequence)
+    pub fn with_exact_times(mut self) -> Self {
+        self.reading.exact_times = Some(Arc::new(self.history.clone()));
+        self
     }
 
     /// Returns the time of the oldest change that the history knows.

@@ -143,10 +143,5 @@ fn lookup_at(past: &PastReading, ip: IpAddr, at: RequestedTime) -> Result<Lookup
     let time = at.resolve(past, &LOOKUP_KINDS, &[])?;
     let PastLookup { matches, covering } = past.lookup_at(ip.to_canonical(), &time);
     let meta = ItemMeta::at(past, &time, &covering, matches.first().map(|found| &found.record.key.cluster), at.meta_options);
-    let mut answer = LookupAnswer::new(ip, &matches, meta, &past.reading);
-    // the history has more exact times than the mirror
-    for (entry, found) in answer.found.iter_mut().chain(&mut answer.others).zip(&matches) {
-        entry.change = past.change_time(&found.record.key, found.record.last_sequence).into();
-    }
-    Ok(answer)
+    Ok(LookupAnswer::new(ip, &matches, meta, &past.reading))
 }

@@ -91,7 +91,7 @@ pub(in crate::api::routes) async fn with_last_version(
     clusters: Vec<ClusterName>,
     missing: Problem,
 ) -> Problem {
-    let Ok(Some(past)) = handle.past_reading().await else { return missing };
+    let Ok(past) = past_reading(handle).await else { return missing };
     // even with too many requests in progress, it is known that no cluster has the identity
     let Ok(scanner) = scanner.admit() else { return missing };
     let last = scanner.run_once(move || {

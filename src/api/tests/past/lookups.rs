@@ -6,9 +6,10 @@ use serde_json::{Value, json};
 
 use super::objects::{mesh_with_clock_jump, mesh_with_outage};
 use super::{at_time, candidates};
-use crate::api::tests::fixture::{ApiFixture, TestResponse};
-use crate::api::tests::lists::history::{commands, text};
+use crate::api::tests::fixture::{ApiFixture, TestResponse, key};
+use crate::api::tests::lists::history::{apply, at, commands, text};
 use crate::api::tests::lists::pages::SHORT;
+use crate::model::{Change, Kind};
 
 async fn batch(fixture: &ApiFixture, ips: &[&str], at: &str) -> TestResponse {
     let request = Request::post(format!("/v1/ipcache/lookup?at={at}")).header("content-type", "application/json");
@@ -60,4 +61,25 @@ async fn a_batch_refuses_a_wrong_time_and_a_wrong_address() {
     }
     let answer = batch(&fixture, &["x"], &text(25)).await.json();
     assert_eq!((answer["items"][0]["error"].is_string(), &answer["items"][0]["complete"]), (true, &Value::Null), "{answer}");
+}
+
+/// After an hour, the mirror knows the times of older changes only to the minute.
+#[tokio::test]
+async fn answers_have_the_exact_times_of_their_versions() {
+    let later = (at(9_000), apply(Change::Delete { key: key(Kind::Node, "paris", "worker-1") }));
+    let fixture = ApiFixture::with_history(commands().into_iter().chain([later]));
+    assert!(fixture.json("/v1/ipcache/10.1.2.40").await["changedBetween"].is_array());
+    let explanation = fixture.json(&at_time("/v1/explain/10.1.2.40", 70)).await;
+    let entries = [
+        fixture.json(&at_time("/v1/ipcache/lookup?ip=10.1.2.40", 70)).await["match"].clone(),
+        fixture.json(&at_time("/v1/ipcache/10.1.2.40", 70)).await,
+        batch(&fixture, &["10.1.2.40"], &text(70)).await.json()["items"][0]["match"].clone(),
+        explanation["match"].clone(),
+        explanation["entries"][0].clone(),
+    ];
+    for entry in entries {
+        assert_eq!((&entry["changedAt"], &entry["changedBetween"]), (&json!(text(60)), &Value::Null), "{entry}");
+    }
+    let identity = fixture.json(&at_time("/v1/identities/70003", 70)).await;
+    assert_eq!(identity["changedAt"], json!(text(61)), "{identity}");
 }
