@@ -19,18 +19,9 @@ pub(crate) struct ListMeta {
     /// `dump` if any comes from a dump, otherwise `neverRead`. Left out if there are no sources.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) origin: Option<Origin>,
-    /// Only with `at=`: the time that the answer describes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) at: Option<String>,
-    /// Only with `at=`: `false` if meshkeep did not observe everything at that time, or lost
-    /// changes since then. The answer may then lack objects.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) complete: Option<bool>,
-    /// Only with `at=`: what was not observed at that time, and the periods since then whose
-    /// changes are lost, at most 20.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
-    pub(crate) gaps: Vec<UnknownPeriod>,
+    /// Only with `at=`: what is known about that time.
+    #[serde(flatten)]
+    pub(crate) past: PastMeta,
     /// Summary of the sources.
     #[serde(flatten)]
     pub(crate) sources: Sources,
@@ -144,26 +135,38 @@ pub(crate) struct ItemMeta {
     pub(crate) stale: Option<bool>,
     /// Position of the answer: the newest position before meshkeep read the data.
     pub(crate) position: String,
+    /// Only with `at=`: what is known about that time.
+    #[serde(flatten)]
+    pub(crate) past: PastMeta,
+    /// Summary of the sources, if the answer joins several.
+    #[serde(flatten)]
+    pub(crate) sources: Sources,
+}
+
+/// Time of an answer about an earlier time (`at=`), and what is not known about that time. All
+/// members are left out without `at=`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PastMeta {
     /// Only with `at=`: the time that the answer describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) at: Option<String>,
     /// Only with `at=`: `false` if meshkeep did not observe everything at that time, or lost
-    /// changes since then. The answer may then lack entries.
+    /// changes since then. The answer may then lack objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) complete: Option<bool>,
-    /// Only with `at=`: what was not observed at that time, at most 20.
+    /// Only with `at=`: what was not observed at that time, and for a list the periods since then
+    /// whose changes are lost, at most 20.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub(crate) gaps: Vec<UnknownPeriod>,
-    /// Only with `at=`, if meshkeep observed the answer's object before and after that time, but
-    /// not which version was current: the versions that it may have had. The answer is about the
-    /// first one. A version that ended may have ended before that time.
+    /// Only with `at=` and for single objects and lookups, if meshkeep observed the answer's object
+    /// before and after that time, but not which version was current: the versions that it may have
+    /// had. The answer is about the first one. A version that ended may have ended before that
+    /// time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false, no_recursion)]
     pub(crate) candidates: Vec<EntryVersion>,
-    /// Summary of the sources, if the answer joins several.
-    #[serde(flatten)]
-    pub(crate) sources: Sources,
 }
 
 /// A period whose changes are not known, or not known exactly.

@@ -1,7 +1,9 @@
 //! Conversion of earlier versions of entries.
 
+use std::time::SystemTime;
+
 use crate::api::dto::meta::{GAPS_MAX, MetaOptions};
-use crate::dto::meta::{ItemMeta, UnknownPeriod};
+use crate::dto::meta::{ItemMeta, PastMeta, UnknownPeriod};
 use crate::dto::objects::last_change::LastChange;
 use crate::dto::streamed::{EntryVersion, StreamedObject, VersionList};
 use crate::dto::text::rfc3339;
@@ -45,24 +47,30 @@ impl ItemMeta {
         cluster: Option<&ClusterName>,
         meta_options: MetaOptions,
     ) -> Self {
+        let candidates = found.candidates.iter().map(|version| EntryVersion::new(past, version));
         Self {
             cluster: cluster.map(ToString::to_string),
-            at: Some(rfc3339(time.time())),
-            complete: Some(found.is_complete()),
-            gaps: UnknownPeriod::list(&found.not_observed),
-            candidates: found.candidates.iter().map(|version| EntryVersion::new(past, version)).collect(),
+            past: PastMeta { candidates: candidates.collect(), ..PastMeta::new(time.time(), found.is_complete(), &found.not_observed) },
             ..Self::without_source(past.reading.position(), &[], meta_options)
         }
     }
 }
 
-impl UnknownPeriod {
-    /// Returns the newest of the periods in which scopes were not observed.
-    pub(crate) fn list<'a>(not_observed: impl IntoIterator<Item = &'a (Scope, ObservationGap)>) -> Vec<Self> {
-        not_observed.into_iter().take(GAPS_MAX).map(|(scope, gap)| Self::new(scope, gap)).collect()
+impl PastMeta {
+    /// Returns the members about a time, with the newest of the periods in which scopes were not
+    /// observed.
+    pub(crate) fn new<'a>(
+        time: SystemTime,
+        is_complete: bool,
+        not_observed: impl IntoIterator<Item = &'a (Scope, ObservationGap)>,
+    ) -> Self {
+        let gaps = not_observed.into_iter().take(GAPS_MAX).map(|(scope, gap)| UnknownPeriod::new(scope, gap));
+        Self { at: Some(rfc3339(time)), complete: Some(is_complete), gaps: gaps.collect(), candidates: Vec::new() }
     }
+}
 
-    pub(crate) fn new(scope: &Scope, gap: &ObservationGap) -> Self {
+impl UnknownPeriod {
+    fn new(scope: &Scope, gap: &ObservationGap) -> Self {
         Self {
             cluster: Some(scope.cluster.to_string()),
             kind: Some(scope.kind.into()),

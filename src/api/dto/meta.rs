@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use crate::api::problem::Problem;
-use crate::dto::meta::{ItemMeta, ListMeta, Source, SourceAge, Sources, UnknownPeriod};
+use crate::dto::meta::{ItemMeta, ListMeta, PastMeta, Source, SourceAge, Sources, UnknownPeriod};
 use crate::dto::text::{rfc3339, seconds};
 use crate::dto::values;
 use crate::dto::values::NeverRead;
@@ -174,26 +174,22 @@ impl ListMeta {
     pub(crate) fn of_past(mirror: &PastMirror, position: String, kinds: &[Kind], clusters: &[ClusterName]) -> Self {
         let not_observed = mirror.not_observed(kinds, clusters);
         let is_complete = not_observed.is_empty() && mirror.at.latest == mirror.at.sequence;
-        Self {
-            at: Some(rfc3339(mirror.time)),
-            complete: Some(is_complete),
-            gaps: UnknownPeriod::list(&not_observed),
-            ..Self::new(position, &[], MetaOptions::default())
-        }
+        Self { past: PastMeta::new(mirror.time, is_complete, &not_observed), ..Self::new(position, &[], MetaOptions::default()) }
     }
 
     /// Adds periods whose changes are lost.
     pub(crate) fn add_lost_periods(&mut self, lost: &[HistoryGap]) {
         if !lost.is_empty() {
-            self.complete = Some(false);
-            let free = GAPS_MAX.saturating_sub(self.gaps.len());
-            self.gaps.extend(lost.iter().take(free).map(UnknownPeriod::from));
+            let PastMeta { complete, gaps, .. } = &mut self.past;
+            *complete = Some(false);
+            let free = GAPS_MAX.saturating_sub(gaps.len());
+            gaps.extend(lost.iter().take(free).map(UnknownPeriod::from));
         }
     }
 
     pub(crate) fn new(position: String, sources: &[SourceMeta], meta_options: MetaOptions) -> Self {
         let origin = combined_origin(sources).filter(|_| meta_options.detail != Some(MetaDetail::None));
-        Self { position, origin, at: None, complete: None, gaps: Vec::new(), sources: Sources::new(sources, meta_options) }
+        Self { position, origin, past: PastMeta::default(), sources: Sources::new(sources, meta_options) }
     }
 }
 
@@ -281,10 +277,7 @@ impl ItemMeta {
             source_age: None,
             stale: None,
             position: position.to_string(),
-            at: None,
-            complete: None,
-            gaps: Vec::new(),
-            candidates: Vec::new(),
+            past: PastMeta::default(),
             sources: Sources::new(sources, meta_options),
         }
     }

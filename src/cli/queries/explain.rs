@@ -54,7 +54,7 @@ fn ladder(explanation: &Explanation) -> String {
             let who: Vec<&str> = who.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
             let (origin, age) = (text(explanation.meta.origin.as_ref()), age_of(explanation.meta.age_seconds));
             let age = if age.is_empty() { age } else { format!(", {age} old") };
-            let source = explanation.meta.at.as_ref().map_or_else(|| format!("{origin}{age}"), |at| format!("at {at}"));
+            let source = explanation.meta.past.at.as_ref().map_or_else(|| format!("{origin}{age}"), |at| format!("at {at}"));
             let _ = writeln!(out, "{} -> {}  ({source})", explanation.ip, who.join("  "));
         }
         None => {

@@ -15,7 +15,7 @@ use crate::cli::terminal::output::{TableColumn, TableShape, age_of, number, pars
 use crate::cli::terminal::past_notes::{describe_candidates, past_gaps, past_notes};
 use crate::dto::findings::Explanation;
 use crate::dto::lookup::{LookupAnswer, LookupItem, LookupRequest};
-use crate::dto::meta::ListMeta;
+use crate::dto::meta::{ListMeta, PastMeta};
 use crate::dto::objects::IpcacheEntry;
 
 /// Maximum number of addresses per request (the API's limit).
@@ -151,7 +151,7 @@ pub(in crate::cli) async fn run(options: &LookupOptions, server: &ServerOptions)
     let (mut all, mut notes) = (Vec::new(), String::new());
     for batch in ips.chunks(BATCH_LENGTH_MAX) {
         let answer = client.post("/v1/ipcache/lookup", &at, &LookupRequest { ips: batch.to_vec() }).await?;
-        let ListMeta { complete, gaps, .. } = parse_answer(&answer["meta"])?;
+        let ListMeta { past: PastMeta { complete, gaps, .. }, .. } = parse_answer(&answer["meta"])?;
         notes = past_gaps(complete, &gaps);
         all.extend(items(answer));
     }

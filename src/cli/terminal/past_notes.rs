@@ -8,8 +8,8 @@ use crate::dto::streamed::{EntryVersion, StreamedObject};
 
 /// Returns a line for each reason why an answer about an earlier time may be wrong.
 pub(in crate::cli) fn past_notes(meta: &ItemMeta) -> String {
-    let candidates = meta.candidates.iter().map(describe_candidate);
-    past_gaps(meta.complete, &meta.gaps) + &candidates.collect::<String>()
+    let candidates = meta.past.candidates.iter().map(describe_candidate);
+    past_gaps(meta.past.complete, &meta.past.gaps) + &candidates.collect::<String>()
 }
 
 pub(in crate::cli) fn past_gaps(complete: Option<bool>, gaps: &[UnknownPeriod]) -> String {

@@ -26,10 +26,9 @@ use crate::api::routes::objects::past::RequestedTime;
 use crate::api::routes::past_reading;
 use crate::api::state::ApiState;
 use crate::dto::lookup::{LookupItem, LookupList, LookupRequest};
-use crate::dto::meta::{ListMeta, SourceAge, UnknownPeriod};
+use crate::dto::meta::{ListMeta, PastMeta, SourceAge};
 use crate::dto::problem::ProblemDocument;
 use crate::dto::streamed::EntryVersion;
-use crate::dto::text::rfc3339;
 use crate::handle::{LOOKUP_KINDS, LookupMatch, PastLookup, PastReading, PastTime, Reading, SourceMeta, WorkSlice};
 use crate::model::{ClusterName, Kind, Scope};
 use crate::server::BodyTimeout;
@@ -217,10 +216,9 @@ impl PastBatch {
     /// Returns the `meta` of all answers.
     fn meta(&self, meta_options: MetaOptions) -> ListMeta {
         let is_used = |scope: &Scope| scope.kind != Kind::Identity || self.clusters.contains(&scope.cluster);
+        let not_observed = self.time.not_observed().iter().filter(|(scope, _)| is_used(scope));
         ListMeta {
-            at: Some(rfc3339(self.time.time())),
-            complete: Some(self.is_complete),
-            gaps: UnknownPeriod::list(self.time.not_observed().iter().filter(|(scope, _)| is_used(scope))),
+            past: PastMeta::new(self.time.time(), self.is_complete, not_observed),
             ..ListMeta::new(self.past.reading.position().to_string(), &[], meta_options)
         }
     }
