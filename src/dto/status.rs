@@ -37,7 +37,8 @@ pub(crate) struct Status {
     pub(crate) directory: DirectoryStatus,
     /// State of the store.
     pub(crate) store: StoreStatus,
-    /// State of the history. Left out with `--history off`, and while the store is loading.
+    /// State of the history of earlier versions. Left out with `--history off`, where meshkeep has
+    /// no history, and while the store is loading, where the state is not known yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) history: Option<HistoryStatus>,
     /// Reason why the changed `token file`, `view token file` or `TLS certificate` cannot be used.
@@ -155,7 +156,8 @@ pub(crate) struct StoreStatus {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct HistoryStatus {
-    /// Time of the oldest change in the history. Left out while there is none.
+    /// Time of the oldest change in the history, in RFC 3339. Left out while the history has no
+    /// change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) since: Option<String>,
     /// Size of the history on disk, in bytes.
@@ -164,18 +166,20 @@ pub(crate) struct HistoryStatus {
     pub(crate) segments: u64,
     /// Number of earlier versions in the segments.
     pub(crate) versions: u64,
-    /// How far back `--history-max-bytes` reaches at the current rate of change, in seconds. Left
-    /// out while the history has less than an hour.
+    /// Time that a history of `--history-max-bytes` covers, in seconds, if changes keep the mean
+    /// rate of those in the segments. `--history-max-age` may limit the history to less. Left out
+    /// while the segments cover less than an hour, because the rate is not known yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reach_seconds: Option<f64>,
-    /// Number of periods within the history whose changes are not known.
+    /// Number of periods within the history whose changes are not known; 0 if there is none.
     pub(crate) gaps: u64,
     /// Segments that cannot be read, with the reason, as text. Answers about their periods are
     /// incomplete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub(crate) damaged_segments: Vec<String>,
-    /// Reason why the newest part of the history could not be written.
+    /// Reason why the newest part of the history could not be written, as text. Left out while
+    /// meshkeep can write it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
 }

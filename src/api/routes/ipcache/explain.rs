@@ -49,8 +49,8 @@ const INLINE_ROWS_MAX: usize = 64;
 /// own, or an outdated one. For a CIDR, these are the entries that cover the whole CIDR, and
 /// `hints` also reports the entries inside it.
 ///
-/// With `at=`, the entries with their labels, and the node, as they were at that time. The
-/// services, findings and hints are about the newest data only.
+/// With `at=`, the answer has the entries, labels and node of that time. It has no services,
+/// findings and hints, which are about the newest data only.
 #[utoipa::path(get, path = "/v1/explain/{*ip}", operation_id = "explainIp", tag = "ipcache",
     params(("ip" = String, Path, description = "The address or CIDR, IPv4 or IPv6. The slash of a CIDR may be percent-encoded."), PastItemQuery),
     responses((status = 200, description = "The explanation; `match` is null if no entry covers the address.", body = Explanation)))]
