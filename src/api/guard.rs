@@ -1,11 +1,11 @@
-//! Access checks: the `Host` and the `Origin` of a request, and the bearer token.
+//! Access checks: the `Host` of a request, the web page that sent it, and the bearer token.
 //!
 //! The `Host` check keeps a web page in a browser from reaching a loopback address under its own
-//! host name (DNS rebinding). The `Origin` check keeps it from starting work there under any name
-//! (cross-site request forgery): the browser withholds the answer from the page, but sends the
-//! request. Probes are open, because a kubelet has no token and calls them by any
-//! address. Only clients that may read everything get the details of a probe ([`Access`]). The
-//! files of the page at `/` need a valid `Host` but no token: the page asks for the token itself.
+//! host name (DNS rebinding). The check of `Sec-Fetch-Site` and `Origin` keeps it from starting
+//! work there under any name (cross-site request forgery). Probes are open, because a kubelet has
+//! no token and calls them by any address. Only clients that may read everything get the details of
+//! a probe ([`Access`]). The files of the page at `/` need a valid `Host` but no token: the page
+//! asks for the token itself.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -21,12 +21,13 @@ use sha2::{Digest, Sha256};
 use super::problem::{Problem, ProblemCode};
 use super::render::accept::BATCH_PATH;
 use crate::files::{SMALL_FILE_BYTES_MAX, read_bounded};
+use crate::model::{OtherOriginError, PageHeaders};
 use crate::server::{HttpExchange, ReloadableFile, Transport};
 
 /// Maximum bytes of a request's body. 10,000 IPv6 addresses in JSON are 430 kB.
 pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// Header with the relation of a web page to the address of its request (Fetch Metadata).
+/// Header with the relation of a web page to the address of its request.
 const FETCH_SITE: &str = "sec-fetch-site";
 
 /// Paths without access checks.
@@ -227,23 +228,29 @@ impl Guard {
     /// Refuses a request of a web page of another origin that does more than read. Clients that are
     /// not browsers send no `Origin`.
     fn check_origin(&self, request: &Request) -> Result<(), Problem> {
-        let headers = request.headers();
-        // a proxy can change the host, but no web page can set this header
-        if request.method().is_safe() || headers.get(FETCH_SITE).is_some_and(|site| site == "same-origin") {
+        if request.method().is_safe() {
             return Ok(());
         }
-        let is_allowed = |origin: &HeaderValue| self.origins.contains(origin) || is_own_origin(origin, host_of(request));
-        match headers.get_all(ORIGIN).iter().find(|origin| !is_allowed(origin)) {
-            None => Ok(()),
-            Some(origin) if origin == "null" => Err(Problem::new(
-                ProblemCode::Forbidden,
-                "a web page without an origin may not send this request: open the page from a web server whose origin --cors-origin lists",
-            )),
-            Some(origin) => Err(Problem::new(
-                ProblemCode::Forbidden,
-                format!("web pages of the origin {origin:?} may not send this request: allow this origin with --cors-origin"),
-            )),
-        }
+        let headers = request.headers();
+        let page = PageHeaders {
+            fetch_site: headers.get(FETCH_SITE).map(HeaderValue::as_bytes),
+            origins: headers.get_all(ORIGIN).iter().map(HeaderValue::as_bytes),
+            host: host_of(request),
+        };
+        let is_listed = |origin: &[u8]| self.origins.iter().any(|listed| listed.as_bytes() == origin);
+        page.check(is_listed).map_err(|OtherOriginError { origin }| {
+            let detail = match origin.filter(|origin| *origin != b"null") {
+                None => {
+                    "a web page without an origin may not send this request: open the page from a web server whose origin --cors-origin lists"
+                        .to_owned()
+                }
+                Some(origin) => {
+                    let origin = String::from_utf8_lossy(origin);
+                    format!("web pages of the origin {origin:?} may not send this request: allow this origin with --cors-origin")
+                }
+            };
+            Problem::new(ProblemCode::Forbidden, detail)
+        })
     }
 }
 
@@ -251,13 +258,6 @@ impl Guard {
 fn host_of(request: &Request) -> Option<&str> {
     let header = || request.headers().get(HOST).map(|value| value.to_str().unwrap_or("?"));
     request.uri().authority().map(axum::http::uri::Authority::as_str).or_else(header)
-}
-
-/// Returns whether an origin has the host and the port that a request names. The scheme is not
-/// compared, because a proxy may have ended TLS.
-fn is_own_origin(origin: &HeaderValue, host: Option<&str>) -> bool {
-    let authority = origin.to_str().ok().and_then(|origin| Some(origin.split_once("://")?.1));
-    authority.zip(host).is_some_and(|(authority, host)| authority.eq_ignore_ascii_case(host))
 }
 
 /// Returns whether a request has this token.

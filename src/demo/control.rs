@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::{CLUSTERS, DemoError};
+use crate::model::PageHeaders;
 
 /// Maximum number of concurrent connections; others wait to be accepted.
 const CONNECTIONS_MAX: usize = 16;
@@ -72,9 +73,8 @@ pub(super) async fn serve(
 
 async fn answer(request: Request<Incoming>, commands: mpsc::Sender<DemoCommand>) -> Result<Response<Full<Bytes>>, Infallible> {
     let (status, text) = match parse_command(request.method(), request.uri().path()) {
-        // requests from web pages of other sites are refused
-        Some(_) if request.headers().contains_key(http::header::ORIGIN) => {
-            (StatusCode::FORBIDDEN, "requests from web pages are refused".to_owned())
+        Some(_) if is_from_other_page(request.headers()) => {
+            (StatusCode::FORBIDDEN, "web pages of other origins may not send this request".to_owned())
         }
         Some(DemoCommand::Cluster(name, _)) if !CLUSTERS.iter().any(|(known, _)| *known == name) => {
             (StatusCode::NOT_FOUND, format!("there is no cluster {name}: the clusters are {}", CLUSTERS.map(|(name, _)| name).join(", ")))
@@ -87,6 +87,14 @@ async fn answer(request: Request<Incoming>, commands: mpsc::Sender<DemoCommand>)
     *response.status_mut() = status;
     response.headers_mut().insert(http::header::X_CONTENT_TYPE_OPTIONS, http::HeaderValue::from_static("nosniff"));
     Ok(response)
+}
+
+/// Returns whether a web page of another origin sent a request. This address has no page, so with
+/// DNS rebinding a page could only pretend that the address is its own.
+fn is_from_other_page(headers: &http::HeaderMap) -> bool {
+    let bytes = http::HeaderValue::as_bytes;
+    let origins = headers.get_all(http::header::ORIGIN).iter().map(bytes);
+    PageHeaders { fetch_site: headers.get("sec-fetch-site").map(bytes), origins, host: None }.check(|_| false).is_err()
 }
 
 fn parse_command(method: &Method, path: &str) -> Option<DemoCommand> {
@@ -103,6 +111,26 @@ fn parse_command(method: &Method, path: &str) -> Option<DemoCommand> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_programs_and_the_user_may_change_a_cluster() {
+        let is_refused = |headers: &[(&'static str, &'static str)]| {
+            let value =
+                |(name, value): &(&'static str, &'static str)| (http::HeaderName::from_static(name), http::HeaderValue::from_static(value));
+            is_from_other_page(&headers.iter().map(value).collect())
+        };
+        assert!(!is_refused(&[]) && !is_refused(&[("sec-fetch-site", "none")]));
+        for headers in [
+            &[("origin", "https://evil.example")][..],
+            &[("origin", "null")],
+            // a page that reaches the address under its own host name
+            &[("origin", "http://evil.example:9871"), ("host", "evil.example:9871")],
+            &[("sec-fetch-site", "cross-site")],
+            &[("sec-fetch-site", "same-site"), ("origin", "http://localhost:9870")],
+        ] {
+            assert!(is_refused(headers), "{headers:?}");
+        }
+    }
 
     #[test]
     fn commands_are_posted_to_a_cluster() {

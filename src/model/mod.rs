@@ -50,6 +50,7 @@ pub use objects::packed_slice::PackedSlice;
 pub use process::dump_source::{DumpSource, DumpTimeSource};
 pub use process::listen::{ETCD_VERSION, ListenAddress};
 pub use process::metrics_detail::MetricsDetail;
+pub use process::page_origin::{OtherOriginError, PageHeaders};
 pub use process::setting::{Setting, SettingSource};
 pub use process::webhook_format::WebhookFormat;
 pub use record_query::RecordQuery;

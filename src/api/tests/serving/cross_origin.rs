@@ -97,8 +97,12 @@ async fn only_own_and_listed_pages_may_do_more_than_read() {
     assert_eq!((&problem["code"], &problem["detail"]), (&"forbidden".into(), &detail.into()));
     // a program, and meshkeep's page behind a proxy that changes the host
     assert_eq!(ask(post("/v1/verifications"), []).await.0, 200);
-    for (site, expected) in [("same-origin", 200), ("same-site", 403), ("cross-site", 403)] {
+    for (site, expected) in [("same-origin", 200), ("none", 200), ("same-site", 403), ("cross-site", 403)] {
         assert_eq!(ask(verify("https://meshkeep.example").header("sec-fetch-site", site), []).await.0, expected, "{site}");
+        assert_eq!(ask(post("/v1/verifications").header("sec-fetch-site", site), []).await.0, expected, "{site}");
+        assert_eq!(ask(verify(LISTED).header("sec-fetch-site", site), []).await.0, 200, "{site}");
+        // the port is the same, but not the scheme
+        assert_eq!(ask(verify(&own_tls).header("sec-fetch-site", site), []).await.0, expected, "{site}");
     }
 }
 
