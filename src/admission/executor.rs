@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::budget::{ClientShare, MemoryBudget, MemoryPermit};
 use super::client::Client;
 use super::scheduler::{Admission, ScanLimitError, SliceScheduler};
-use crate::handle::{ScanUsage, SliceLimit, WorkSlice};
+use crate::handle::{PAST_LIST_BYTES_MAX, ScanUsage, SliceLimit, WorkSlice};
 
 /// Time limit of a slice.
 ///
@@ -33,6 +33,9 @@ const PAGE_LIMIT: SliceLimit = SliceLimit::Time(Duration::from_secs(5));
 
 /// Memory for all HTTP answers together: 64 of the largest pages (docs/use/api/paging.md).
 const ANSWER_BYTES_MAX: usize = 256 << 20;
+
+/// Memory for all lists of an earlier time together: 16 lists, of which one client may have eight.
+const PAST_LISTS_BYTES_MAX: usize = 256 << 20;
 
 /// Maximum time that a request waits for memory. A client that reads at 10 Mbit/s has read a 4 MiB
 /// page after 3.4 s, so only stalled clients occupy memory for longer than this.
@@ -59,6 +62,7 @@ pub struct ScanExecutor {
     limits: ScanLimits,
     scheduler: Arc<SliceScheduler>,
     answers: Arc<MemoryBudget>,
+    past_lists: Arc<MemoryBudget>,
 }
 
 /// Handle of one request or stream that does long work. Dropping it frees the slot of the request.
@@ -81,17 +85,15 @@ impl ScanExecutor {
     pub fn new(limits: ScanLimits) -> Self {
         // the other half of the cores answers quick requests
         let threads = thread::available_parallelism().map_or(1, NonZero::get) / 2;
-        Self {
-            limits,
-            scheduler: SliceScheduler::new(threads.max(1)),
-            answers: MemoryBudget::new(ANSWER_BYTES_MAX, ClientShare::TimesFree(1)),
-        }
+        Self::with_threads(limits, threads.max(1))
     }
 
     /// Creates an executor with this number of threads.
-    #[cfg(test)]
+    #[must_use]
     pub fn with_threads(limits: ScanLimits, threads: usize) -> Self {
-        Self { limits, scheduler: SliceScheduler::new(threads), answers: MemoryBudget::new(ANSWER_BYTES_MAX, ClientShare::TimesFree(1)) }
+        let budget = |bytes_max| MemoryBudget::new(bytes_max, ClientShare::TimesFree(1));
+        let (answers, past_lists) = (budget(ANSWER_BYTES_MAX), budget(PAST_LISTS_BYTES_MAX));
+        Self { limits, scheduler: SliceScheduler::new(threads), answers, past_lists }
     }
 
     /// Admits a request of `client` that does long work.
@@ -138,6 +140,13 @@ impl Scanner {
     /// 10 s.
     pub(crate) async fn acquire_memory(&self, bytes: usize) -> Option<MemoryPermit> {
         tokio::time::timeout(MEMORY_WAIT_MAX, MemoryBudget::acquire(&self.scans.answers, self.client, bytes)).await.ok()
+    }
+
+    /// Waits until the client's share has the memory of a list of an earlier time. The list holds
+    /// the permit while it exists. Returns `None` after 10 s.
+    pub(crate) async fn acquire_past_list_memory(&self) -> Option<MemoryPermit> {
+        let acquire = MemoryBudget::acquire(&self.scans.past_lists, self.client, PAST_LIST_BYTES_MAX);
+        tokio::time::timeout(MEMORY_WAIT_MAX, acquire).await.ok()
     }
 
     /// Calls `work` once per slice until it returns `Break`.

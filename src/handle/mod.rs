@@ -53,7 +53,7 @@ pub use answers::history::{EntryVersion, PastReading, VersionScan, VersionStart}
 pub use answers::impact::{MissingPart, ServiceImpact};
 pub use answers::miss::MissExplanation;
 pub use answers::past::{LOOKUP_KINDS, PastExplanation, PastLookup, PastRecords, PastTime};
-pub use answers::past_list::{PastListStep, PastMirror};
+pub use answers::past_list::{PAST_LIST_BYTES_MAX, PastListStep, PastMirror};
 pub use early::{EarlyLookup, EarlyLookupReceiver};
 pub use finding_index::{Finding, FindingIndex, FindingIndexBuilder};
 pub use finding_sender::FindingSender;

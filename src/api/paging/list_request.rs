@@ -2,12 +2,14 @@
 //! client that has read all pages continues with the change stream after this position (`after=`),
 //! and converges to the exact state.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::page_starts::PAGE_STARTS;
+use crate::admission::MemoryPermit;
 use crate::api::dto::meta::MetaOptions;
 use crate::api::problem::Problem;
 use crate::api::query::time_parameter::{age_of_past, before_history, parse_time_parameter};
@@ -45,15 +47,17 @@ pub(crate) struct ListRequest {
     fingerprint: String,
     /// The mirror at the time of the list; `None` for a list of the current objects.
     pub(crate) past: Option<PastMirror>,
+    /// Memory of a list at an earlier time.
+    _past_memory: Option<Arc<MemoryPermit>>,
 }
 
 /// Snapshot from which a list is made.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) enum ListSnapshot {
     /// The current mirror.
     Current(Reading),
-    /// The mirror with its history, for a list at an earlier time.
-    Past(PastReading),
+    /// The mirror with its history, and the memory of a list at an earlier time.
+    Past(PastReading, Arc<MemoryPermit>),
 }
 
 impl From<Reading> for ListSnapshot {
@@ -68,14 +72,14 @@ impl ListRequest {
     pub(crate) fn new<Q: ListQuery>(snapshot: ListSnapshot, query: &Parameters<Q>) -> Result<Self, Problem> {
         let ListParameters { limit, page_token, meta_options, at } = query.values.common()?;
         let limit = if limit.is_none() && query.media_type == MediaType::Lines { usize::MAX } else { checked_limit(limit)? };
-        let reading = match &snapshot {
-            ListSnapshot::Current(reading) => reading.clone(),
-            ListSnapshot::Past(past) => past.reading.clone(),
+        let (reading, past, past_memory) = match snapshot {
+            ListSnapshot::Current(reading) => (reading, None, None),
+            ListSnapshot::Past(past, memory) => (past.reading.clone(), Some(past), Some(memory)),
         };
         let token = page_token.map(|token| decode_token(token, &query.fingerprint, reading.position())).transpose()?;
         let (position, mut start) = token.map_or((reading.position(), None), |(position, key)| (position, Some(key)));
-        let past = match (snapshot, at) {
-            (ListSnapshot::Past(past), Some(at)) => Some(match start.take() {
+        let past = match (past, at) {
+            (Some(past), Some(at)) => Some(match start.take() {
                 // the time of the first page, also if it was a duration before then
                 Some(text) => {
                     let (mirror, key) = parse_past_start(&past, &text).ok_or_else(invalid_token)?;
@@ -89,7 +93,8 @@ impl ListRequest {
         };
         let node_host_ips = |name: &str| past.as_ref().map_or_else(|| reading.node_host_ips(name), |mirror| mirror.node_host_ips(name));
         let filter = query.values.filter(&node_host_ips)?;
-        Ok(Self { reading, filter, limit, meta_options, start, position, fingerprint: query.fingerprint.clone(), past })
+        let fingerprint = query.fingerprint.clone();
+        Ok(Self { reading, filter, limit, meta_options, start, position, fingerprint, past, _past_memory: past_memory })
     }
 
     /// Returns this request with another filter.

@@ -2,6 +2,7 @@
 //! ([`super::lines`]). [`super::list_builder`] builds both.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::HeaderValue;
@@ -32,7 +33,11 @@ where
     let ListParameters { limit, at, .. } = query.values.common()?;
     checked_limit(limit)?;
     let snapshot = match at {
-        Some(_) => ListSnapshot::Past(handle.past_reading().await?.ok_or_else(without_history)?),
+        Some(_) => {
+            // first, so that no snapshot waits
+            let memory = scanner::acquire_past_list_memory(&scanner).await?;
+            ListSnapshot::Past(handle.past_reading().await?.ok_or_else(without_history)?, Arc::new(memory))
+        }
         None => ListSnapshot::Current(handle.reading().await?),
     };
     respond_with_page_of((snapshot, None), false, scanner, query, begin).await

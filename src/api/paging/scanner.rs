@@ -56,6 +56,19 @@ impl From<ScanLimitError> for Problem {
     }
 }
 
+/// Waits for the memory of a list of an earlier time.
+///
+/// # Errors
+/// Returns [`ProblemCode::TooBusy`] if no memory became free in time.
+pub(crate) async fn acquire_past_list_memory(scanner: &Scanner) -> Result<MemoryPermit, Problem> {
+    scanner.acquire_past_list_memory().await.ok_or_else(|| {
+        Problem::new(
+            ProblemCode::TooBusy,
+            "too many lists of an earlier time are in progress: read the lists that you requested, or try again in a few seconds",
+        )
+    })
+}
+
 /// Waits for the memory of the largest page.
 ///
 /// # Errors

@@ -20,8 +20,9 @@ use crate::model::{ClusterName, EntryKey, Kind, Object, ObservationGap, Record, 
 /// or so few that the lists of tests exceed it.
 const VERSIONS_MAX: usize = if cfg!(test) { 8 } else { 20_000 };
 
-/// Maximum memory of the ended versions that a list keeps at a time, in bytes.
-const VERSION_BYTES_MAX: usize = 16 << 20;
+/// Maximum memory of the ended versions that a list keeps at a time, in bytes. Clients share the
+/// memory of all lists (`admission/executor.rs`).
+pub const PAST_LIST_BYTES_MAX: usize = 16 << 20;
 
 /// The mirror at an earlier time.
 #[derive(Debug, Clone)]
@@ -75,7 +76,7 @@ impl EndedVersions {
         }
         self.byte_count += record.footprint();
         self.records.insert(record.key.clone(), record);
-        while self.records.len() > VERSIONS_MAX || (self.byte_count > VERSION_BYTES_MAX && self.records.len() > 1) {
+        while self.records.len() > VERSIONS_MAX || (self.byte_count > PAST_LIST_BYTES_MAX && self.records.len() > 1) {
             let Some((key, record)) = self.records.pop_last() else { break };
             self.byte_count -= record.footprint();
             self.first_dropped = Some(key);

@@ -2,13 +2,15 @@
 
 use std::time::SystemTime;
 
+use axum::body::Body;
+use axum::http::Request;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
 use super::history::{apply, at, commands, first_list, text};
 use super::pages::walk;
-use crate::admission::ScanLimits;
+use crate::admission::{Client, ScanLimits};
 use crate::api::tests::fixture::{ApiFixture, cluster, identity, key, node, paris_status, pod, put};
 use crate::handle::SliceLimit;
 use crate::model::*;
@@ -161,4 +163,28 @@ async fn a_page_ends_where_its_time_ends_while_the_history_is_read_again() {
     let limits = ScanLimits { slice: SliceLimit::Rows(1), page: SliceLimit::Rows(1) };
     let refused = ApiFixture::with_history(commands).with_scan_limits(limits).get(&uri).await;
     assert_eq!((refused.status.as_u16(), refused.json()["code"].as_str()), (400, Some("badParameter")), "{}", refused.json());
+}
+
+/// Each list keeps up to 16 MiB of versions, and a client may stop reading one.
+#[tokio::test(start_paused = true)]
+async fn the_memory_of_all_lists_of_the_past_is_bounded() {
+    let fixture = ApiFixture::with_history(commands());
+    let uri = format!("/v1/ipcache?at={}", text(75));
+    assert_eq!(fixture.get(&uri).await.status, 200);
+    let scanner = fixture.scans.admit(Client::Local).unwrap();
+    let mut permits = Vec::new();
+    while let Some(permit) = scanner.acquire_past_list_memory().await {
+        permits.push(permit);
+    }
+    assert_eq!(permits.len(), 8, "half of 256 MiB");
+    for accept in ["application/json", "application/x-ndjson"] {
+        let request = Request::get(&uri).header("accept", accept).body(Body::empty()).unwrap();
+        let refused = fixture.send(request).await;
+        assert_eq!((refused.status.as_u16(), refused.header("retry-after").is_empty()), (429, false), "{accept}");
+        let detail = refused.json()["detail"].as_str().unwrap().to_owned();
+        assert!(detail.starts_with("too many lists of an earlier time are in progress: "), "{detail}");
+    }
+    assert_eq!(fixture.get("/v1/ipcache").await.status, 200, "a list of the current objects");
+    drop(permits.pop());
+    assert_eq!(fixture.get(&uri).await.status, 200);
 }
