@@ -124,6 +124,7 @@ impl<'a> Verifier<'a> {
                     self.answer_request(request).await
                 }
             };
+            self.state.round.record_revision(self.source.connection.newest_revision());
             match result {
                 Ok(()) => {}
                 Err(error @ (KvstoreError::WentBack { .. } | KvstoreError::ClusterIdChanged { .. })) => return Err(error.into()),

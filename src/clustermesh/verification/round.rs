@@ -45,6 +45,8 @@ pub(super) struct Round {
     pub(super) next_range: Instant,
     /// Source of the progress; `None` before the first connection.
     source: Option<SourceInfo>,
+    /// Newest revision of the source that the verification has seen.
+    last_revision: Revision,
     /// Kind whose values are compared next. The kinds take turns.
     values_kind: Kind,
     /// Time of the last comparison of values, or of the start.
@@ -78,24 +80,32 @@ impl Round {
             unfinished: Vec::new(),
             next_range: now,
             source: None,
+            last_revision: Revision(0),
             values_kind: Kind::ALL[0],
             values_compared: now,
         }
     }
 
     /// Continues over a new connection. The first one starts at `first`. Progress is kept if the
-    /// source is the same and has not lost a revision of it.
+    /// source is the same and its revision did not go backwards. An etcd that lost revisions has
+    /// another history: ranges that were compared before say nothing about it.
     pub(super) fn resume(&mut self, source: &SourceInfo, newest: Revision, first: Instant) {
         let origin = |source: &SourceInfo| (source.etcd_cluster_id, source.cached);
         let is_same = self.source.as_ref().is_some_and(|known| origin(known) == origin(source));
-        for progress in self.remaining.iter_mut().chain(&mut self.unfinished).chain([&mut self.current]) {
-            if !is_same || progress.comparison.revision.is_some_and(|revision| revision > newest) {
+        if !is_same || newest < self.last_revision {
+            for progress in self.remaining.iter_mut().chain(&mut self.unfinished).chain([&mut self.current]) {
                 progress.comparison = KindComparison::default();
             }
         }
+        self.last_revision = newest;
         if self.source.replace(source.clone()).is_none() {
             (self.started, self.next_range) = (first, first);
         }
+    }
+
+    /// Records the newest revision of the source.
+    pub(super) fn record_revision(&mut self, revision: Revision) {
+        self.last_revision = self.last_revision.max(revision);
     }
 
     /// Returns the current kind, with the progress of its comparison.
@@ -226,10 +236,13 @@ mod tests {
     #[test]
     fn progress_outlives_a_connection_to_the_same_source() {
         let now = Instant::now();
-        for (etcd, newest, passed, expected) in [(7, 20, 0, 9), (8, 20, 0, 0), (7, 19, 0, 0), (7, 20, 3, 0)] {
+        for (etcd, newest, passed, expected) in [(7, 30, 0, 9), (7, 31, 0, 9), (8, 30, 0, 0), (7, 29, 0, 0), (7, 30, 3, 0)] {
             let mut round = round(now);
             round.complete_kind(0, now);
+            // the first range was read at revision 20, and a later one at 30
             round.record_range(after_range(20), 0, now);
+            round.record_revision(Revision(30));
+            round.record_revision(Revision(25));
             round.resume(&source(etcd), Revision(newest), now);
             let (kind, comparison) = round.current(now + passed * ROUND);
             assert_eq!((kind, comparison.key_count), (Kind::ALL[1], expected), "{etcd} {newest} {passed}");
