@@ -2,6 +2,7 @@
 
 use std::time::{Instant, SystemTime};
 
+use super::ranges::KEY_OVERHEAD_BYTES;
 use super::{ComparisonExtent, Verifier};
 use crate::model::{Kind, Revision};
 use crate::wire::keys;
@@ -39,6 +40,8 @@ impl Verifier<'_> {
         let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| self.mirror_count(*kind).is_some()).collect();
         let ranges: Vec<_> = kinds.iter().map(|kind| self.range_of(*kind)).collect();
         let counts = self.source.connection.count_many(&ranges).await?;
+        // an answer without keys has its header
+        self.unpaced_bytes += KEY_OVERHEAD_BYTES * counts.len() as u64;
         for (kind, (count, revision)) in kinds.into_iter().zip(counts) {
             let surplus = match self.compare_count(kind, count, revision).await? {
                 CountComparison::Equal => {
@@ -48,6 +51,7 @@ impl Verifier<'_> {
                 CountComparison::NotJudged => continue,
                 // a list did not help: the rounds go on comparing the keys
                 CountComparison::Differs { .. } if self.state.repairs[kind.index()].is_waiting(Instant::now()) => continue,
+                CountComparison::Differs { .. } if !self.permits_recount() => continue,
                 CountComparison::Differs { surplus } => surplus,
             };
             if let Some(comparison) = self.compare_kind(kind, false, ComparisonExtent::FirstDifference).await? {
@@ -58,12 +62,19 @@ impl Verifier<'_> {
         Ok(())
     }
 
+    /// Returns whether the rate permits to read all keys of another kind.
+    fn permits_recount(&mut self) -> bool {
+        let (bytes, now) = (self.take_unpaced_bytes(), Instant::now());
+        self.state.round.delay_ranges(bytes, now);
+        self.state.round.permits_recount(now)
+    }
+
     /// Compares the source's count of a kind with the mirror's.
     ///
     /// `count` is of `revision`, and the mirror may be behind or ahead of it. If the two differ,
     /// the mirror must first reach that revision. If it has newer changes by then, the keys are
     /// counted again at the very revision that it shows.
-    async fn compare_count(&self, kind: Kind, count: u64, revision: Revision) -> Result<CountComparison, KvstoreError> {
+    async fn compare_count(&mut self, kind: Kind, count: u64, revision: Revision) -> Result<CountComparison, KvstoreError> {
         let explained = self.explained[kind.index()];
         if self.mirror_count(kind).is_some_and(|mirror| mirror.compare(count, explained) == CountComparison::Equal) {
             return Ok(CountComparison::Equal);
@@ -76,6 +87,7 @@ impl Verifier<'_> {
             return Ok(mirror.compare(count, explained));
         }
         let (from, end) = self.range_of(kind);
+        self.unpaced_bytes += KEY_OVERHEAD_BYTES;
         match self.source.connection.count_at(&from, &end, Some(mirror.revision)).await {
             Ok((count, _)) => Ok(mirror.compare(count, explained)),
             // the next comparison is of a newer revision

@@ -65,6 +65,8 @@ pub(super) struct Verifier<'a> {
     state: &'a mut VerificationState,
     /// Number of the newest request of a client that was answered.
     answered: u64,
+    /// Bytes of the source's answers that no pause follows yet.
+    unpaced_bytes: u64,
 }
 
 /// Part of a kind that a comparison covers at once.
@@ -78,10 +80,10 @@ enum ComparisonExtent {
 
 /// Progress of a comparison after one range.
 enum ComparisonStep {
-    /// Another range follows. This one had so many bytes.
-    Continues { bytes: u64 },
-    /// All ranges were compared. The last one had so many bytes.
-    Complete { bytes: u64 },
+    /// Another range follows.
+    Continues,
+    /// All ranges were compared.
+    Complete,
     /// There is no result of this range: the kind is being listed, or the mirror stays behind.
     Unsettled,
 }
@@ -104,7 +106,7 @@ impl<'a> Verifier<'a> {
         state: &'a mut VerificationState,
     ) -> Self {
         let answered = context.reporter.answered_request();
-        Self { cluster, source, context, scopes, publications, explained: [0; Kind::ALL.len()], state, answered }
+        Self { cluster, source, context, scopes, publications, explained: [0; Kind::ALL.len()], state, answered, unpaced_bytes: 0 }
     }
 
     /// Runs until the source answers with another history than before. Other errors only delay the
@@ -124,6 +126,8 @@ impl<'a> Verifier<'a> {
                     self.answer_request(request).await
                 }
             };
+            let bytes = self.take_unpaced_bytes();
+            self.state.round.delay_ranges(bytes, Instant::now());
             self.state.round.record_revision(self.source.connection.newest_revision());
             match result {
                 Ok(()) => {}
@@ -145,22 +149,27 @@ impl<'a> Verifier<'a> {
         }
         let differing_before = comparison.differing_count;
         let step = self.compare_next_range(kind, &mut comparison).await;
-        let step = step.inspect_err(|_| self.state.round.postpone_kind(Instant::now()))?;
-        let now = Instant::now();
+        let (bytes, now) = (self.take_unpaced_bytes(), Instant::now());
+        let step = step.inspect_err(|_| self.state.round.delay_kind(bytes, now))?;
         // reported at once, because the end of the kind may be an hour away
         if comparison.differing_count > differing_before && self.report_differing(kind, &comparison) {
-            self.state.round.restart_kind(now);
+            self.state.round.restart_kind(bytes, now);
             return Ok(());
         }
         match step {
-            ComparisonStep::Continues { bytes } => self.state.round.record_range(comparison, bytes, now),
-            ComparisonStep::Complete { bytes } => {
+            ComparisonStep::Continues => self.state.round.record_range(comparison, bytes, now),
+            ComparisonStep::Complete => {
                 self.publish_equality(kind, &comparison);
                 self.state.round.complete_kind(bytes, now);
             }
-            ComparisonStep::Unsettled => self.state.round.postpone_kind(now),
+            ComparisonStep::Unsettled => self.state.round.delay_kind(bytes, now),
         }
         Ok(())
+    }
+
+    /// Returns the bytes of the answers since the last call, which a pause must follow.
+    fn take_unpaced_bytes(&mut self) -> u64 {
+        std::mem::take(&mut self.unpaced_bytes)
     }
 
     /// Answers a request of a client: compares all keys of all kinds at once. Kinds that the
@@ -235,8 +244,8 @@ impl<'a> Verifier<'a> {
             let step = self.compare_next_range(kind, &mut comparison).await?;
             match step {
                 ComparisonStep::Unsettled => return Ok(None),
-                ComparisonStep::Continues { .. } if comparison.is_equal() || extent == ComparisonExtent::AllRanges => continue,
-                ComparisonStep::Continues { .. } | ComparisonStep::Complete { .. } => {}
+                ComparisonStep::Continues if comparison.is_equal() || extent == ComparisonExtent::AllRanges => continue,
+                ComparisonStep::Continues | ComparisonStep::Complete => {}
             }
             if comparison.is_equal() {
                 self.publish_equality(kind, &comparison);

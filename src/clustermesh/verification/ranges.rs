@@ -23,7 +23,7 @@ const CONFIRMATIONS: usize = 2;
 const MIRROR_WAITS_PER_INTERVAL: u32 = 2;
 
 /// Bytes of a key in etcd's reply, without its name: revisions, version, lease and field lengths.
-const KEY_OVERHEAD_BYTES: u64 = 32;
+pub(super) const KEY_OVERHEAD_BYTES: u64 = 32;
 
 /// Bounds of a range as keys of the source.
 #[derive(Debug, Clone)]
@@ -56,21 +56,21 @@ impl Verifier<'_> {
         let read = self.read_source(&bounds).await?;
         // the confirmations may find some more keys in the range
         let bounds = Bounds { end: read.end.clone(), limit: bounds.limit.saturating_mul(2), ..bounds };
-        let (bytes, revision, key_count) = (read.bytes, read.keys.revision, read.keys.keys.len() as u64);
-        comparison.record_answer(read.key_count, bytes);
+        let (revision, key_count) = (read.keys.revision, read.keys.keys.len() as u64);
+        comparison.record_answer(read.key_count, read.bytes);
         let Some(differing) = self.differing_keys(kind, &bounds, read).await? else { return Ok(ComparisonStep::Unsettled) };
         comparison.revision.get_or_insert(revision);
         comparison.key_count += key_count;
         comparison.add_differing(differing);
         let kind_end = prefix_end(&bounds.prefix);
         comparison.start = Some(bounds.end).filter(|end| *end != kind_end);
-        Ok(if comparison.start.is_some() { ComparisonStep::Continues { bytes } } else { ComparisonStep::Complete { bytes } })
+        Ok(if comparison.start.is_some() { ComparisonStep::Continues } else { ComparisonStep::Complete })
     }
 
     /// Returns the keys of a range that differ at this read and at two later ones. `None` if this
     /// cannot be judged, because the kind was listed meanwhile or the mirror stays behind the
     /// reads.
-    async fn differing_keys(&self, kind: Kind, bounds: &Bounds, first: RangeRead) -> Result<Option<Vec<String>>, KvstoreError> {
+    async fn differing_keys(&mut self, kind: Kind, bounds: &Bounds, first: RangeRead) -> Result<Option<Vec<String>>, KvstoreError> {
         let watch = self.progress(kind).current();
         let mut confirmed: Option<BTreeSet<String>> = None;
         let mut before = first.keys;
@@ -134,7 +134,13 @@ impl Verifier<'_> {
     }
 
     /// Reads a range of the source. If the source has more keys than fit, the answer ends earlier.
-    async fn read_source(&self, bounds: &Bounds) -> Result<RangeRead, KvstoreError> {
+    async fn read_source(&mut self, bounds: &Bounds) -> Result<RangeRead, KvstoreError> {
+        let read = self.request_range(bounds).await?;
+        self.unpaced_bytes += read.bytes;
+        Ok(read)
+    }
+
+    async fn request_range(&self, bounds: &Bounds) -> Result<RangeRead, KvstoreError> {
         let connection = &self.source.connection;
         let mut limit = bounds.limit;
         let read = loop {

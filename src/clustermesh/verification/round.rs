@@ -43,6 +43,8 @@ pub(super) struct Round {
     unfinished: Vec<KindProgress>,
     /// Time at which the next range is due.
     pub(super) next_range: Instant,
+    /// Time until which the answers so far use up [`BYTES_PER_SECOND_MAX`].
+    paced_until: Instant,
     /// Source of the progress; `None` before the first connection.
     source: Option<SourceInfo>,
     /// Newest revision of the source that the verification has seen.
@@ -79,6 +81,7 @@ impl Round {
             remaining,
             unfinished: Vec::new(),
             next_range: now,
+            paced_until: now,
             source: None,
             last_revision: Revision(0),
             values_kind: Kind::ALL[0],
@@ -121,15 +124,16 @@ impl Round {
         (*kind, comparison.clone())
     }
 
-    /// Records a range of the current kind that is not the last one. It had so many bytes.
+    /// Records a range of the current kind that is not the last one. All answers about it had
+    /// `bytes`, including those that confirmed a difference.
     pub(super) fn record_range(&mut self, comparison: KindComparison, bytes: u64, now: Instant) {
-        let due = now + pause_after(bytes);
+        let due = self.pace(bytes, now);
         (self.current.comparison, self.current.due, self.next_range) = (comparison, due, due);
     }
 
     /// Records the last range of the current kind, and moves on to the next one.
     pub(super) fn complete_kind(&mut self, bytes: u64, now: Instant) {
-        self.next_range = now + pause_after(bytes);
+        self.next_range = self.pace(bytes, now);
         let completed = self.start_next(now);
         if completed.comparison.with_values {
             self.values_compared = now;
@@ -138,31 +142,53 @@ impl Round {
     }
 
     /// Moves on to the next kind, because the current one cannot be compared now. It is compared
-    /// after the others, or in the next round if this one is over.
-    pub(super) fn postpone_kind(&mut self, now: Instant) {
-        self.next_range = now + self.intervals.interval / ATTEMPTS_PER_INTERVAL;
-        let postponed = self.current.clone();
+    /// after the others, or in the next round if this one is over. The answers about it had
+    /// `bytes`.
+    pub(super) fn delay_kind(&mut self, bytes: u64, now: Instant) {
+        self.next_range = self.pace(bytes, now).max(now + self.intervals.interval / ATTEMPTS_PER_INTERVAL);
+        let delayed = self.current.clone();
         if now < self.started + self.intervals.round {
-            self.remaining.push_back(postponed);
+            self.remaining.push_back(delayed);
         } else {
             // a kind that cannot be compared must not keep the others from their turns
-            self.end_turn(postponed.kind);
-            self.unfinished.push(postponed);
+            self.end_turn(delayed.kind);
+            self.unfinished.push(delayed);
         }
         self.start_next(now);
     }
 
     /// Starts the current kind again after the others, because it is being repaired.
-    pub(super) fn restart_kind(&mut self, now: Instant) {
+    pub(super) fn restart_kind(&mut self, bytes: u64, now: Instant) {
         self.current = KindProgress::new(self.current.kind, now);
-        self.postpone_kind(now);
+        self.delay_kind(bytes, now);
     }
 
     /// Moves on to the next kind, because the cluster does not publish the current one.
     pub(super) fn skip_kind(&mut self, now: Instant) {
-        self.next_range = now;
+        self.next_range = self.paced_until.max(now);
         self.end_turn(self.current.kind);
         self.start_next(now);
+    }
+
+    /// Delays the next range because of answers that are not part of the round: of counts, of the
+    /// keys of a kind whose count differs, and of requests of clients. The delay is at most the
+    /// interval between two rounds.
+    pub(super) fn delay_ranges(&mut self, bytes: u64, now: Instant) {
+        let latest = self.paced_until.max(now + self.intervals.round);
+        self.paced_until = self.pace(bytes, now).min(latest);
+        self.next_range = self.next_range.max(self.paced_until);
+    }
+
+    /// Returns whether the rate permits to read all keys of a kind whose count differs. Answers of
+    /// more than an interval must be paced first.
+    pub(super) fn permits_recount(&self, now: Instant) -> bool {
+        self.paced_until <= now + self.intervals.interval
+    }
+
+    /// Adds the pause after answers with so many bytes. Returns its end.
+    fn pace(&mut self, bytes: u64, now: Instant) -> Instant {
+        self.paced_until = self.paced_until.max(now) + pause_after(bytes);
+        self.paced_until
     }
 
     /// Ends the turn of a kind to have its values compared.
@@ -190,7 +216,7 @@ impl Round {
     }
 }
 
-/// Returns the pause after an answer with so many bytes.
+/// Returns the pause after answers with so many bytes.
 const fn pause_after(bytes: u64) -> Duration {
     Duration::from_millis(bytes.saturating_mul(1_000) / BYTES_PER_SECOND_MAX)
 }
@@ -250,13 +276,13 @@ mod tests {
     }
 
     #[test]
-    fn a_postponed_kind_continues_after_the_others_or_in_the_next_round() {
+    fn a_delayed_kind_continues_after_the_others_or_in_the_next_round() {
         for (passed, round_is_over) in [(Duration::ZERO, false), (ROUND, true)] {
             let now = Instant::now();
             let mut round = round(now);
             round.record_range(after_range(20), 0, now);
             let now = now + passed;
-            round.postpone_kind(now);
+            round.delay_kind(0, now);
             let mut expected: Vec<_> = Kind::ALL[1..].iter().map(|kind| (*kind, 0)).collect();
             expected.push((Kind::ALL[0], 9));
             assert_eq!(key_counts(&mut round, now), expected);
@@ -277,7 +303,7 @@ mod tests {
             if kind == absent {
                 round.skip_kind(now);
             } else if kind == unsettled {
-                round.postpone_kind(now);
+                round.delay_kind(0, now);
             } else {
                 if comparison.with_values {
                     turns.push((kind, now.duration_since(start).as_secs() / 86_400));
@@ -306,9 +332,58 @@ mod tests {
         let mut round = round(now);
         round.record_range(after_range(20), 40_000, now);
         assert_eq!(round.next_range, now + Duration::from_secs(2));
+        let now = round.next_range;
         round.complete_kind(60_000, now);
         assert_eq!(round.next_range, now + Duration::from_secs(3));
+        let now = round.next_range;
         round.skip_kind(now);
         assert_eq!(round.next_range, now);
+    }
+
+    #[test]
+    fn answers_without_a_result_are_followed_by_a_pause() {
+        let second = Duration::from_secs(1);
+        let now = Instant::now();
+        let mut round = round(now);
+        round.delay_kind(20_000, now);
+        assert_eq!(round.next_range, now + 10 * second, "a sixth of the interval");
+        let now = round.next_range;
+        round.delay_kind(400_000, now);
+        assert_eq!(round.next_range, now + 20 * second);
+        let now = round.next_range;
+        round.restart_kind(600_000, now);
+        assert_eq!(round.next_range, now + 30 * second);
+        // counts in the pause after a range
+        round.delay_ranges(40_000, now + second);
+        assert_eq!(round.next_range, now + 32 * second);
+        assert!(round.permits_recount(now));
+        round.delay_ranges(40 * BYTES_PER_SECOND_MAX, now);
+        assert!(!round.permits_recount(now) && round.permits_recount(now + 12 * second));
+        // a client had all keys compared
+        round.delay_ranges(1 << 40, now);
+        assert_eq!(round.next_range, now + ROUND);
+    }
+
+    /// The kinds keep their order, and those that must wait follow in the order of their delays.
+    #[test]
+    fn kinds_that_must_wait_are_compared_after_the_others() {
+        let now = Instant::now();
+        let mut round = round(now);
+        let [first, second, third, ..] = Kind::ALL;
+        let mut order = Vec::new();
+        while order.len() < Kind::ALL.len() + 3 {
+            let (kind, _) = round.current(now);
+            let visits = order.iter().filter(|visited| **visited == kind).count();
+            order.push(kind);
+            match visits {
+                0 if kind == first || kind == third => round.delay_kind(0, now),
+                1 if kind == third => round.restart_kind(0, now),
+                _ if kind == second => round.skip_kind(now),
+                _ => round.complete_kind(0, now),
+            }
+        }
+        let expected: Vec<Kind> = Kind::ALL.into_iter().chain([first, third, third]).collect();
+        assert_eq!(order, expected);
+        assert_eq!((round.current(now).0, round.started), (first, now + ROUND), "the next round");
     }
 }
