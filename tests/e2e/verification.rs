@@ -235,6 +235,30 @@ async fn wrong_values_are_found_by_the_rounds_with_values() {
     }
 }
 
+#[tokio::test]
+async fn a_kind_that_cannot_be_read_does_not_stop_the_counts_of_the_others() {
+    let binary = etcd_binaries().remove(0);
+    let mut scene = LossyCluster::start(&binary, Form::State, "--verify-round=1h").await;
+    wait_for_first_round(&scene).await;
+    // the kinds are counted in this order
+    let key = scene.cluster.keys_of("identities/v1")[0].clone();
+    scene.watches.refuse_reads(Some("identities/v1"));
+    scene.watches.make_error(WatchError::Lose(vec![scene.source_key(&key)]));
+    scene.delete(&key).await;
+    eventually("the lost delete", async || scene.watches.error_was_made().then_some(())).await;
+    let identities = counted_at(&scene, "identity").await;
+    for _ in 0..2 {
+        for kind in ["ipcache", "node", "service"] {
+            let before = counted_at(&scene, kind).await;
+            let counted = || async { (counted_at(&scene, kind).await != before).then_some(()) };
+            eventually_within(FIND_TIME_MAX, &format!("a count of {kind}"), counted).await;
+        }
+    }
+    assert_eq!(counted_at(&scene, "identity").await, identities);
+    scene.watches.refuse_reads(None);
+    scene.wait_until_repaired(&[scene.source_key(&key)]).await;
+}
+
 /// While the watches are late, nothing is judged.
 #[tokio::test]
 async fn late_watches_cause_no_report() {

@@ -1,11 +1,12 @@
-//! A server in front of an etcd whose watches lose, falsify or delay changes on request. All other
-//! calls are forwarded unchanged.
+//! A server in front of an etcd whose watches lose, falsify or delay changes on request, and that
+//! refuses some reads on request. All other calls are forwarded unchanged.
 
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use axum::body::Body;
 use etcd_client::proto::{PbEvent, PbKeyValue, PbWatchRequest, PbWatchRequestUnion, PbWatchResponse, PbWatchServer, PbWatchService};
 use etcd_client::{Client, WatchOptions};
 use futures_util::{Stream, StreamExt};
@@ -14,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tonic::service::Routes;
 use tonic::transport::server::TcpIncoming;
-use tonic::transport::{Endpoint, Server};
+use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::etcd::Etcd;
@@ -50,6 +51,8 @@ struct WatchState {
     paused: watch::Sender<bool>,
     /// Number of transactions that were forwarded.
     transactions: AtomicU64,
+    /// Part of the keys whose reads are refused. Transactions are forwarded nevertheless.
+    refused: Mutex<Option<String>>,
 }
 
 #[derive(Debug, Default)]
@@ -83,7 +86,8 @@ impl LossyWatches {
         let counted = Arc::clone(&state);
         let others = axum::Router::new().fallback(move |request: axum::extract::Request| {
             counted.transactions.fetch_add(u64::from(request.uri().path().ends_with("/Txn")), Ordering::Relaxed);
-            forward(channel.clone(), request)
+            let refused = counted.refused.lock().unwrap().clone().filter(|_| request.uri().path().ends_with("/Range"));
+            forward_unless(refused, channel.clone(), request)
         });
         let routes = Routes::from(others).add_service(PbWatchServer::new(Service(Arc::clone(&state))));
         let mut tasks = JoinSet::new();
@@ -111,6 +115,11 @@ impl LossyWatches {
     /// Holds back everything that the watches send, or sends it.
     pub(crate) fn set_paused(&self, paused: bool) {
         self.state.paused.send_replace(paused);
+    }
+
+    /// Refuses the reads of keys that contain this text, or no read any more.
+    pub(crate) fn refuse_reads(&self, part: Option<&str>) {
+        *self.state.refused.lock().unwrap() = part.map(str::to_owned);
     }
 
     /// Returns the number of transactions so far. Each comparison of the counts is one.
@@ -161,6 +170,17 @@ impl WatchState {
     fn is_frozen(&self, number: u64) -> bool {
         number <= self.counts.lock().unwrap().frozen
     }
+}
+
+/// Forwards a read, unless its request contains the text `refused`.
+async fn forward_unless(refused: Option<String>, channel: Channel, request: axum::extract::Request) -> axum::http::Response<Body> {
+    let Some(refused) = refused else { return forward(channel, request).await };
+    let (head, body) = request.into_parts();
+    let bytes = axum::body::to_bytes(body, 1 << 20).await.unwrap();
+    if bytes.windows(refused.len()).any(|part| part == refused.as_bytes()) {
+        return Status::internal("this read is refused").into_http();
+    }
+    forward(channel, axum::extract::Request::from_parts(head, Body::from(bytes))).await
 }
 
 #[tonic::async_trait]

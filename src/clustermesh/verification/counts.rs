@@ -3,7 +3,7 @@
 use std::time::{Instant, SystemTime};
 
 use super::ranges::KEY_OVERHEAD_BYTES;
-use super::{ComparisonExtent, Verifier};
+use super::{ComparisonExtent, Verifier, ends_history};
 use crate::model::{Kind, Revision};
 use crate::wire::keys;
 use cilium_kvstore::{Disposition, KvstoreError, prefix_end};
@@ -35,29 +35,40 @@ impl MirrorCount {
 }
 
 impl Verifier<'_> {
-    /// Compares the counts of all kinds. If a kind's count differs, compares all of its keys.
+    /// Compares the counts of all kinds. If a kind's count differs, compares all of its keys. If
+    /// that fails, the other kinds are compared nevertheless. Returns the first error.
     pub(super) async fn compare_counts(&mut self) -> Result<(), KvstoreError> {
         let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| self.mirror_count(*kind).is_some()).collect();
         let ranges: Vec<_> = kinds.iter().map(|kind| self.range_of(*kind)).collect();
         let counts = self.source.connection.count_many(&ranges).await?;
         // an answer without keys has its header
         self.unpaced_bytes += KEY_OVERHEAD_BYTES * counts.len() as u64;
+        let mut outcome = Ok(());
         for (kind, (count, revision)) in kinds.into_iter().zip(counts) {
-            let surplus = match self.compare_count(kind, count, revision).await? {
-                CountComparison::Equal => {
-                    self.context.reporter.change_resource(kind, |resource| resource.verification.counted_at = Some(SystemTime::now()));
-                    continue;
-                }
-                CountComparison::NotJudged => continue,
-                // a list did not help: the rounds go on comparing the keys
-                CountComparison::Differs { .. } if self.state.repairs[kind.index()].is_waiting(Instant::now()) => continue,
-                CountComparison::Differs { .. } if !self.permits_recount() => continue,
-                CountComparison::Differs { surplus } => surplus,
-            };
-            if let Some(comparison) = self.compare_kind(kind, false, ComparisonExtent::FirstDifference).await? {
-                // the list that follows a difference makes the counts equal
-                self.explained[kind.index()] = if comparison.is_equal() { surplus } else { 0 };
+            match self.verify_count(kind, count, revision).await {
+                Err(error) if ends_history(&error) => return Err(error),
+                result => outcome = outcome.and(result),
             }
+        }
+        outcome
+    }
+
+    /// Compares the count of one kind. If it differs, compares all keys of the kind.
+    async fn verify_count(&mut self, kind: Kind, count: u64, revision: Revision) -> Result<(), KvstoreError> {
+        let surplus = match self.compare_count(kind, count, revision).await? {
+            CountComparison::Equal => {
+                self.context.reporter.change_resource(kind, |resource| resource.verification.counted_at = Some(SystemTime::now()));
+                return Ok(());
+            }
+            CountComparison::NotJudged => return Ok(()),
+            // a list did not help: the rounds go on comparing the keys
+            CountComparison::Differs { .. } if self.state.repairs[kind.index()].is_waiting(Instant::now()) => return Ok(()),
+            CountComparison::Differs { .. } if !self.permits_recount() => return Ok(()),
+            CountComparison::Differs { surplus } => surplus,
+        };
+        if let Some(comparison) = self.compare_kind(kind, false, ComparisonExtent::FirstDifference).await? {
+            // the list that follows a difference makes the counts equal
+            self.explained[kind.index()] = if comparison.is_equal() { surplus } else { 0 };
         }
         Ok(())
     }

@@ -131,7 +131,7 @@ impl<'a> Verifier<'a> {
             self.state.round.record_revision(self.source.connection.newest_revision());
             match result {
                 Ok(()) => {}
-                Err(error @ (KvstoreError::WentBack { .. } | KvstoreError::ClusterIdChanged { .. })) => return Err(error.into()),
+                Err(error) if ends_history(&error) => return Err(error.into()),
                 Err(error) => {
                     tracing::debug!(cluster = %self.cluster, %error, "the verification of cluster {} is delayed: {error}", self.cluster);
                     self.state.round.next_range = self.state.round.next_range.max(Instant::now() + interval);
@@ -303,4 +303,9 @@ impl<'a> Verifier<'a> {
     fn scope(&self, kind: Kind) -> Scope {
         Scope { cluster: self.cluster.clone(), kind }
     }
+}
+
+/// Returns whether the source has another history than before, so that the connection must end.
+const fn ends_history(error: &KvstoreError) -> bool {
+    matches!(error, KvstoreError::WentBack { .. } | KvstoreError::ClusterIdChanged { .. })
 }
