@@ -3,9 +3,25 @@
 
 use crate::model::{CLUSTER_LABEL, ClusterName, LabelSet, NAMESPACE_LABEL, SERVICE_ACCOUNT_LABEL};
 
-/// Names of the reserved identities. The index is the number.
-const RESERVED: [&str; 11] =
-    ["unknown", "host", "world", "unmanaged", "health", "init", "remote-node", "kube-apiserver", "ingress", "world-ipv4", "world-ipv6"];
+/// Names of the reserved identities. The index is the number. Those from 11 on are Cilium 1.20's,
+/// for policy maps: no etcd has them. Some earlier versions use 11 only inside a host.
+const RESERVED: [&str; 15] = [
+    "unknown",
+    "host",
+    "world",
+    "unmanaged",
+    "health",
+    "init",
+    "remote-node",
+    "kube-apiserver",
+    "ingress",
+    "world-ipv4",
+    "world-ipv6",
+    "aggregate-cluster",
+    "aggregate-cluster-mesh",
+    "aggregate-world",
+    "aggregate-remote-node",
+];
 
 /// Identity of nodes with an API server. It also has the label of remote nodes
 /// (`reservedIdentityLabels`).
@@ -146,7 +162,11 @@ mod tests {
             (8, Some("ingress")),
             (9, Some("world-ipv4")),
             (10, Some("world-ipv6")),
-            (11, None),
+            (11, Some("aggregate-cluster")),
+            (12, Some("aggregate-cluster-mesh")),
+            (13, Some("aggregate-world")),
+            (14, Some("aggregate-remote-node")),
+            (15, None),
             (99, None),
             (100, Some("etcd-operator")),
             (101, Some("cilium-kvstore")),
@@ -177,6 +197,7 @@ mod tests {
             (2, Some(&paris), "reserved:world="),
             (7, None, "reserved:kube-apiserver= reserved:remote-node="),
             (10, None, "reserved:world-ipv6="),
+            (14, None, "reserved:aggregate-remote-node="),
             (104, None, dns),
             (104, Some(&paris), &format!("k8s:io.cilium.k8s.policy.cluster=paris {dns}")),
             (112, None, &format!("k8s:io.cilium.k8s.namespace.labels.kubernetes.io/metadata.name=kube-system {dns}")),
@@ -187,6 +208,6 @@ mod tests {
             let text: Vec<String> = found.iter().map(|(label, value)| format!("{label}={value}")).collect();
             assert_eq!(text.join(" "), expected, "{id}");
         }
-        assert_eq!((labels(11, None), labels(130, None), labels(256, None)), (None, None, None));
+        assert_eq!((labels(15, None), labels(130, None), labels(256, None)), (None, None, None));
     }
 }

@@ -67,7 +67,8 @@ async fn a_search_finds_exports_and_slices_by_their_names() {
 #[tokio::test]
 async fn a_search_finds_reserved_identities_before_announced_ones() {
     let fixture = ApiFixture::new();
-    assert_eq!(items(&fixture, "/v1/identities?search=world", "reserved").await, ["world", "world-ipv4", "world-ipv6"]);
+    let world = ["world", "world-ipv4", "world-ipv6", "aggregate-world"];
+    assert_eq!(items(&fixture, "/v1/identities?search=world", "reserved").await, world);
     // with another filter, only announced identities match
     assert_eq!(items(&fixture, "/v1/identities?search=world&cluster=paris", "id").await, Vec::<String>::new());
     // `e` is in reserved names and in all labels of pods
