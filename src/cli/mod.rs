@@ -250,7 +250,10 @@ fn execute(command: CliCommand, effective_settings: Vec<Setting>, start: Option<
 
 fn block_on(command: impl Future<Output = CommandResult>) -> CommandResult {
     let executor = tokio::runtime::Builder::new_current_thread().enable_all().build().or_fail(NO_RUNTIME)?;
-    executor.block_on(command)
+    let outcome = executor.block_on(command);
+    // a thread that reads standard input does not end before its input does
+    executor.shutdown_background();
+    outcome
 }
 
 /// Returns warnings about the settings for the person who starts the sidecar.
