@@ -1,6 +1,7 @@
 //! Durations of requests by route and status: one histogram for each pair that occurred. Also the
 //! spans of requests, while traces are exported.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -38,9 +39,7 @@ impl RequestTimes {
     /// Returns route, status and durations of all requests, sorted by route and status.
     pub(crate) fn all(&self) -> Vec<(String, u16, HistogramSnapshot)> {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let rows = all
-            .iter()
-            .flat_map(|(status, routes)| routes.iter().map(|(route, times)| (route.replace("{*", "{"), *status, times.snapshot())));
+        let rows = all.iter().flat_map(|(status, routes)| routes.iter().map(|(route, times)| (route.clone(), *status, times.snapshot())));
         let mut rows: Vec<(String, u16, HistogramSnapshot)> = rows.collect();
         rows.sort_by(|(one, one_status, _), (other, other_status, _)| (one, one_status).cmp(&(other, other_status)));
         rows
@@ -52,8 +51,8 @@ impl RequestTimes {
 pub(crate) async fn measure_request(State(times): State<RequestTimes>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let route = request.extensions().get::<MatchedPath>().cloned();
-    let route = route.as_ref().map_or(UNMATCHED_ROUTE, MatchedPath::as_str);
-    let trace = RequestTrace::start(request.method().as_str(), route, trace_headers(request.headers()));
+    let route = route_name(route.as_ref().map(MatchedPath::as_str));
+    let trace = RequestTrace::start(request.method().as_str(), &route, trace_headers(request.headers()));
     let answer = match &trace {
         None => next.run(request).await,
         Some(trace) => {
@@ -63,14 +62,35 @@ pub(crate) async fn measure_request(State(times): State<RequestTimes>, mut reque
         }
     };
     let status = answer.status().as_u16();
-    times.record(route, status, started.elapsed(), trace.as_ref());
+    times.record(&route, status, started.elapsed(), trace.as_ref());
     if let Some(trace) = trace {
         trace.end(status);
     }
     answer
 }
 
+/// Returns the name of a route in metrics and traces: its path as in the OpenAPI document.
+fn route_name(path: Option<&str>) -> Cow<'_, str> {
+    match path {
+        None => UNMATCHED_ROUTE.into(),
+        // only `axum` marks parameters that may contain slashes
+        Some(path) if path.contains("{*") => path.replace("{*", "{").into(),
+        Some(path) => path.into(),
+    }
+}
+
 fn trace_headers(headers: &HeaderMap) -> TraceHeaders<'_> {
     let value = |name| headers.get(name).and_then(|value| value.to_str().ok());
     TraceHeaders { parent: value("traceparent"), state: value("tracestate") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_have_the_paths_of_the_document() {
+        let names = [Some("/v1/nodes/{cluster}/{name}"), Some("/v1/explain/{*cidr}"), None].map(route_name);
+        assert_eq!(names, ["/v1/nodes/{cluster}/{name}", "/v1/explain/{cidr}", "none"]);
+    }
 }
