@@ -91,7 +91,7 @@ pub(in crate::cli) struct ApiClient {
     has_certificate: bool,
     /// Completed after the command has reported that the answers come from a dump.
     dump_note: Once,
-    /// True if the client prints no progress and no notes.
+    /// True if the client prints no progress, no notes and no warnings.
     is_silent: bool,
 }
 
@@ -142,8 +142,8 @@ impl ApiClient {
         Ok(Self { client, base, server, option, has_certificate, dump_note: Once::new(), is_silent: false })
     }
 
-    /// Returns the client without progress lines and notes. A completion must not print them over
-    /// the line that the user types.
+    /// Returns the client without progress lines, notes and warnings. A completion must not print
+    /// them over the line that the user types.
     pub(in crate::cli) fn silent(self) -> Self {
         Self { is_silent: true, ..self }
     }
@@ -155,14 +155,14 @@ impl ApiClient {
 
     /// Requests `path` and returns the bytes of the answer.
     pub(super) async fn fetch(&self, path: &str, query: &[(&str, &str)]) -> Result<Vec<u8>, Failure> {
-        let _progress = self.start_progress();
+        let _progress = self.start_progress(&format!("waiting for {}", self.server));
         let request = self.client.get(self.url(path, query)?).timeout(ANSWER_TIME_MAX);
         self.success_body(request.send().await).await
     }
 
     /// Posts a body to `path` and returns the answer as JSON.
     pub(in crate::cli) async fn post(&self, path: &str, query: &[(&str, &str)], body: &LookupRequest) -> Result<Value, Failure> {
-        let _progress = self.start_progress();
+        let _progress = self.start_progress(&format!("waiting for {}", self.server));
         let request = self.client.post(self.url(path, query)?).timeout(ANSWER_TIME_MAX).json(body);
         self.parse(&self.success_body(request.send().await).await?)
     }
@@ -206,8 +206,9 @@ impl ApiClient {
         }
     }
 
-    fn start_progress(&self) -> Option<ProgressLine> {
-        (!self.is_silent).then(|| ProgressLine::start(&format!("waiting for {}", self.server)))
+    /// Starts a progress line, unless the client is silent.
+    fn start_progress(&self, text: &str) -> Option<ProgressLine> {
+        (!self.is_silent).then(|| ProgressLine::start(text))
     }
 
     fn url(&self, path: &str, query: &[(&str, &str)]) -> Result<Url, Failure> {

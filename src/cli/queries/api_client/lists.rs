@@ -6,7 +6,6 @@ use serde_json::Value;
 
 use super::ApiClient;
 use crate::cli::failure::Failure;
-use crate::cli::terminal::progress::ProgressLine;
 use crate::cli::terminal::route_commands::name_commands;
 
 /// Maximum bytes of all pages of a list: twice the JSON of the largest mesh (docs/operate/run.md:
@@ -116,14 +115,16 @@ impl ApiClient {
     ) -> Result<(Vec<T>, String), Failure> {
         let (mut items, mut position) = (Vec::new(), None);
         let name = path.trim_start_matches("/v1/");
-        let progress = ProgressLine::start(&format!("requesting {name}"));
+        let progress = self.start_progress(&format!("requesting {name}"));
         let mut pages = PageReader::new(self, path, query);
         while items.len() < count_max
             && let Some(PageOf { items: page, members: ListMembers { warnings, meta }, .. }) = pages.next(count_max).await?
         {
             items.extend(page);
-            progress.set_text(format!("{} {name} so far", items.len()));
-            if position.is_none() {
+            if let Some(progress) = &progress {
+                progress.set_text(format!("{} {name} so far", items.len()));
+            }
+            if position.is_none() && !self.is_silent {
                 warnings.iter().for_each(|warning| crate::cli::print_warning(&name_commands(warning)));
             }
             position = Some(meta.position);
@@ -140,12 +141,20 @@ fn add_page_bytes(byte_count: usize, page_bytes: usize) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ANSWER_BYTES_MAX;
+    use super::super::{ANSWER_BYTES_MAX, ServerOptions};
     use super::*;
 
     #[test]
     fn a_list_is_bounded_in_bytes_and_in_empty_pages() {
         let pages = |page_bytes: usize| std::iter::successors(Some(0), |sum| add_page_bytes(*sum, page_bytes)).count() - 1;
         assert_eq!((pages(ANSWER_BYTES_MAX), pages(0)), (64, 65_536));
+    }
+
+    #[tokio::test]
+    async fn a_silent_client_shows_no_progress() {
+        let server = "http://127.0.0.1:1".to_owned();
+        let options = ServerOptions { server, token_file: None, ca_file: None, client_cert: None, client_key: None, option: "--server" };
+        let [usual, silent] = [ApiClient::new(&options).unwrap(), ApiClient::new(&options).unwrap().silent()];
+        assert!(usual.start_progress("a list").is_some() && silent.start_progress("a list").is_none());
     }
 }
