@@ -1,6 +1,7 @@
 //! Files that are deployed with the binary. Alerts and the dashboard may only use existing metrics,
 //! each alert must have a section in docs/operate/alerts.md, and the chart must have equal copies.
-//! Another test compares docs/operate/metrics.md with `/metrics`.
+//! Another test compares docs/operate/metrics.md with `/metrics`. Also the options of
+//! scripts/release.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -91,5 +92,18 @@ fn the_chart_has_the_same_alerts_and_dashboard() {
             read(&format!("deploy/prometheus/{name}")) == read(&format!("deploy/helm/meshkeep/files/{name}")),
             "run scripts/chart --write: {name}"
         );
+    }
+}
+
+#[test]
+fn the_key_of_a_release_may_be_relative_to_the_current_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("key"), "").unwrap();
+    for (key, expected) in [("key", "unknown option --end"), ("./key", "unknown option --end"), ("other", "cannot read the key")] {
+        let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/release"));
+        // an unknown option ends the script before it builds anything
+        let output = command.args(["1.2.3", "--sign-key", key, "--end", ""]).current_dir(directory.path()).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && error.contains(expected), "{key}: {error}");
     }
 }
