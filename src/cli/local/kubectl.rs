@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 use clap::Parser;
 
 use crate::cli::failure::{CommandResult, Failure};
+use crate::cli::queries::api_client::connection_words::split_options;
 
 /// Name of the plugin's program (kubectl's convention for `kubectl meshkeep`).
 const PROGRAM: &str = "kubectl-meshkeep";
@@ -83,11 +84,12 @@ pub(in crate::cli) fn run(options: &PluginOptions) -> CommandResult {
 fn exec_arguments(pod: &OsStr, command: &[OsString], is_terminal: bool) -> Vec<OsString> {
     let mut arguments = vec![OsString::from("exec")];
     let is_dash = |argument: &OsString| argument == "-" || argument.as_encoded_bytes().ends_with(b"=-");
-    let reads_input = command.first().is_some_and(|name| match name.as_encoded_bytes() {
+    let (_, words) = split_options(command);
+    let reads_input = words.first().is_some_and(|name| match name.as_encoded_bytes() {
         b"mcp" => true,
         // `-` is standard output
         b"bundle" => false,
-        _ => command.iter().any(is_dash),
+        _ => words.iter().any(is_dash),
     });
     if is_terminal {
         arguments.push("-it".into());
@@ -188,6 +190,10 @@ mod tests {
         assert_eq!(exec("diff --agent=-", false), words(diff));
         assert_eq!(exec("bundle --output -", false), words("exec meshkeep-0 -c meshkeep -- /meshkeep bundle --output -"));
         assert_eq!(exec("mcp", false), words("exec -i meshkeep-0 -c meshkeep -- /meshkeep mcp"));
+        let mcp = "exec -i meshkeep-0 -c meshkeep -- /meshkeep --server unix:///s --token-file=t mcp";
+        assert_eq!(exec("--server unix:///s --token-file=t mcp", false), words(mcp));
+        let bundle = "exec meshkeep-0 -c meshkeep -- /meshkeep --server unix:///s bundle --output -";
+        assert_eq!(exec("--server unix:///s bundle --output -", false), words(bundle));
         assert_eq!(exec("watch", true), words("exec -it meshkeep-0 -c meshkeep -- /meshkeep watch"));
     }
 

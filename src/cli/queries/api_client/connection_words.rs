@@ -24,16 +24,21 @@ pub(in crate::cli) fn split_option(words: &[OsString]) -> (&[OsString], &[OsStri
     words.split_at(count.min(words.len()))
 }
 
-/// Moves connection options before the command behind it, because each command parses its own.
-pub(in crate::cli) fn move_behind_command(arguments: Vec<OsString>) -> Vec<OsString> {
-    let Some((program, words)) = arguments.split_first() else { return arguments };
+/// Splits all connection options at the beginning from the other words.
+pub(in crate::cli) fn split_options(words: &[OsString]) -> (&[OsString], &[OsString]) {
     let mut rest = words;
     while let (option, others) = split_option(rest)
         && !option.is_empty()
     {
         rest = others;
     }
-    let options = &words[..words.len() - rest.len()];
+    words.split_at(words.len() - rest.len())
+}
+
+/// Moves connection options before the command behind it, because each command parses its own.
+pub(in crate::cli) fn move_behind_command(arguments: Vec<OsString>) -> Vec<OsString> {
+    let Some((program, words)) = arguments.split_first() else { return arguments };
+    let (options, rest) = split_options(words);
     match rest.split_first() {
         // without a command that has these options, the parser reports the mistake
         Some((command, others)) if !options.is_empty() && command != "help" && !command.to_string_lossy().starts_with('-') => {
