@@ -22,6 +22,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::registry::LookupSpan;
 
+use crate::files::system_certificates;
 use crate::instruments::{TRACE_TARGET, enable_traces};
 use crate::model::{SecretUrl, readable_error};
 
@@ -107,8 +108,7 @@ impl OtlpClient {
         let mut builder = Client::builder().connect_timeout(CONNECT_TIME_MAX).timeout(REQUEST_TIME_MAX);
         builder = builder.redirect(Policy::none()).no_proxy();
         if url.scheme() == "https" {
-            let system = rustls_native_certs::load_native_certs().certs;
-            for certificate in system.iter().filter_map(|certificate| Certificate::from_der(certificate).ok()) {
+            for certificate in system_certificates().iter().filter_map(|certificate| Certificate::from_der(certificate).ok()) {
                 builder = builder.add_root_certificate(certificate);
             }
         }

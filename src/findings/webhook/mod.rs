@@ -22,6 +22,7 @@ use tokio::time::{sleep, timeout};
 
 use self::delivered::{DeliveredFindings, PendingPost};
 use crate::dto::text::rfc3339;
+use crate::files::system_certificates;
 use crate::model::{Backoff, EntryKey, Object, SecretUrl, WebhookFormat};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -120,8 +121,7 @@ impl WebhookSender {
         let mut builder = Client::builder().connect_timeout(CONNECT_TIMEOUT).timeout(RESPONSE_TIMEOUT).pool_max_idle_per_host(0);
         builder = builder.redirect(Policy::none()).no_proxy();
         if parsed.scheme() == "https" {
-            let system = rustls_native_certs::load_native_certs().certs;
-            for certificate in system.iter().filter_map(|certificate| Certificate::from_der(certificate).ok()) {
+            for certificate in system_certificates().iter().filter_map(|certificate| Certificate::from_der(certificate).ok()) {
                 builder = builder.add_root_certificate(certificate);
             }
         }

@@ -11,15 +11,15 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
 use crate::cli::failure::Failure;
-use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
+use crate::files::{SMALL_FILE_BYTES_MAX, read_argument, system_certificates};
 
 const CERTIFICATE_FLAG: &str = "--client-cert";
 const KEY_FLAG: &str = "--client-key";
 
 /// Returns the certificates to trust: the system's, and those of `--ca-file`.
 pub(super) fn authorities(ca_file: Option<&Path>) -> Result<Vec<Certificate>, Failure> {
-    let system = rustls_native_certs::load_native_certs().certs;
-    let mut trusted: Vec<Certificate> = system.iter().filter_map(|certificate| Certificate::from_der(certificate).ok()).collect();
+    let mut trusted: Vec<Certificate> =
+        system_certificates().iter().filter_map(|certificate| Certificate::from_der(certificate).ok()).collect();
     if let Some(path) = ca_file {
         let bytes = read("--ca-file", path)?;
         let from_file = Certificate::from_pem_bundle(&bytes).map_err(|error| unusable("--ca-file", path, &error))?;
