@@ -62,7 +62,9 @@ impl TraceExporter {
     pub(super) fn start(endpoint: &SecretUrl, runtime: &Handle) -> Result<Self, OtlpEndpointError> {
         let unusable = |reason: String| OtlpEndpointError { shown: endpoint.shown(), reason };
         let client = OtlpClient::new(endpoint, runtime).map_err(unusable)?;
-        let builder = SpanExporter::builder().with_http().with_endpoint(client.url.as_str()).with_timeout(REQUEST_TIME_MAX);
+        // the client sends to its own URL: errors of the exporter may repeat the one that it knows
+        let origin = client.url.origin().ascii_serialization();
+        let builder = SpanExporter::builder().with_http().with_endpoint(origin).with_timeout(REQUEST_TIME_MAX);
         let exporter = builder.with_http_client(client).build().map_err(|error| unusable(readable_error(&error)))?;
         let limits = BatchConfigBuilder::default().with_max_queue_size(WAITING_SPANS_MAX).with_scheduled_delay(SEND_INTERVAL).build();
         let processor = BatchSpanProcessor::builder(exporter).with_batch_config(limits).build();
@@ -166,5 +168,31 @@ impl HttpClient for OtlpClient {
             *response.status_mut() = status;
             Ok(response)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn no_error_has_a_secret_of_the_endpoint() {
+        let start = |endpoint: &str| TraceExporter::start(&SecretUrl::new(endpoint), &Handle::current());
+        // `http` refuses such a long URI, and its error repeats the URI
+        let long = format!("http://user:hunter2@127.0.0.1:1/hunter2{}?token=hunter2", "x".repeat(70_000));
+        assert!(start(&long).is_ok());
+        for endpoint in ["http://user:hunter2@127.0.0.1:hunter2", "hunter2", "mailto:hunter2", "http://user:hunter2@"] {
+            let error = start(endpoint).unwrap_err();
+            assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn no_failed_request_has_a_secret_of_the_endpoint() {
+        let endpoint = SecretUrl::new("http://user:hunter2@127.0.0.1:1/hunter2?token=hunter2");
+        let client = OtlpClient::new(&endpoint, &Handle::current()).unwrap();
+        let request = Request::post("http://other/").header("authorization", "hunter2").body(Bytes::new()).unwrap();
+        let error = client.send_bytes(request).await.unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
     }
 }
