@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
-use opentelemetry_otlp::{SpanExporter, WithExportConfig as _, WithHttpConfig as _};
+use opentelemetry_otlp::{Compression, SpanExporter, WithExportConfig as _, WithHttpConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SdkTracerProvider};
 use reqwest::redirect::Policy;
@@ -53,6 +53,10 @@ pub struct OtlpEndpointError {
     reason: String,
 }
 
+/// Environment variables with the compression of requests. The first one that is set counts
+/// (OpenTelemetry's exporter specification).
+const COMPRESSION_VARIABLES: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "OTEL_EXPORTER_OTLP_COMPRESSION"];
+
 /// Exporter of this process.
 #[derive(Debug)]
 pub(super) struct TraceExporter(SdkTracerProvider);
@@ -60,12 +64,20 @@ pub(super) struct TraceExporter(SdkTracerProvider);
 impl TraceExporter {
     /// Starts the exporter. Its requests run on `runtime`.
     pub(super) fn start(endpoint: &SecretUrl, runtime: &Handle) -> Result<Self, OtlpEndpointError> {
+        let compression = compression(|name| std::env::var(name).ok());
+        let compression = compression.map_err(|reason| OtlpEndpointError { shown: endpoint.shown(), reason })?;
+        Self::start_with(endpoint, runtime, compression)
+    }
+
+    fn start_with(endpoint: &SecretUrl, runtime: &Handle, compression: Option<Compression>) -> Result<Self, OtlpEndpointError> {
         let unusable = |reason: String| OtlpEndpointError { shown: endpoint.shown(), reason };
         let client = OtlpClient::new(endpoint, runtime).map_err(unusable)?;
         // the client sends to its own URL: errors of the exporter may repeat the one that it knows
         let origin = client.url.origin().ascii_serialization();
         let builder = SpanExporter::builder().with_http().with_endpoint(origin).with_timeout(REQUEST_TIME_MAX);
-        let exporter = builder.with_http_client(client).build().map_err(|error| unusable(readable_error(&error)))?;
+        let builder =
+            compression.into_iter().fold(builder.with_http_client(client), |builder, compression| builder.with_compression(compression));
+        let exporter = builder.build().map_err(|error| unusable(readable_error(&error)))?;
         let limits = BatchConfigBuilder::default().with_max_queue_size(WAITING_SPANS_MAX).with_scheduled_delay(SEND_INTERVAL).build();
         let processor = BatchSpanProcessor::builder(exporter).with_batch_config(limits).build();
         let resource = Resource::builder()
@@ -130,6 +142,21 @@ impl OtlpClient {
     }
 }
 
+/// Returns the compression of requests, from environment variables. The exporter would ignore an
+/// unknown value.
+fn compression(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Compression>, String> {
+    for name in COMPRESSION_VARIABLES {
+        let value = variable(name).unwrap_or_default().trim().to_ascii_lowercase();
+        match value.as_str() {
+            "" => {}
+            "none" => return Ok(None),
+            "gzip" => return Ok(Some(Compression::Gzip)),
+            _ => return Err(format!("{name} is {value:?}: use gzip or none")),
+        }
+    }
+    Ok(None)
+}
+
 /// Returns the text of an error's innermost cause.
 fn error_text(error: &dyn std::error::Error) -> String {
     let mut innermost = error;
@@ -173,7 +200,53 @@ impl HttpClient for OtlpClient {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+    use std::net::TcpListener;
+
+    use opentelemetry::trace::Tracer as _;
+
     use super::*;
+
+    #[test]
+    fn an_unknown_compression_is_refused() {
+        for (of_traces, of_all, expected) in [
+            (None, None, Ok(None)),
+            (None, Some("gzip"), Ok(Some(Compression::Gzip))),
+            (Some(""), Some("GZIP"), Ok(Some(Compression::Gzip))),
+            (Some("none"), Some("gzip"), Ok(None)),
+            (Some("gzip"), Some("none"), Ok(Some(Compression::Gzip))),
+            (None, Some("zstd"), Err("OTEL_EXPORTER_OTLP_COMPRESSION is \"zstd\": use gzip or none".to_owned())),
+            (Some("brotli"), None, Err("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION is \"brotli\": use gzip or none".to_owned())),
+        ] {
+            let variable = |name: &str| if name == COMPRESSION_VARIABLES[0] { of_traces } else { of_all }.map(str::to_owned);
+            let found = compression(variable).map(|found| found.map(|compression| compression.to_string()));
+            assert_eq!(found, expected.map(|expected| expected.map(|compression| compression.to_string())), "{of_traces:?} {of_all:?}");
+        }
+    }
+
+    #[test]
+    fn spans_are_compressed_on_request() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        for (compression, expected) in [(None, false), (Some(Compression::Gzip), true)] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let endpoint = SecretUrl::new(&format!("http://{}", listener.local_addr().unwrap()));
+            let exporter = TraceExporter::start_with(&endpoint, runtime.handle(), compression).unwrap();
+            drop(exporter.0.tracer("test").start("a span"));
+            // the receiver closes the connection without an answer
+            let receiver = std::thread::spawn(move || {
+                let (mut head, mut buffer) = (Vec::new(), [0; 4096]);
+                let (mut socket, _) = listener.accept().unwrap();
+                while !head.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
+                    let length = socket.read(&mut buffer).unwrap();
+                    head.extend_from_slice(&buffer[..length]);
+                }
+                String::from_utf8_lossy(&head).to_ascii_lowercase()
+            });
+            exporter.end();
+            let head = receiver.join().unwrap();
+            assert_eq!(head.contains("content-encoding: gzip\r\n"), expected, "{head}");
+        }
+    }
 
     #[tokio::test]
     async fn no_error_has_a_secret_of_the_endpoint() {
