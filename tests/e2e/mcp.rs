@@ -153,6 +153,9 @@ async fn the_server_ends_although_its_input_stays_open() {
 async fn errors_are_answers_with_advice() {
     let (_etcds, _home, running) = in_state_form(&etcd_binaries()[0], &[]).await;
     let mut assistant = Assistant::start(running.url()).await;
+    let fifo = tempfile::tempdir().unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, fifo.path().join("fifo"), rustix::fs::Mode::RUSR).unwrap();
+    let not_regular = format!("cannot read {}/fifo: not a regular file", fifo.path().display());
     for (tool, arguments, expected) in [
         ("lookup", json!({"ips": ["nonsense"]}), "ip: \"nonsense\" is not an IP address"),
         ("lookup", json!({"ip": "10.1.2.40"}), "the arguments of lookup cannot be used: unknown field `ip`, expected `ips` or `at`"),
@@ -162,6 +165,8 @@ async fn errors_are_answers_with_advice() {
         ("diff", json!({}), "give exactly one of file and table"),
         // standard input carries the protocol, so this is the name of a file
         ("diff", json!({"file": "-"}), "cannot read -: No such file or directory"),
+        ("diff", json!({"file": "/dev/zero"}), "cannot read /dev/zero: not a regular file"),
+        ("diff", json!({"file": fifo.path().join("fifo")}), not_regular.as_str()),
         ("diff", json!({"table": "IP  IDENTITY"}), "table is not a table of an agent"),
     ] {
         let error = assistant.error(tool, arguments.clone()).await;

@@ -33,7 +33,7 @@ use crate::dto::status::Cluster;
 use crate::dto::text::rfc3339;
 use crate::dto::values::closed::HintKind;
 use crate::dump::agent::{AgentTable, parse_agent_table};
-use crate::files::read_argument;
+use crate::files::{read_argument, read_bounded};
 
 /// Maximum size of a table: a million entries of the BPF map with some 120 bytes each, and more.
 const TABLE_BYTES_MAX: u64 = 1 << 30;
@@ -163,8 +163,15 @@ fn read_table(path: &Path) -> Result<(Vec<u8>, SystemTime), Failure> {
 }
 
 /// Reads a file with a table. Returns its bytes and the time of its last change.
-pub(in crate::cli) fn read_file(path: &Path) -> io::Result<(Vec<u8>, SystemTime)> {
+fn read_file(path: &Path) -> io::Result<(Vec<u8>, SystemTime)> {
     let bytes = read_argument(path, TABLE_BYTES_MAX)?;
+    Ok((bytes, std::fs::metadata(path)?.modified()?))
+}
+
+/// Reads a regular file with a table, which the user of the command did not name. It must not block
+/// for ever, as a FIFO would.
+pub(in crate::cli) fn read_regular_file(path: &Path) -> io::Result<(Vec<u8>, SystemTime)> {
+    let bytes = read_bounded(path, TABLE_BYTES_MAX)?;
     Ok((bytes, std::fs::metadata(path)?.modified()?))
 }
 

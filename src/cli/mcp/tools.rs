@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::cli::compare::diff::{compare_table, read_file};
+use crate::cli::compare::diff::{compare_table, read_regular_file};
 use crate::cli::compare::history::parameter;
 use crate::cli::failure::Failure;
 use crate::cli::queries::api_client::ApiClient;
@@ -243,7 +243,10 @@ async fn problems(client: &ApiClient, arguments: ProblemsArguments) -> Result<Va
 async fn diff(client: &ApiClient, arguments: DiffArguments) -> Result<Value, Failure> {
     let (shown, (bytes, time)) = match arguments {
         DiffArguments { file: Some(path), table: None } => {
-            let table = read_file(&path).map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
+            let named = path.clone();
+            // a file of a network share may take long
+            let table = tokio::task::spawn_blocking(move || read_regular_file(&named)).await?;
+            let table = table.map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
             (path, table)
         }
         DiffArguments { file: None, table: Some(text) } => (PathBuf::from("table"), (text.into_bytes(), SystemTime::now())),
