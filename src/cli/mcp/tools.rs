@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use rmcp::handler::server::common::schema_for_input;
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
-use rmcp::schemars::{self, JsonSchema, Schema};
+use rmcp::schemars::{self, JsonSchema};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -41,7 +41,6 @@ struct LookupArguments {
     ips: Vec<String>,
     /// Time of an earlier state: RFC 3339, or a duration before now such as 10m.
     #[serde(default)]
-    #[schemars(with = "String", transform = without_default)]
     at: Option<String>,
 }
 
@@ -59,11 +58,10 @@ struct HistoryArguments {
     subject: String,
     /// Maximum number of versions; the default is 50.
     #[serde(default = "default_limit")]
-    #[schemars(range(min = 1, max = 10_000), transform = without_format)]
+    #[schemars(range(min = 1, max = 10_000))]
     limit: u32,
     /// nextPageToken of the previous answer, for older versions.
     #[serde(default)]
-    #[schemars(with = "String", transform = without_default)]
     page_token: Option<String>,
 }
 
@@ -75,19 +73,17 @@ struct ProblemsArguments {
     clusters: Vec<String>,
     /// Only problems of this kind, such as danglingIdentity.
     #[serde(default)]
-    #[schemars(with = "String", transform = without_default)]
     kind: Option<String>,
     /// Only problems of this severity.
     #[serde(default)]
-    #[schemars(with = "String", extend("enum" = ["critical", "warning", "info"]), transform = without_default)]
+    #[schemars(extend("enum" = ["critical", "warning", "info"]))]
     severity: Option<String>,
     /// Maximum number of problems; the default is 50.
     #[serde(default = "default_limit")]
-    #[schemars(range(min = 1, max = 10_000), transform = without_format)]
+    #[schemars(range(min = 1, max = 10_000))]
     limit: u32,
     /// nextPageToken of the previous answer, for the next problems.
     #[serde(default)]
-    #[schemars(with = "String", transform = without_default)]
     page_token: Option<String>,
 }
 
@@ -96,11 +92,9 @@ struct ProblemsArguments {
 struct DiffArguments {
     /// Path of a file with the table, on the machine of this server. Give either this or table.
     #[serde(default)]
-    #[schemars(with = "String", transform = without_default)]
     file: Option<PathBuf>,
     /// The table itself, as text. Give either this or file.
     #[serde(default)]
-    #[schemars(with = "String", transform = without_default)]
     table: Option<String>,
 }
 
@@ -112,14 +106,23 @@ const fn default_limit() -> u32 {
     LIMIT_DEFAULT
 }
 
-/// Removes the default of an optional argument: it is `null`, which is not of the argument's type.
-fn without_default(schema: &mut Schema) {
-    schema.remove("default");
-}
+/// Keywords that assistants do not need. Some refuse those that they do not know.
+const OMITTED_KEYWORDS: [&str; 4] = ["$schema", "format", "nullable", "title"];
 
-/// Removes the format of an integer: some assistants refuse formats that they do not know.
-fn without_format(schema: &mut Schema) {
-    schema.remove("format");
+/// Simplifies a schema and those of its members. An optional argument is left out of a call, so its
+/// type does not include `null`, and `null` is not its default.
+fn simplify(schema: &mut JsonObject) {
+    schema.retain(|keyword, value| !(OMITTED_KEYWORDS.contains(&keyword.as_str()) || keyword == "default" && value.is_null()));
+    if let Some(Value::Array(types)) = schema.get_mut("type") {
+        types.retain(|name| name != "null");
+        if let [only] = types.as_slice() {
+            let only = only.clone();
+            schema.insert("type".to_owned(), only);
+        }
+    }
+    let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+    properties.into_iter().flat_map(JsonObject::values_mut).filter_map(Value::as_object_mut).for_each(simplify);
+    schema.get_mut("items").and_then(Value::as_object_mut).into_iter().for_each(simplify);
 }
 
 impl ToolKind {
@@ -175,10 +178,11 @@ impl ToolKind {
             Self::Status => schema_for_input::<StatusArguments>(),
         };
         // fails only for a type that is not an object
-        let mut schema = schema.unwrap_or_default();
+        let mut schema = schema.map(Arc::unwrap_or_clone).unwrap_or_default();
+        simplify(&mut schema);
         // some assistants need this member, even if there are no arguments
-        Arc::make_mut(&mut schema).entry("properties").or_insert_with(|| Value::Object(JsonObject::new()));
-        schema
+        schema.entry("properties").or_insert_with(|| Value::Object(JsonObject::new()));
+        Arc::new(schema)
     }
 
     /// Returns the description of the tool for assistants.
@@ -268,9 +272,10 @@ mod tests {
         for tool in ToolKind::ALL {
             let schema = schema(tool);
             assert_eq!((&schema["type"], &schema["additionalProperties"]), (&json!("object"), &json!(false)), "{schema}");
+            let text = schema.to_string();
+            assert!(["$schema", "null", "\"format\"", "\"title\""].iter().all(|part| !text.contains(part)), "{text}");
             for argument in schema["properties"].as_object().unwrap().values() {
-                let text = argument["description"].as_str().unwrap();
-                assert!(!text.contains('\n') && argument.get("default") != Some(&Value::Null), "{argument}");
+                assert!(!argument["description"].as_str().unwrap().contains('\n') && argument["type"].is_string(), "{argument}");
             }
         }
         let lookup = schema(ToolKind::Lookup);
