@@ -1,9 +1,10 @@
 //! `meshkeep mcp`: a Model Context Protocol server on standard input and output, for assistants.
 //!
 //! The server is a client of one running sidecar. Its tools (`tools`) only read, and their answers
-//! (`answer`) are the JSON of the HTTP API. Standard output carries only the protocol; the log goes
-//! to standard error.
+//! (`answer`) are the JSON of the HTTP API. Errors name tools instead of commands (`advice`).
+//! Standard output carries only the protocol; the log goes to standard error.
 
+mod advice;
 mod answer;
 mod tools;
 
@@ -45,7 +46,7 @@ impl AssistantServer {
     async fn call(&self, tool: tools::ToolKind, arguments: serde_json::Map<String, serde_json::Value>) -> Result<ToolAnswer, Failure> {
         // the semaphore is never closed
         let _permit = self.calls.acquire().await.ok();
-        let client = ApiClient::new(&self.options)?.silent();
+        let client = ApiClient::new(&self.options)?.for_assistant();
         answer::limit(tool.call(&client, arguments).await?)
     }
 }
@@ -76,7 +77,7 @@ impl ServerHandler for AssistantServer {
         // a failure is an answer too, because assistants see only the texts of answers
         let result = match answer {
             Ok(ToolAnswer { json, note }) => CallToolResult::success(std::iter::once(json).chain(note).map(ContentBlock::text).collect()),
-            Err(failure) => CallToolResult::error(vec![ContentBlock::text(readable_error(failure))]),
+            Err(failure) => CallToolResult::error(vec![ContentBlock::text(advice::for_assistant(&readable_error(failure)))]),
         };
         Ok(result.into())
     }

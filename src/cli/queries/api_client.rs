@@ -93,6 +93,8 @@ pub(in crate::cli) struct ApiClient {
     dump_note: Once,
     /// True if the client prints no progress, no notes and no warnings.
     is_silent: bool,
+    /// True if messages keep the API's paths instead of naming commands.
+    keeps_paths: bool,
 }
 
 impl ServerOptions {
@@ -139,13 +141,18 @@ impl ApiClient {
         }
         let client =
             builder.default_headers(headers).build().map_err(|error| Failure::usage(format!("cannot create an HTTP client: {error}")))?;
-        Ok(Self { client, base, server, option, has_certificate, dump_note: Once::new(), is_silent: false })
+        Ok(Self { client, base, server, option, has_certificate, dump_note: Once::new(), is_silent: false, keeps_paths: false })
     }
 
     /// Returns the client without progress lines, notes and warnings. A completion must not print
     /// them over the line that the user types.
     pub(in crate::cli) fn silent(self) -> Self {
         Self { is_silent: true, ..self }
+    }
+
+    /// Returns the client for an assistant: silent, and with the API's paths in messages.
+    pub(in crate::cli) fn for_assistant(self) -> Self {
+        Self { is_silent: true, keeps_paths: true, ..self }
     }
 
     /// Requests `path` and returns the answer's JSON as `T`.
@@ -342,7 +349,8 @@ impl ApiClient {
                 self.server, self.option
             ));
         };
-        let text = name_commands(&text) + &last_version.as_deref().map(describe_last_version).unwrap_or_default();
+        let text = if self.keeps_paths { text } else { name_commands(&text) };
+        let text = text + &last_version.as_deref().map(describe_last_version).unwrap_or_default();
         match status {
             StatusCode::NOT_FOUND => Failure::new(text),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure::unavailable(format!("{text} (give the token with --token-file)")),

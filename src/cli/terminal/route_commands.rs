@@ -43,7 +43,13 @@ const API: &str = "/v1/";
 pub(in crate::cli) fn name_commands(message: &str) -> String {
     let message =
         TERMS.iter().fold(message.to_owned(), |text, (term, own)| if text.contains(term) { text.replace(term, own) } else { text });
-    let (mut out, mut rest) = (String::with_capacity(message.len()), message.as_str());
+    replace_paths(&message, |path| command(path).map(|command| format!("`meshkeep {command}`")))
+}
+
+/// Replaces the API's paths in a message. `name` returns the replacement of a path below `/v1/`, or
+/// `None` if it stays.
+pub(in crate::cli) fn replace_paths(message: &str, name: impl Fn(&str) -> Option<String>) -> String {
+    let (mut out, mut rest) = (String::with_capacity(message.len()), message);
     while let Some(start) = rest.find(API) {
         let (before, from_path) = rest.split_at(start);
         out.push_str(before);
@@ -51,10 +57,7 @@ pub(in crate::cli) fn name_commands(message: &str) -> String {
         let path = from_path[..end].trim_end_matches([':', '.']);
         // keys contain `/v1/` too
         let is_path = before.is_empty() && out.is_empty() || before.ends_with([' ', '(', '\n']);
-        match command(&path[API.len()..]).filter(|_| is_path) {
-            Some(command) => out.push_str(&format!("`meshkeep {command}`")),
-            None => out.push_str(path),
-        }
+        out.push_str(&name(&path[API.len()..]).filter(|_| is_path).unwrap_or_else(|| path.to_owned()));
         rest = &from_path[path.len()..];
     }
     out + rest
