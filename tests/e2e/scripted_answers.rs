@@ -30,9 +30,12 @@ impl ScriptedServer {
             for stream in listener.incoming() {
                 let (mut stream, seen, answer) = (stream.unwrap(), Arc::clone(&seen), Arc::clone(&answer));
                 std::thread::spawn(move || {
-                    let mut lines = BufReader::new(stream.try_clone().unwrap().take(1 << 16)).lines().map_while(Result::ok);
-                    let target = lines.next().unwrap_or_default().split(' ').nth(1).unwrap_or_default().to_owned();
-                    lines.take_while(|line| !line.is_empty()).for_each(drop);
+                    let mut reader = BufReader::new(stream.try_clone().unwrap().take(1 << 20));
+                    let head: Vec<String> = reader.by_ref().lines().map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
+                    let target = head.first().and_then(|line| line.split(' ').nth(1)).unwrap_or_default().to_owned();
+                    let length = head.iter().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok()).unwrap_or(0);
+                    // a connection with unread bytes is reset when it is closed
+                    std::io::copy(&mut reader.take(length), &mut std::io::sink()).unwrap();
                     let body = answer(&target).to_string();
                     seen.lock().unwrap().push(target);
                     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
@@ -249,6 +252,26 @@ fn a_lookup_of_the_past_says_what_is_not_known() {
     assert_eq!(exit_code_and_error(&output), (Some(0), notes.to_owned()));
     let output = run(&server.url, &["lookup", "10.1.0.9", "--at", "2026-01-01T00:30:00Z", "-o", "json"]);
     assert_eq!(exit_code_and_error(&output), (Some(0), String::new()));
+}
+
+#[test]
+fn a_lookup_of_many_addresses_resolves_its_time_once_and_names_all_gaps() {
+    let gap = |cluster: &str| json!({"cluster": cluster, "kind": "ipcache", "from": "2026-01-01T00:00:00Z"});
+    let server = ScriptedServer::start(move |target| {
+        let is_first = parameter(target, "at") == Some("10m");
+        let gaps = if is_first { vec![gap("paris"), gap("rome")] } else { vec![gap("paris"), gap("tokyo")] };
+        json!({"items": [], "meta": {"position": "v1.a.1", "at": "2026-01-01T00:30:00.125Z", "complete": !is_first, "gaps": gaps}})
+    });
+    let ips: Vec<String> = (0..20_001).map(|number| format!("10.1.{}.{}", number / 256, number % 256)).collect();
+    let arguments: Vec<&str> = ["lookup", "--at", "10m"].into_iter().chain(ips.iter().map(String::as_str)).collect();
+    let output = run(&server.url, &arguments);
+    let not_observed = |cluster: &str| format!("\nnote: the ipcache data of cluster {cluster} was not observed from 2026-01-01T00:00:00Z to now");
+    let notes = "none found\nnote: the answer may be wrong, because meshkeep did not observe everything at that time".to_owned();
+    let notes = notes + &["paris", "rome", "tokyo"].map(not_observed).concat();
+    assert_eq!(exit_code_and_error(&output), (Some(0), notes));
+    let times: Vec<String> = server.requests.lock().unwrap().iter().map(|request| parameter(request, "at").unwrap().to_owned()).collect();
+    let resolved = "2026-01-01T00%3A30%3A00.125Z";
+    assert_eq!(times, ["10m", resolved, resolved]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::terminal::change_age::change_age;
 use crate::cli::terminal::list_output::ListOptions;
 use crate::cli::terminal::output::{TableColumn, TableShape, age_of, number, parse_answer, text};
-use crate::cli::terminal::past_notes::{describe_candidates, past_gaps, past_notes};
+use crate::cli::terminal::past_notes::{PastSummary, describe_candidates, past_notes};
 use crate::dto::findings::Explanation;
 use crate::dto::lookup::{LookupAnswer, LookupItem, LookupRequest};
 use crate::dto::meta::{ListMeta, PastMeta};
@@ -147,12 +147,14 @@ pub(in crate::cli) async fn run(options: &LookupOptions, server: &ServerOptions)
         }
         return is_found::<LookupAnswer>(&answer).map(ExitStatus::from_success);
     }
-    let at: Vec<(&str, &str)> = options.at.iter().map(|at| ("at", at.as_str())).collect();
-    let (mut all, mut notes) = (Vec::new(), String::new());
+    let (mut all, mut past) = (Vec::new(), PastSummary::default());
     for batch in ips.chunks(BATCH_LENGTH_MAX) {
-        let answer = client.post("/v1/ipcache/lookup", &at, &LookupRequest { ips: batch.to_vec() }).await?;
-        let ListMeta { past: PastMeta { complete, gaps, .. }, .. } = parse_answer(&answer["meta"])?;
-        notes = past_gaps(complete, &gaps);
+        // a duration before now is resolved with the first batch
+        let at = past.at().or(options.at.as_deref()).map(|at| ("at", at.to_owned()));
+        let query: Vec<(&str, &str)> = at.iter().map(|(name, at)| (*name, at.as_str())).collect();
+        let answer = client.post("/v1/ipcache/lookup", &query, &LookupRequest { ips: batch.to_vec() }).await?;
+        let ListMeta { past: PastMeta { at, complete, gaps, .. }, .. } = parse_answer(&answer["meta"])?;
+        past.add(at, complete, gaps);
         all.extend(items(answer));
     }
     let found: Result<Vec<bool>, Failure> = all.iter().map(is_found::<LookupItem>).collect();
@@ -160,7 +162,7 @@ pub(in crate::cli) async fn run(options: &LookupOptions, server: &ServerOptions)
         all.iter().filter_map(|item| parse_answer(item).ok()).map(|item: LookupItem| describe_candidates(&item)).collect();
     options.list.print_list(&LookupItem::SHAPE, all)?;
     if options.at.is_some() && !options.list.format().is_whole_answer() {
-        crate::cli::print_to_stderr(notes + &candidates);
+        crate::cli::print_to_stderr(past.notes() + &candidates);
     }
     Ok(ExitStatus::from_success(found?.into_iter().all(|found| found)))
 }

@@ -12,7 +12,39 @@ pub(in crate::cli) fn past_notes(meta: &ItemMeta) -> String {
     past_gaps(meta.past.complete, &meta.past.gaps) + &candidates.collect::<String>()
 }
 
-pub(in crate::cli) fn past_gaps(complete: Option<bool>, gaps: &[UnknownPeriod]) -> String {
+/// Time of an answer in several parts about an earlier time, and what these parts do not know.
+#[derive(Debug, Default)]
+pub(in crate::cli) struct PastSummary {
+    at: Option<String>,
+    complete: Option<bool>,
+    gaps: Vec<UnknownPeriod>,
+}
+
+impl PastSummary {
+    /// Adds the members of one part's `meta`.
+    pub(in crate::cli) fn add(&mut self, at: Option<String>, complete: Option<bool>, gaps: Vec<UnknownPeriod>) {
+        self.at = self.at.take().or(at);
+        self.complete = [self.complete, complete].into_iter().flatten().min();
+        for gap in gaps {
+            // the parts have many gaps in common
+            if !self.gaps.contains(&gap) {
+                self.gaps.push(gap);
+            }
+        }
+    }
+
+    /// Returns the time that the answer describes; `None` for the newest data.
+    pub(in crate::cli) fn at(&self) -> Option<&str> {
+        self.at.as_deref()
+    }
+
+    /// Returns a line for each reason why the answer may be wrong.
+    pub(in crate::cli) fn notes(&self) -> String {
+        past_gaps(self.complete, &self.gaps)
+    }
+}
+
+fn past_gaps(complete: Option<bool>, gaps: &[UnknownPeriod]) -> String {
     let mut notes = String::new();
     if complete == Some(false) {
         notes += "note: the answer may be wrong, because meshkeep did not observe everything at that time\n";
