@@ -255,6 +255,45 @@ fn a_lookup_of_the_past_says_what_is_not_known() {
 }
 
 #[test]
+fn a_list_of_the_past_is_read_whole_and_names_what_is_not_known() {
+    let identity = |id: u32, time: &str| json!({"id": id, "cluster": "paris", "scope": "global", "labels": {"a": "b"}, "changedAt": time});
+    let gap = json!({"cluster": "paris", "kind": "identity", "from": "2026-01-01T00:00:00Z"});
+    let server = ScriptedServer::start(move |target| {
+        let meta =
+            |complete: bool, gaps: Value| json!({"position": "v1.a.1", "at": "2026-01-01T00:30:00Z", "complete": complete, "gaps": gaps});
+        match parameter(target, "pageToken") {
+            None => json!({"items": [identity(70_001, "2026-01-01T00:20:00Z")], "nextPageToken": "2", "meta": meta(true, json!([]))}),
+            Some(_) => json!({"items": [identity(70_002, "2026-01-01T00:29:30Z")], "meta": meta(false, json!([gap]))}),
+        }
+    });
+    let notes = "note: the answer may be wrong, because meshkeep did not observe everything at that time\n\
+                 note: the identity data of cluster paris was not observed from 2026-01-01T00:00:00Z to now";
+    for (format, expected) in [
+        ("table", "ID     CLUSTER  LABELS  AGE\n70001  paris    a=b     10m\n70002  paris    a=b     30s\n"),
+        ("name", "identity/70001\nidentity/70002\n"),
+        ("jsonpath={.items[*].id}", "70001 70002"),
+        ("custom-columns=A:.id", "A\n70001\n70002\n"),
+    ] {
+        let output = run(&server.url, &["get", "identities", "--at", "10m", "--cluster", "paris", "-o", format]);
+        assert_eq!((exit_code_and_error(&output), stdout(&output).as_str()), ((Some(0), notes.to_owned()), expected), "{format}");
+    }
+    let output = run(&server.url, &["get", "identities", "--at", "10m", "-o", "json"]);
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((answer["items"].as_array().unwrap().len(), exit_code_and_error(&output)), (2, (Some(0), notes.to_owned())));
+    let requests = server.requests.lock().unwrap();
+    let parameters = |name| requests.iter().map(|request| parameter(request, name)).collect::<Vec<_>>();
+    assert!(parameters("at").iter().all(|at| *at == Some("10m")), "{requests:?}");
+    assert_eq!(parameters("cluster")[..2], [Some("paris"); 2]);
+    for kind in ["clusters", "global-services"] {
+        let (code, error) = exit_code_and_error(&run(&server.url, &["get", kind, "--at", "10m"]));
+        let expected = format!(
+            "error: --at does not support {kind}: use it with nodes, services, identities, ipcache, service-exports, endpoint-slices"
+        );
+        assert_eq!((code, error), (Some(2), expected));
+    }
+}
+
+#[test]
 fn a_lookup_of_many_addresses_resolves_its_time_once_and_names_all_gaps() {
     let gap = |cluster: &str| json!({"cluster": cluster, "kind": "ipcache", "from": "2026-01-01T00:00:00Z"});
     let server = ScriptedServer::start(move |target| {
@@ -265,7 +304,8 @@ fn a_lookup_of_many_addresses_resolves_its_time_once_and_names_all_gaps() {
     let ips: Vec<String> = (0..20_001).map(|number| format!("10.1.{}.{}", number / 256, number % 256)).collect();
     let arguments: Vec<&str> = ["lookup", "--at", "10m"].into_iter().chain(ips.iter().map(String::as_str)).collect();
     let output = run(&server.url, &arguments);
-    let not_observed = |cluster: &str| format!("\nnote: the ipcache data of cluster {cluster} was not observed from 2026-01-01T00:00:00Z to now");
+    let not_observed =
+        |cluster: &str| format!("\nnote: the ipcache data of cluster {cluster} was not observed from 2026-01-01T00:00:00Z to now");
     let notes = "none found\nnote: the answer may be wrong, because meshkeep did not observe everything at that time".to_owned();
     let notes = notes + &["paris", "rome", "tokyo"].map(not_observed).concat();
     assert_eq!(exit_code_and_error(&output), (Some(0), notes));

@@ -70,7 +70,7 @@ pub(in crate::cli) async fn run(options: &ImpactOptions, server: &ServerOptions)
     let cluster = options.cluster.iter().map(|cluster| ("cluster", cluster.as_str()));
     let namespace = options.namespace.iter().map(|namespace| ("namespace", namespace.as_str()));
     let query: Vec<(&str, &str)> = cluster.chain(namespace).collect();
-    let (items, _) = ApiClient::new(server)?.list("/v1/impact", &query).await?;
+    let items = ApiClient::new(server)?.list("/v1/impact", &query).await?;
     if !options.list.format().is_table() {
         options.list.print_list(&SERVICES, items)?;
         return Ok(ExitStatus::Success);

@@ -81,14 +81,14 @@ pub(in crate::cli) async fn run(options: &EntriesOptions, server: &ServerOptions
     }
     let mut query = clusters_query(&options.cluster);
     query.extend(options.prefix.iter().map(|prefix| ("prefix", prefix.as_str())));
-    let (items, _) = client.list("/v1/entries", &query).await?;
+    let items = client.list("/v1/entries", &query).await?;
     options.list.print_list(&ENTRIES, items)?;
     Ok(ExitStatus::Success)
 }
 
 /// Prints the rejected values.
 pub(in crate::cli) async fn run_rejected(options: &RejectedOptions, server: &ServerOptions) -> Result<ExitStatus, Failure> {
-    let (items, _) = ApiClient::new(server)?.list("/v1/rejected", &clusters_query(&options.cluster)).await?;
+    let items = ApiClient::new(server)?.list("/v1/rejected", &clusters_query(&options.cluster)).await?;
     options.list.print_list(&REJECTED, items)?;
     Ok(ExitStatus::Success)
 }

@@ -53,7 +53,7 @@ async fn find_in(client: &ApiClient, kind: &KindRow, text: &str, count_max: usiz
         return client.list_first(&kind.path(), &[("search", text)], count_max).await;
     }
     // there are at most a few hundred clusters, and their list has no search
-    let (clusters, _) = client.list(&kind.path(), &[]).await?;
+    let clusters = client.list(&kind.path(), &[]).await?;
     let is_match = |cluster: &Value| cluster["name"].as_str().is_some_and(|name| name.contains(&text.to_ascii_lowercase()));
     let mut clusters: Vec<Value> = clusters.into_iter().filter(is_match).collect();
     let has_more = clusters.len() > count_max;

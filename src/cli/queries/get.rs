@@ -6,14 +6,17 @@ use clap::Args;
 use serde_json::Value;
 
 use self::affinity::AffinityOptions;
+use super::api_client::lists::WholeList;
 use super::api_client::{ApiClient, ServerOptions, items};
 use super::filters::FilterOptions;
 use super::kinds::{KINDS, KindRow};
 use super::watch;
 use crate::cli::failure::{ExitStatus, Failure};
+use crate::cli::terminal::change_age::measure_ages_at;
 use crate::cli::terminal::list_output::ListOptions;
 use crate::cli::terminal::output::{OutputFormat, parse_answer};
 use crate::cli::terminal::past_notes::past_notes;
+use crate::dto::values::closed::Kind;
 use crate::model::check_exact_name;
 
 /// Kind whose backends `--from` and `--affinity` select.
@@ -34,8 +37,7 @@ pub(in crate::cli) struct GetOptions {
     /// Continue with changes
     #[arg(short, long)]
     watch: bool,
-    /// The object with this name as it was at this time: RFC 3339, or a duration before now, such
-    /// as 10m
+    /// The objects as they were at this time: RFC 3339, or a duration before now, such as 10m
     #[arg(long, value_name = "TIME", conflicts_with_all = ["watch", "from", "affinity"])]
     at: Option<String>,
     #[command(flatten)]
@@ -57,6 +59,7 @@ pub(in crate::cli) async fn run(options: &GetOptions, server: &ServerOptions) ->
     let filters = check_filters(&options.filters, kind)?;
     let mut query: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     check_watch(options, kind)?;
+    check_past(options, kind)?;
     if options.affinity.is_given() {
         if kind.names[0] != GLOBAL_SERVICES {
             return Err(Failure::usage(format!("--from and --affinity are for {GLOBAL_SERVICES}, not for {}", kind.names[0])));
@@ -77,6 +80,7 @@ pub(in crate::cli) async fn run(options: &GetOptions, server: &ServerOptions) ->
         let mut by_cluster: Vec<(&str, &str)> = query.into_iter().filter(|_| needs_cluster(kind)).collect();
         by_cluster.extend(options.at.iter().map(|at| ("at", at.as_str())));
         let found: Value = client.get(&path, &by_cluster).await?;
+        measure_ages_at(found["meta"]["at"].as_str());
         if found.get("items").is_some_and(Value::is_array) {
             options.list.print_list(kind.shape, items(found))?;
         } else {
@@ -87,21 +91,24 @@ pub(in crate::cli) async fn run(options: &GetOptions, server: &ServerOptions) ->
         }
         return Ok(ExitStatus::Success);
     }
-    if options.at.is_some() {
-        return Err(Failure::usage(format!(
-            "--at needs the full name of one of the {}: {}",
-            kind.names[0],
-            kind.name_parts.join("/").to_uppercase()
-        )));
-    }
-    let (mut items, position) = client.list(&kind.path(), &query).await?;
+    query.extend(options.at.iter().map(|at| ("at", at.as_str())));
+    let WholeList { mut items, position, past } = client.list_whole(&kind.path(), &query).await?;
+    // an object that is missing may be in a gap
+    let print_notes = || crate::cli::print_to_stderr(past.notes());
     if let Some(name) = &options.name {
         items = filter_by_name(kind, items, name)?;
         if items.is_empty() {
-            return Err(Failure::new(format!("there is no {} {name:?} in any mirrored cluster", kind.names[1])));
+            print_notes();
+            let when = if options.at.is_some() { " at that time" } else { "" };
+            return Err(Failure::new(format!("there is no {} {name:?} in any mirrored cluster{when}", kind.names[1])));
         }
     }
+    measure_ages_at(past.at());
     options.list.print_list(kind.shape, items)?;
+    if options.at.is_some() {
+        // also with -o json: the items do not have them
+        print_notes();
+    }
     let Some(streamed) = kind.streamed.filter(|_| options.watch) else { return Ok(ExitStatus::Success) };
     let mut query: Vec<(String, String)> = filters.clone();
     query.push(("kind".to_owned(), streamed.to_string()));
@@ -121,6 +128,16 @@ fn check_watch(options: &GetOptions, kind: &KindRow) -> Result<(), Failure> {
         _ => return Ok(()),
     };
     Err(Failure::usage(format!("-w {reason}")))
+}
+
+/// Refuses `--at` for kinds of which no earlier versions are stored.
+fn check_past(options: &GetOptions, kind: &KindRow) -> Result<(), Failure> {
+    let has_past = |row: &KindRow| row.streamed.is_some_and(|kind| kind != Kind::Cluster);
+    if options.at.is_none() || has_past(kind) {
+        return Ok(());
+    }
+    let others: Vec<&str> = KINDS.iter().filter(|row| has_past(row)).map(|row| row.names[0]).collect();
+    Err(Failure::usage(format!("--at does not support {}: use it with {}", kind.names[0], others.join(", "))))
 }
 
 /// Returns the path of the service for `--from`, whose namespace may come from `-n`.

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::api_client::{ApiClient, ServerOptions, items};
 use super::kinds::{identity_labels, owner};
 use crate::cli::failure::{ExitStatus, Failure};
-use crate::cli::terminal::change_age::change_age;
+use crate::cli::terminal::change_age::{change_age, measure_ages_at};
 use crate::cli::terminal::list_output::ListOptions;
 use crate::cli::terminal::output::{TableColumn, TableShape, age_of, number, parse_answer, text};
 use crate::cli::terminal::past_notes::{PastSummary, describe_candidates, past_notes};
@@ -138,7 +138,8 @@ pub(in crate::cli) async fn run(options: &LookupOptions, server: &ServerOptions)
     if let [ip] = ips.as_slice() {
         let at = options.at.iter().map(|at| ("at", at.as_str()));
         let query: Vec<(&str, &str)> = std::iter::once(("ip", ip.as_str())).chain(at).collect();
-        let answer = client.get("/v1/ipcache/lookup", &query).await?;
+        let answer: Value = client.get("/v1/ipcache/lookup", &query).await?;
+        measure_ages_at(answer["meta"]["at"].as_str());
         options.list.print_one(&LookupAnswer::SHAPE, &answer)?;
         if options.at.is_some() && !options.list.format().is_whole_answer() {
             let LookupAnswer { others, meta, .. } = parse_answer(&answer)?;
@@ -160,6 +161,7 @@ pub(in crate::cli) async fn run(options: &LookupOptions, server: &ServerOptions)
     let found: Result<Vec<bool>, Failure> = all.iter().map(is_found::<LookupItem>).collect();
     let candidates: String =
         all.iter().filter_map(|item| parse_answer(item).ok()).map(|item: LookupItem| describe_candidates(&item)).collect();
+    measure_ages_at(past.at());
     options.list.print_list(&LookupItem::SHAPE, all)?;
     if options.at.is_some() && !options.list.format().is_whole_answer() {
         crate::cli::print_to_stderr(past.notes() + &candidates);

@@ -102,7 +102,7 @@ pub(in crate::cli) async fn run(options: &ProblemsOptions, server: &ServerOption
     let mut query: Vec<(&str, &str)> = options.cluster.iter().map(|name| ("cluster", name.as_str())).collect();
     query.extend(options.kind.iter().map(|kind| ("kind", kind.as_str())));
     query.extend(options.severity.iter().map(|severity| ("severity", severity.as_str())));
-    let (items, _) = ApiClient::new(server)?.list("/v1/problems", &query).await?;
+    let items = ApiClient::new(server)?.list("/v1/problems", &query).await?;
     let is_empty = items.is_empty();
     if !options.list.format().is_table() {
         options.list.print_list(&SHAPE, items)?;

@@ -159,7 +159,7 @@ impl StatusAnswers {
 async fn fetch_status(client: &ApiClient, rows: &RowOptions) -> Result<StatusAnswers, Failure> {
     let raw_status: Value = client.get("/v1/status", &[]).await?;
     let path = KindRow::by_name("clusters").map(KindRow::path).unwrap_or_default();
-    let (mut raw_clusters, _) = client.list(&path, &[]).await?;
+    let mut raw_clusters = client.list(&path, &[]).await?;
     let is_selected = |name: &str| rows.cluster.is_empty() || rows.cluster.iter().any(|wanted| wanted == name);
     raw_clusters.retain(|cluster| cluster["name"].as_str().is_none_or(is_selected));
     let mut status: Status = parse_answer(&raw_status)?;

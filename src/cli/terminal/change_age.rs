@@ -1,5 +1,6 @@
 //! Age of an object: the time since its last change, as in kubectl's `AGE`.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -9,10 +10,22 @@ use serde_json::Value;
 use super::output::age;
 use crate::dto::objects::last_change::LastChange;
 
+/// Time that the command's answer describes, if it is an earlier one. A command prints one answer,
+/// and the cells of a table know only their object.
+static AT: OnceLock<Timestamp> = OnceLock::new();
+
+/// Makes the ages of this command relative to the time of an answer (`at` in its `meta`).
+pub(in crate::cli) fn measure_ages_at(at: Option<&str>) {
+    if let Some(at) = at.and_then(|at| at.parse().ok()) {
+        // fails only for a second answer of the command
+        let _ = AT.set(at);
+    }
+}
+
 /// Returns the time since the last change: `5m`, `5m-2h` if it is only known to be between two
 /// ages, `>5m` if the object was older when meshkeep first saw it, or nothing if it is not known.
 pub(in crate::cli) fn change_age(change: &LastChange) -> String {
-    change_age_at(change, Timestamp::now())
+    change_age_at(change, AT.get().copied().unwrap_or_else(Timestamp::now))
 }
 
 fn change_age_at(change: &LastChange, now: Timestamp) -> String {

@@ -6,7 +6,9 @@ use serde_json::Value;
 
 use super::ApiClient;
 use crate::cli::failure::Failure;
+use crate::cli::terminal::past_notes::PastSummary;
 use crate::cli::terminal::route_commands::name_commands;
+use crate::dto::meta::UnknownPeriod;
 
 /// Maximum bytes of all pages of a list: twice the JSON of the largest mesh (docs/operate/run.md:
 /// 3,000,000 keys of some 0.7 KB).
@@ -34,12 +36,25 @@ pub(in crate::cli) struct PageOf<T, M> {
 pub(in crate::cli) struct ListMembers {
     #[serde(default)]
     warnings: Vec<String>,
-    meta: PagePosition,
+    meta: PageMeta,
 }
 
 #[derive(Deserialize)]
-struct PagePosition {
+struct PageMeta {
     position: String,
+    at: Option<String>,
+    complete: Option<bool>,
+    #[serde(default)]
+    gaps: Vec<UnknownPeriod>,
+}
+
+/// All items of a list, and its other members.
+pub(in crate::cli) struct WholeList<T> {
+    pub(in crate::cli) items: Vec<T>,
+    /// Position of the last page, from which to follow the list.
+    pub(in crate::cli) position: String,
+    /// Time of a list at an earlier time, and what is not known about it.
+    pub(in crate::cli) past: PastSummary,
 }
 
 /// Requests the pages of a list, one after the other, up to [`LIST_BYTES_MAX`].
@@ -79,10 +94,14 @@ impl<'a> PageReader<'a> {
 }
 
 impl ApiClient {
-    /// Requests all pages of a list. Returns its items and the position from which to follow it.
-    /// Prints the warnings of the API.
-    pub(in crate::cli) async fn list(&self, path: &str, query: &[(&str, &str)]) -> Result<(Vec<Value>, String), Failure> {
+    /// Requests all pages of a list. Prints the warnings of the API.
+    pub(in crate::cli) async fn list_whole(&self, path: &str, query: &[(&str, &str)]) -> Result<WholeList<Value>, Failure> {
         self.list_pages(path, query, usize::MAX).await
+    }
+
+    /// Requests all pages of a list. Returns its items.
+    pub(in crate::cli) async fn list(&self, path: &str, query: &[(&str, &str)]) -> Result<Vec<Value>, Failure> {
+        self.list_as(path, query).await
     }
 
     /// Requests the first items of a list. Returns them, and whether there are more.
@@ -93,7 +112,7 @@ impl ApiClient {
         count_max: usize,
     ) -> Result<(Vec<Value>, bool), Failure> {
         // one more than that, because the page after a full one may be empty
-        let (mut items, _) = self.list_pages(path, query, count_max.saturating_add(1)).await?;
+        let WholeList { mut items, .. } = self.list_pages(path, query, count_max.saturating_add(1)).await?;
         let has_more = items.len() > count_max;
         items.truncate(count_max);
         Ok((items, has_more))
@@ -102,18 +121,12 @@ impl ApiClient {
     /// Requests all pages of a list. Returns its items as `T`, which need less memory than their
     /// JSON.
     pub(in crate::cli) async fn list_as<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> Result<Vec<T>, Failure> {
-        self.list_pages(path, query, usize::MAX).await.map(|(items, _)| items)
+        self.list_pages(path, query, usize::MAX).await.map(|list| list.items)
     }
 
-    /// Requests pages of a list until it has `count_max` items. Returns the items and the position
-    /// of the last page.
-    async fn list_pages<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        query: &[(&str, &str)],
-        count_max: usize,
-    ) -> Result<(Vec<T>, String), Failure> {
-        let (mut items, mut position) = (Vec::new(), None);
+    /// Requests pages of a list until it has `count_max` items.
+    async fn list_pages<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)], count_max: usize) -> Result<WholeList<T>, Failure> {
+        let (mut items, mut position, mut past) = (Vec::new(), None, PastSummary::default());
         let name = path.trim_start_matches("/v1/");
         let progress = self.start_progress(&format!("requesting {name}"));
         let mut pages = PageReader::new(self, path, query);
@@ -128,9 +141,10 @@ impl ApiClient {
                 warnings.iter().for_each(|warning| crate::cli::print_warning(&name_commands(warning)));
             }
             position = Some(meta.position);
+            past.add(meta.at, meta.complete, meta.gaps);
         }
         items.truncate(count_max);
-        Ok((items, position.unwrap_or_default()))
+        Ok(WholeList { items, position: position.unwrap_or_default(), past })
     }
 }
 
