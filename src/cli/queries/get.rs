@@ -12,7 +12,6 @@ use super::filters::FilterOptions;
 use super::kinds::{KINDS, KindRow};
 use super::watch;
 use crate::cli::failure::{ExitStatus, Failure};
-use crate::cli::terminal::change_age::measure_ages_at;
 use crate::cli::terminal::list_output::ListOptions;
 use crate::cli::terminal::output::{OutputFormat, parse_answer};
 use crate::cli::terminal::past_notes::past_notes;
@@ -80,7 +79,6 @@ pub(in crate::cli) async fn run(options: &GetOptions, server: &ServerOptions) ->
         let mut by_cluster: Vec<(&str, &str)> = query.into_iter().filter(|_| needs_cluster(kind)).collect();
         by_cluster.extend(options.at.iter().map(|at| ("at", at.as_str())));
         let found: Value = client.get(&path, &by_cluster).await?;
-        measure_ages_at(found["meta"]["at"].as_str());
         if found.get("items").is_some_and(Value::is_array) {
             options.list.print_list(kind.shape, items(found))?;
         } else {
@@ -103,8 +101,7 @@ pub(in crate::cli) async fn run(options: &GetOptions, server: &ServerOptions) ->
             return Err(Failure::new(format!("there is no {} {name:?} in any mirrored cluster{when}", kind.names[1])));
         }
     }
-    measure_ages_at(past.at());
-    options.list.print_list(kind.shape, items)?;
+    options.list.print_list_at(kind.shape, items, past.at())?;
     if options.at.is_some() {
         // also with -o json: the items do not have them
         print_notes();

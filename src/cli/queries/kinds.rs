@@ -114,7 +114,7 @@ const NODES: TableShape<Node> = TableShape {
         TableColumn::new("NAME", |node| node.name.clone()),
         TableColumn::new("ADDRESSES", |node| joined(node.addresses.iter().map(|address| &address.ip))),
         TableColumn::new("POD CIDR", |node| joined(node.ipv4_pod_cidr.iter().chain(&node.ipv6_pod_cidr).chain(&node.secondary_pod_cidrs))),
-        TableColumn::new("AGE", |node| change_age(&node.change)),
+        TableColumn::age(|node, time| change_age(&node.change, time)),
         TableColumn::wide("HEALTH", |node| joined(&node.health_ips)),
         TableColumn::wide("INGRESS", |node| joined(&node.ingress_ips)),
         TableColumn::wide("KEY", |node| number(node.encryption_key)),
@@ -131,7 +131,7 @@ const SERVICES: TableShape<Service> = TableShape {
         TableColumn::new("FRONTENDS", |service| joined(service.frontends.iter().map(|frontend| &frontend.ip))),
         TableColumn::new("BACKENDS", |service| service.backends.len().to_string()),
         TableColumn::new("SHARED", |service| service.shared.to_string()),
-        TableColumn::new("AGE", |service| change_age(&service.change)),
+        TableColumn::age(|service, time| change_age(&service.change, time)),
         TableColumn::wide("BACKEND IPS", |service| joined(service.backends.iter().map(|backend| &backend.ip))),
         TableColumn::wide("SELECTOR", |service| labels(&service.selector)),
         TableColumn::wide("LABELS", |service| labels(&service.labels)),
@@ -145,7 +145,7 @@ const GLOBAL_SERVICES: TableShape<GlobalService> = TableShape {
         TableColumn::new("NAME", |service| service.name.clone()),
         TableColumn::new("CLUSTERS", |service| joined(service.clusters.iter().map(|share| &share.cluster))),
         TableColumn::new("BACKENDS", backends),
-        TableColumn::new("AGE", |service| change_age(&last_of(service.clusters.iter().map(|share| &share.change)))),
+        TableColumn::age(|service, time| change_age(&last_of(service.clusters.iter().map(|share| &share.change)), time)),
         TableColumn::wide("BACKEND IPS", |service| joined(service.backends.iter().map(|backend| &backend.ip))),
         TableColumn::wide("CONFLICTS", |service| joined(service.conflicts.iter().map(|conflict| conflict.reason.name()))),
     ],
@@ -166,7 +166,7 @@ const IDENTITIES: TableShape<Identity> = TableShape {
         TableColumn::new("LABELS", |identity| {
             identity.reserved.as_ref().map_or_else(|| labels(identity.labels.0.iter()), |name| format!("reserved:{name}"))
         }),
-        TableColumn::new("AGE", |identity| change_age(&identity.change)),
+        TableColumn::age(|identity, time| change_age(&identity.change, time)),
     ],
     name: |identity| format!("identity/{}", identity.id),
 };
@@ -178,7 +178,7 @@ const IPCACHE: TableShape<IpcacheEntry> = TableShape {
         TableColumn::new("IDENTITY", |entry| entry.identity.to_string()),
         TableColumn::new("HOST", |entry| text(entry.host_ip.as_ref())),
         TableColumn::new("OWNER", owner),
-        TableColumn::new("AGE", |entry| change_age(&entry.change)),
+        TableColumn::age(|entry, time| change_age(&entry.change, time)),
         TableColumn::wide("KEY", |entry| number(entry.encryption_key)),
         TableColumn::wide("SOURCE", |entry| entry.source.to_string()),
         TableColumn::wide("SERVICE ACCOUNT", |entry| text(entry.service_account.as_ref())),
@@ -208,7 +208,7 @@ const SERVICE_EXPORTS: TableShape<ServiceExport> = TableShape {
         TableColumn::new("NAME", |export| export.name.clone()),
         TableColumn::new("TYPE", |export| export.service_type.clone()),
         TableColumn::new("EXPORTED", |export| export.export_creation_timestamp.clone()),
-        TableColumn::new("AGE", |export| change_age(&export.change)),
+        TableColumn::age(|export, time| change_age(&export.change, time)),
         TableColumn::wide("LABELS", |export| labels(&export.labels)),
     ],
     name: |export| format!("service-export/{}/{}/{}", export.cluster, export.namespace, export.name),
@@ -221,7 +221,7 @@ const ENDPOINT_SLICES: TableShape<EndpointSlice> = TableShape {
         TableColumn::new("NAME", |slice| slice.name.clone()),
         TableColumn::new("TYPE", |slice| slice.address_type.clone()),
         TableColumn::new("ENDPOINTS", |slice| slice.endpoints.len().to_string()),
-        TableColumn::new("AGE", |slice| change_age(&slice.change)),
+        TableColumn::age(|slice, time| change_age(&slice.change, time)),
         TableColumn::wide("LABELS", |slice| labels(&slice.labels)),
     ],
     name: |slice| format!("endpoint-slice/{}/{}/{}", slice.cluster, slice.namespace, slice.name),
@@ -342,7 +342,8 @@ mod tests {
         for (kind, schema, name, expected) in cases {
             let (shape, example) = (KindRow::by_name(kind).unwrap().shape, &examples["schemas"][schema]);
             assert_eq!(shape.name(example).unwrap(), name);
-            let table = shape.table(std::slice::from_ref(example), TableStyle { wide: false, has_headings: true, width: None }).unwrap();
+            let style = TableStyle { wide: false, has_headings: true, width: None };
+            let table = shape.table(std::slice::from_ref(example), style, jiff::Timestamp::now()).unwrap();
             let table = without_colours(&table);
             let row: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
             assert!(row.join(" ").starts_with(expected), "{table}");

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::api_client::{ApiClient, ServerOptions, items};
 use super::kinds::{identity_labels, owner};
 use crate::cli::failure::{ExitStatus, Failure};
-use crate::cli::terminal::change_age::{change_age, measure_ages_at};
+use crate::cli::terminal::change_age::change_age;
 use crate::cli::terminal::list_output::ListOptions;
 use crate::cli::terminal::output::{TableColumn, TableShape, age_of, number, parse_answer, text};
 use crate::cli::terminal::past_notes::{PastSummary, describe_candidates, past_notes};
@@ -45,7 +45,7 @@ pub(in crate::cli) trait LookupResult: DeserializeOwned + 'static {
             TableColumn::new("IDENTITY", |result| entry_cell(result, |entry| entry.identity.to_string())),
             TableColumn::new("OWNER", |result| entry_cell(result, owner)),
             TableColumn::new("NODE", |result| entry_cell(result, |entry| text(entry.node_name.as_ref()))),
-            TableColumn::new("AGE", |result| entry_cell(result, |entry| change_age(&entry.change))),
+            TableColumn::age(|result, time| result.found().map(|entry| change_age(&entry.change, time)).unwrap_or_default()),
             TableColumn::new("SOURCE-AGE", |result| age_of(result.age_seconds())),
             TableColumn::wide("HOST", |result| entry_cell(result, |entry| text(entry.host_ip.as_ref()))),
             TableColumn::wide("KEY", |result| entry_cell(result, |entry| number(entry.encryption_key))),
@@ -139,7 +139,6 @@ pub(in crate::cli) async fn run(options: &LookupOptions, server: &ServerOptions)
         let at = options.at.iter().map(|at| ("at", at.as_str()));
         let query: Vec<(&str, &str)> = std::iter::once(("ip", ip.as_str())).chain(at).collect();
         let answer: Value = client.get("/v1/ipcache/lookup", &query).await?;
-        measure_ages_at(answer["meta"]["at"].as_str());
         options.list.print_one(&LookupAnswer::SHAPE, &answer)?;
         if options.at.is_some() && !options.list.format().is_whole_answer() {
             let LookupAnswer { others, meta, .. } = parse_answer(&answer)?;
@@ -161,8 +160,7 @@ pub(in crate::cli) async fn run(options: &LookupOptions, server: &ServerOptions)
     let found: Result<Vec<bool>, Failure> = all.iter().map(is_found::<LookupItem>).collect();
     let candidates: String =
         all.iter().filter_map(|item| parse_answer(item).ok()).map(|item: LookupItem| describe_candidates(&item)).collect();
-    measure_ages_at(past.at());
-    options.list.print_list(&LookupItem::SHAPE, all)?;
+    options.list.print_list_at(&LookupItem::SHAPE, all, past.at())?;
     if options.at.is_some() && !options.list.format().is_whole_answer() {
         crate::cli::print_to_stderr(past.notes() + &candidates);
     }

@@ -1,6 +1,5 @@
 //! Age of an object: the time since its last change, as in kubectl's `AGE`.
 
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -10,26 +9,11 @@ use serde_json::Value;
 use super::output::age;
 use crate::dto::objects::last_change::LastChange;
 
-/// Time that the command's answer describes, if it is an earlier one. A command prints one answer,
-/// and the cells of a table know only their object.
-static AT: OnceLock<Timestamp> = OnceLock::new();
-
-/// Makes the ages of this command relative to the time of an answer (`at` in its `meta`).
-pub(in crate::cli) fn measure_ages_at(at: Option<&str>) {
-    if let Some(at) = at.and_then(|at| at.parse().ok()) {
-        // fails only for a second answer of the command
-        let _ = AT.set(at);
-    }
-}
-
-/// Returns the time since the last change: `5m`, `5m-2h` if it is only known to be between two
-/// ages, `>5m` if the object was older when meshkeep first saw it, or nothing if it is not known.
-pub(in crate::cli) fn change_age(change: &LastChange) -> String {
-    change_age_at(change, AT.get().copied().unwrap_or_else(Timestamp::now))
-}
-
-fn change_age_at(change: &LastChange, now: Timestamp) -> String {
-    let age_of = |text: &String| text.parse::<Timestamp>().ok().map(|time| whole_age(now.duration_since(time).as_secs()));
+/// Returns the time from the last change until `time`: `5m`, `5m-2h` if it is only known to be
+/// between two ages, `>5m` if the object was older when meshkeep first saw it, or nothing if it is
+/// not known.
+pub(in crate::cli) fn change_age(change: &LastChange, time: Timestamp) -> String {
+    let age_of = |text: &String| text.parse::<Timestamp>().ok().map(|changed| whole_age(time.duration_since(changed).as_secs()));
     let exact = change.changed_at.as_ref().and_then(age_of);
     let between = || {
         let [from, to] = change.changed_between.as_ref()?;
@@ -93,7 +77,7 @@ mod tests {
             (json!({"firstSeenAt": "2025-12-29T12:00:00Z"}), ">3d"),
         ] {
             let change: LastChange = serde_json::from_value(change).unwrap();
-            assert_eq!(change_age_at(&change, now), expected, "{change:?}");
+            assert_eq!(change_age(&change, now), expected, "{change:?}");
         }
     }
 

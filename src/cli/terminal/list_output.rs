@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 
 use clap::Args;
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::change_age::newest_change;
@@ -66,17 +67,26 @@ impl ListOptions {
 
     /// Prints a list. An empty table is only a note on standard error, as in kubectl.
     pub(in crate::cli) fn print_list(&self, shape: &dyn Tabular, items: Vec<Value>) -> Result<(), Failure> {
+        self.print_list_at(shape, items, None)
+    }
+
+    /// Prints a list with the ages at the time that it describes: `at` of its `meta`, or now.
+    pub(in crate::cli) fn print_list_at(&self, shape: &dyn Tabular, items: Vec<Value>, at: Option<&str>) -> Result<(), Failure> {
         if items.is_empty() && self.format().is_table() {
             crate::cli::print_to_stderr("none found\n".to_owned());
             return Ok(());
         }
-        print_items(self.format(), !self.no_headers, shape, &self.sorted(items)?)
+        print_items(self.format(), !self.no_headers, shape, &self.sorted(items)?, described_time(at))
     }
 
+    /// Prints an answer about one object, with its age at the time that the answer describes.
     pub(in crate::cli) fn print_one(&self, shape: &dyn Tabular, item: &Value) -> Result<(), Failure> {
         match self.format() {
             format @ (OutputFormat::Json | OutputFormat::Yaml | OutputFormat::JsonPath(_)) => print_one(format, shape, item),
-            format => print_items(format, !self.no_headers, shape, std::slice::from_ref(item)),
+            format => {
+                let time = described_time(item["meta"]["at"].as_str());
+                print_items(format, !self.no_headers, shape, std::slice::from_ref(item), time)
+            }
         }
     }
 
@@ -94,6 +104,11 @@ impl ListOptions {
             }
         }
     }
+}
+
+/// Returns the time that an answer describes: `at` of its `meta`, or now.
+fn described_time(at: Option<&str>) -> Timestamp {
+    at.and_then(|at| at.parse().ok()).unwrap_or_else(Timestamp::now)
 }
 
 /// Sorts items by their keys. Fails with `missing` if no item has a key.

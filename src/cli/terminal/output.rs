@@ -13,6 +13,7 @@ use std::io::{self, IsTerminal, StdoutLock, Write};
 
 use anstream::{AutoStream, ColorChoice};
 use clap::Args;
+use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -95,21 +96,39 @@ pub(in crate::cli) struct TableColumn<T> {
     /// True if a terminal shows the cell below the line of its object, without the heading. A line
     /// feed in the cell separates lines.
     below: bool,
-    /// Function that returns the text of the cell for an object.
-    pub(in crate::cli) cell: fn(&T) -> String,
+    cell: CellText<T>,
+}
+
+/// Function that returns the text of the cell for an object.
+enum CellText<T> {
+    Fixed(fn(&T) -> String),
+    /// The text depends on the time that the answer describes.
+    AtTime(fn(&T, Timestamp) -> String),
 }
 
 impl<T> TableColumn<T> {
     pub(in crate::cli) const fn new(heading: &'static str, cell: fn(&T) -> String) -> Self {
-        Self { heading, wide: false, below: false, cell }
+        Self { heading, wide: false, below: false, cell: CellText::Fixed(cell) }
+    }
+
+    /// Returns the column with the age of an object at the time that the answer describes.
+    pub(in crate::cli) const fn age(cell: fn(&T, Timestamp) -> String) -> Self {
+        Self { heading: "AGE", wide: false, below: false, cell: CellText::AtTime(cell) }
     }
 
     pub(in crate::cli) const fn wide(heading: &'static str, cell: fn(&T) -> String) -> Self {
-        Self { heading, wide: true, below: false, cell }
+        Self { heading, wide: true, below: false, cell: CellText::Fixed(cell) }
     }
 
     pub(in crate::cli) const fn below(heading: &'static str, cell: fn(&T) -> String) -> Self {
-        Self { heading, wide: false, below: true, cell }
+        Self { heading, wide: false, below: true, cell: CellText::Fixed(cell) }
+    }
+
+    fn text(&self, item: &T, time: Timestamp) -> String {
+        match self.cell {
+            CellText::Fixed(cell) => cell(item),
+            CellText::AtTime(cell) => cell(item, time),
+        }
     }
 }
 
@@ -122,12 +141,12 @@ pub(in crate::cli) struct TableShape<T: 'static> {
 
 /// A [`TableShape`] without its type parameter, so that shapes of all kinds fit in one list.
 pub(in crate::cli) trait Tabular: Sync {
-    /// Returns the headings, and a row for each object.
-    fn cells(&self, items: &[Value], wide: bool) -> Result<TableCells, Failure>;
+    /// Returns the headings, and a row for each object. Ages are those at `time`.
+    fn cells(&self, items: &[Value], wide: bool, time: Timestamp) -> Result<TableCells, Failure>;
 
     /// Returns the rows below their headings. Each line ends with a line feed.
-    fn table(&self, items: &[Value], style: TableStyle) -> Result<String, Failure> {
-        self.cells(items, style.wide).map(|cells| cells.text(style))
+    fn table(&self, items: &[Value], style: TableStyle, time: Timestamp) -> Result<String, Failure> {
+        self.cells(items, style.wide, time).map(|cells| cells.text(style))
     }
 
     /// Returns the name of an object, for `-o name`.
@@ -135,10 +154,10 @@ pub(in crate::cli) trait Tabular: Sync {
 }
 
 impl<T: DeserializeOwned> Tabular for TableShape<T> {
-    fn cells(&self, items: &[Value], wide: bool) -> Result<TableCells, Failure> {
+    fn cells(&self, items: &[Value], wide: bool, time: Timestamp) -> Result<TableCells, Failure> {
         let mut failure = Ok(());
         let items = items.iter().map_while(|item| parse_answer(item).map_err(|error| failure = Err(error)).ok());
-        let cells = cells(self, items, wide);
+        let cells = cells_at(self, items, wide, time);
         failure.map(|()| cells)
     }
 
@@ -179,14 +198,20 @@ fn texts_in_one_line(value: &Value) -> Value {
 }
 
 pub(in crate::cli) fn print_list(format: OutputFormat, shape: &dyn Tabular, items: &[Value]) -> Result<(), Failure> {
-    print_items(format, true, shape, items)
+    print_items(format, true, shape, items, Timestamp::now())
 }
 
-/// Prints a list, with or without headings.
-pub(super) fn print_items(format: OutputFormat, has_headings: bool, shape: &dyn Tabular, items: &[Value]) -> Result<(), Failure> {
+/// Prints a list, with or without headings. Ages are those at `time`.
+pub(super) fn print_items(
+    format: OutputFormat,
+    has_headings: bool,
+    shape: &dyn Tabular,
+    items: &[Value],
+    time: Timestamp,
+) -> Result<(), Failure> {
     match format {
         OutputFormat::Table | OutputFormat::Wide => {
-            print_coloured(&shape.table(items, TableStyle { has_headings, ..table_style(format) })?)
+            print_coloured(&shape.table(items, TableStyle { has_headings, ..table_style(format) }, time)?)
         }
         OutputFormat::Json => print_json(&json!({ "items": items })),
         OutputFormat::Yaml => print_yaml(&json!({ "items": items })),
@@ -222,8 +247,12 @@ pub(in crate::cli) fn table_style(format: OutputFormat) -> TableStyle {
 /// Returns the headings of a shape, and a row for each item. Paths of the API in a cell become
 /// commands.
 pub(in crate::cli) fn cells<T>(shape: &TableShape<T>, items: impl IntoIterator<Item = T>, wide: bool) -> TableCells {
+    cells_at(shape, items, wide, Timestamp::now())
+}
+
+fn cells_at<T>(shape: &TableShape<T>, items: impl IntoIterator<Item = T>, wide: bool, time: Timestamp) -> TableCells {
     let columns: Vec<&TableColumn<T>> = shape.columns.iter().filter(|column| wide || !column.wide).collect();
-    let row = |item| columns.iter().map(|column| name_commands(&(column.cell)(&item))).collect();
+    let row = |item| columns.iter().map(|column| name_commands(&column.text(&item, time))).collect();
     TableCells {
         headings: columns.iter().map(|column| Heading { text: column.heading.to_owned(), below: column.below }).collect(),
         rows: items.into_iter().map(row).collect(),
@@ -351,8 +380,8 @@ pub(in crate::cli) fn age_of(seconds: Option<f64>) -> String {
 }
 
 /// Returns the time since `time` as an age; empty if the time is unknown.
-pub(in crate::cli) fn age_since(time: Option<jiff::Timestamp>) -> String {
-    age_of(time.map(|time| jiff::Timestamp::now().duration_since(time).as_secs_f64()))
+pub(in crate::cli) fn age_since(time: Option<Timestamp>) -> String {
+    age_of(time.map(|time| Timestamp::now().duration_since(time).as_secs_f64()))
 }
 
 /// Returns whether standard output has colours. A terminal has them, and a pipe has none, unless
@@ -418,7 +447,8 @@ mod tests {
     fn an_unknown_shape_is_reported() {
         let shape: TableShape<crate::dto::objects::NodeAddress> = TableShape { columns: &[], name: |address| address.ip.clone() };
         assert_eq!(shape.name(&json!({"type": "InternalIP", "ip": "10.0.0.1", "tomorrow": 1})).unwrap(), "10.0.0.1");
-        let failure = shape.table(&[json!({"ip": "10.0.0.1"})], table_style(OutputFormat::Table)).unwrap_err().to_string();
+        let failure =
+            shape.table(&[json!({"ip": "10.0.0.1"})], table_style(OutputFormat::Table), Timestamp::now()).unwrap_err().to_string();
         assert_eq!(failure, "this version does not understand the answer (missing field `type`): -o json prints it unchanged");
     }
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use self::mesh::{Mesh, MeshFailure, cluster, cluster_names};
@@ -130,12 +131,12 @@ fn problems_are_the_same_as_their_files() {
 fn get_clusters_is_the_same_as_its_files() {
     for (name, mesh) in meshes() {
         assert_golden(&format!("get-clusters-{name}"), |width| {
-            CLUSTERS.table(&mesh.clusters, TableStyle { wide: false, has_headings: true, width }).unwrap()
+            CLUSTERS.table(&mesh.clusters, TableStyle { wide: false, has_headings: true, width }, Timestamp::now()).unwrap()
         });
     }
     let mesh = Mesh::generate(3, Some(MeshFailure::TlsRefused));
     assert_golden("get-clusters-wide-3", |width| {
-        CLUSTERS.table(&mesh.clusters, TableStyle { wide: true, has_headings: true, width }).unwrap()
+        CLUSTERS.table(&mesh.clusters, TableStyle { wide: true, has_headings: true, width }, Timestamp::now()).unwrap()
     });
 }
 
@@ -145,7 +146,7 @@ fn examples(schema: &str, cluster_count: usize) -> Vec<Value> {
     let examples: Value = serde_json::from_str(include_str!("../../../api/openapi/examples.json")).unwrap();
     let mut example = examples["schemas"][schema].clone();
     let age = jiff::SignedDuration::from_hours(3 * 24 + 2) + jiff::SignedDuration::from_mins(30);
-    let time = (jiff::Timestamp::now() - age).to_string();
+    let time = (Timestamp::now() - age).to_string();
     set_changed_at(&mut example, &time);
     // each cluster of a global service has its own time
     let clusters = example.get_mut("clusters").and_then(Value::as_array_mut);
@@ -177,12 +178,14 @@ fn every_kind_is_the_same_as_its_files() {
         for (kind, schema) in kinds.iter().zip(schemas) {
             let items = examples(schema, count);
             assert_golden(&format!("get-{}-{count}", kind.names[0]), |width| {
-                kind.shape.table(&items, TableStyle { wide: false, has_headings: true, width }).unwrap()
+                kind.shape.table(&items, TableStyle { wide: false, has_headings: true, width }, Timestamp::now()).unwrap()
             });
         }
     }
     let nodes = examples("Node", 3);
-    assert_golden("get-nodes-wide-3", |width| kinds[0].shape.table(&nodes, TableStyle { wide: true, has_headings: true, width }).unwrap());
+    assert_golden("get-nodes-wide-3", |width| {
+        kinds[0].shape.table(&nodes, TableStyle { wide: true, has_headings: true, width }, Timestamp::now()).unwrap()
+    });
 }
 
 /// Lookups do not depend on the phase of a cluster, only on the age of its data.
@@ -198,12 +201,14 @@ fn lookups_are_the_same_as_their_files() {
         }
         items.push(json!({"ip": "192.0.2.1", "match": null}));
         assert_golden(&format!("lookup-{name}"), |width| {
-            LookupItem::SHAPE.table(&items, TableStyle { wide: false, has_headings: true, width }).unwrap()
+            LookupItem::SHAPE.table(&items, TableStyle { wide: false, has_headings: true, width }, Timestamp::now()).unwrap()
         });
     }
     let mut items = examples("LookupItem", 2);
     items[0]["ip"] = json!("fd00:10:1:1:f816:3eff:fe21:67cf");
     items[0]["match"]["prefix"] = json!("fd00:10:1:1:f816:3eff:fe21:67cf/128");
     items.push(json!({"ip": "nonsense", "error": "not an IP address: write it like 10.1.2.40 or fd00::1"}));
-    assert_golden("lookup-ipv6-2", |width| LookupItem::SHAPE.table(&items, TableStyle { wide: false, has_headings: true, width }).unwrap());
+    assert_golden("lookup-ipv6-2", |width| {
+        LookupItem::SHAPE.table(&items, TableStyle { wide: false, has_headings: true, width }, Timestamp::now()).unwrap()
+    });
 }
