@@ -352,3 +352,32 @@ fn print_to_stderr(text: String) {
     });
     let _ = receiver.recv_timeout(PRINT_TIME_MAX);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use tokio::sync::oneshot;
+
+    use super::failure::ExitStatus;
+    use super::*;
+
+    #[test]
+    fn a_command_ends_although_one_of_its_threads_still_waits() {
+        let (input, read) = mpsc::sync_channel::<()>(1);
+        let command = async move {
+            let (started, start) = oneshot::channel();
+            // as a thread that reads standard input
+            tokio::task::spawn_blocking(move || {
+                started.send(()).unwrap();
+                read.recv()
+            });
+            start.await?;
+            Ok(ExitStatus::Success)
+        };
+        let (end, ended) = mpsc::sync_channel(1);
+        std::thread::spawn(move || end.send(block_on(command).is_ok()));
+        assert_eq!(ended.recv_timeout(Duration::from_secs(30)), Ok(true));
+        drop(input);
+    }
+}

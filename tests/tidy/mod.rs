@@ -71,12 +71,12 @@ const ROOMS: [(&str, &[&str]); 31] = [
     ("etcd_api", &["admission", "handle", "instruments", "model"]),
     ("dto", &["model"]),
     ("server", &["admission", "instruments", "model"]),
-    ("findings", &["dto", "handle", "model", "server"]),
+    ("findings", &["dto", "files", "handle", "model", "server"]),
     ("api", &["admission", "dto", "files", "findings", "handle", "instruments", "model", "page", "server"]),
 ];
 
 /// Row of the room `telemetry`.
-const TELEMETRY: (&str, &[&str]) = ("telemetry", &["config", "handle", "instruments", "model"]);
+const TELEMETRY: (&str, &[&str]) = ("telemetry", &["config", "files", "handle", "instruments", "model"]);
 
 /// Folders with code that ships.
 const SOURCES: [&str; 2] = ["src", "crates/cilium-kvstore/src"];
