@@ -258,12 +258,13 @@ fn a_lookup_of_the_past_says_what_is_not_known() {
 fn a_list_of_the_past_is_read_whole_and_names_what_is_not_known() {
     let identity = |id: u32, time: &str| json!({"id": id, "cluster": "paris", "scope": "global", "labels": {"a": "b"}, "changedAt": time});
     let gap = json!({"cluster": "paris", "kind": "identity", "from": "2026-01-01T00:00:00Z"});
+    let answer_gap = gap.clone();
     let server = ScriptedServer::start(move |target| {
         let meta =
             |complete: bool, gaps: Value| json!({"position": "v1.a.1", "at": "2026-01-01T00:30:00Z", "complete": complete, "gaps": gaps});
         match parameter(target, "pageToken") {
             None => json!({"items": [identity(70_001, "2026-01-01T00:20:00Z")], "nextPageToken": "2", "meta": meta(true, json!([]))}),
-            Some(_) => json!({"items": [identity(70_002, "2026-01-01T00:29:30Z")], "meta": meta(false, json!([gap]))}),
+            Some(_) => json!({"items": [identity(70_002, "2026-01-01T00:29:30Z")], "meta": meta(false, json!([answer_gap]))}),
         }
     });
     let notes = "note: the answer may be wrong, because meshkeep did not observe everything at that time\n\
@@ -271,7 +272,7 @@ fn a_list_of_the_past_is_read_whole_and_names_what_is_not_known() {
     for (format, expected) in [
         ("table", "ID     CLUSTER  LABELS  AGE\n70001  paris    a=b     10m\n70002  paris    a=b     30s\n"),
         ("name", "identity/70001\nidentity/70002\n"),
-        ("jsonpath={.items[*].id}", "70001 70002"),
+        ("jsonpath={.items[*].id} {.meta.complete}", "70001 70002 false"),
         ("custom-columns=A:.id", "A\n70001\n70002\n"),
     ] {
         let output = run(&server.url, &["get", "identities", "--at", "10m", "--cluster", "paris", "-o", format]);
@@ -279,7 +280,8 @@ fn a_list_of_the_past_is_read_whole_and_names_what_is_not_known() {
     }
     let output = run(&server.url, &["get", "identities", "--at", "10m", "-o", "json"]);
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((answer["items"].as_array().unwrap().len(), exit_code_and_error(&output)), (2, (Some(0), notes.to_owned())));
+    assert_eq!((answer["items"].as_array().unwrap().len(), exit_code_and_error(&output)), (2, (Some(0), String::new())));
+    assert_eq!(answer["meta"], json!({"at": "2026-01-01T00:30:00Z", "complete": false, "gaps": [gap]}));
     let requests = server.requests.lock().unwrap();
     let parameters = |name| requests.iter().map(|request| parameter(request, name)).collect::<Vec<_>>();
     assert!(parameters("at").iter().all(|at| *at == Some("10m")), "{requests:?}");
@@ -312,6 +314,10 @@ fn a_lookup_of_many_addresses_resolves_its_time_once_and_names_all_gaps() {
     let times: Vec<String> = server.requests.lock().unwrap().iter().map(|request| parameter(request, "at").unwrap().to_owned()).collect();
     let resolved = "2026-01-01T00%3A30%3A00.125Z";
     assert_eq!(times, ["10m", resolved, resolved]);
+    let arguments: Vec<&str> = arguments.into_iter().chain(["-o", "json"]).collect();
+    let output = run(&server.url, &arguments);
+    let expected = json!({"at": "2026-01-01T00:30:00.125Z", "complete": false, "gaps": [gap("paris"), gap("rome"), gap("tokyo")]});
+    assert_eq!(serde_json::from_slice::<Value>(&output.stdout).unwrap()["meta"], expected);
 }
 
 #[test]

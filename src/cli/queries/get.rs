@@ -91,21 +91,20 @@ pub(in crate::cli) async fn run(options: &GetOptions, server: &ServerOptions) ->
     }
     query.extend(options.at.iter().map(|at| ("at", at.as_str())));
     let WholeList { mut items, position, past } = client.list_whole(&kind.path(), &query).await?;
-    // an object that is missing may be in a gap
-    let print_notes = || crate::cli::print_to_stderr(past.notes());
     if let Some(name) = &options.name {
         items = filter_by_name(kind, items, name)?;
         if items.is_empty() {
-            print_notes();
+            // it may be missing because of a gap
+            crate::cli::print_to_stderr(past.notes());
             let when = if options.at.is_some() { " at that time" } else { "" };
             return Err(Failure::new(format!("there is no {} {name:?} in any mirrored cluster{when}", kind.names[1])));
         }
     }
-    options.list.print_list_at(kind.shape, items, past.at())?;
     if options.at.is_some() {
-        // also with -o json: the items do not have them
-        print_notes();
+        options.list.print_past_list(kind.shape, items, &past)?;
+        return Ok(ExitStatus::Success);
     }
+    options.list.print_list(kind.shape, items)?;
     let Some(streamed) = kind.streamed.filter(|_| options.watch) else { return Ok(ExitStatus::Success) };
     let mut query: Vec<(String, String)> = filters.clone();
     query.push(("kind".to_owned(), streamed.to_string()));

@@ -160,9 +160,13 @@ pub(in crate::cli) async fn run(options: &LookupOptions, server: &ServerOptions)
     let found: Result<Vec<bool>, Failure> = all.iter().map(is_found::<LookupItem>).collect();
     let candidates: String =
         all.iter().filter_map(|item| parse_answer(item).ok()).map(|item: LookupItem| describe_candidates(&item)).collect();
-    options.list.print_list_at(&LookupItem::SHAPE, all, past.at())?;
-    if options.at.is_some() && !options.list.format().is_whole_answer() {
-        crate::cli::print_to_stderr(past.notes() + &candidates);
+    if options.at.is_none() {
+        options.list.print_list(&LookupItem::SHAPE, all)?;
+    } else {
+        options.list.print_past_list(&LookupItem::SHAPE, all, &past)?;
+        if !options.list.format().is_whole_answer() {
+            crate::cli::print_to_stderr(candidates);
+        }
     }
     Ok(ExitStatus::from_success(found?.into_iter().all(|found| found)))
 }

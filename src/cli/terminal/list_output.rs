@@ -4,12 +4,13 @@ use std::cmp::Ordering;
 
 use clap::Args;
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::change_age::newest_change;
 use super::json_path::{JsonPath, value_text};
 use super::layout::TableStyle;
 use super::output::{OutputFormat, OutputOptions, Tabular, print_items, print_one, table_style};
+use super::past_notes::PastSummary;
 use super::table_cells::TableCells;
 use crate::cli::failure::Failure;
 
@@ -70,8 +71,26 @@ impl ListOptions {
         self.print_list_at(shape, items, None)
     }
 
+    /// Prints a list about an earlier time, with the ages at that time. JSON, YAML and JSONPath
+    /// have `meta`. All formats but JSON and YAML have notes on standard error about what is not
+    /// known.
+    pub(in crate::cli) fn print_past_list(&self, shape: &dyn Tabular, items: Vec<Value>, past: &PastSummary) -> Result<(), Failure> {
+        let format = self.format();
+        if matches!(format, OutputFormat::Json | OutputFormat::Yaml | OutputFormat::JsonPath(_)) {
+            let mut document = json!({ "meta": past });
+            document["items"] = Value::Array(self.sorted(items)?);
+            print_one(format, shape, &document)?;
+        } else {
+            self.print_list_at(shape, items, past.at())?;
+        }
+        if !format.is_whole_answer() {
+            crate::cli::print_to_stderr(past.notes());
+        }
+        Ok(())
+    }
+
     /// Prints a list with the ages at the time that it describes: `at` of its `meta`, or now.
-    pub(in crate::cli) fn print_list_at(&self, shape: &dyn Tabular, items: Vec<Value>, at: Option<&str>) -> Result<(), Failure> {
+    fn print_list_at(&self, shape: &dyn Tabular, items: Vec<Value>, at: Option<&str>) -> Result<(), Failure> {
         if items.is_empty() && self.format().is_table() {
             crate::cli::print_to_stderr("none found\n".to_owned());
             return Ok(());

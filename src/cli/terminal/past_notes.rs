@@ -1,5 +1,7 @@
 //! Notes about answers on an earlier time: what is not known, and which versions an object may be.
 
+use serde::Serialize;
+
 use super::output::{labels, one_line};
 use crate::dto::lookup::LookupItem;
 use crate::dto::meta::{ItemMeta, UnknownPeriod};
@@ -13,10 +15,14 @@ pub(in crate::cli) fn past_notes(meta: &ItemMeta) -> String {
 }
 
 /// Time of an answer in several parts about an earlier time, and what these parts do not know.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(in crate::cli) struct PastSummary {
+    #[serde(skip_serializing_if = "Option::is_none")]
     at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     complete: Option<bool>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     gaps: Vec<UnknownPeriod>,
 }
 
