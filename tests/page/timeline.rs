@@ -125,7 +125,7 @@ async fn an_explanation_says_that_there_is_no_history_or_no_version() {
     let mut home = Home::new().with_flags(&["--history=off"]);
     let meshkeep = home.start().await;
     let page = Page::open_at(meshkeep.url(), "#/explain/10.1.2.3").await;
-    page.wait_for_text(&["There are no earlier versions", "--history off", "no entry"]).await;
+    page.wait_for_text(&["meshkeep keeps no history", "--history off", "no entry"]).await;
     assert_eq!(page.chromium.run("return document.querySelector('.picker')").await, json!(null));
     assert_everywhere(&page, "timeline-off").await;
     // a link from a meshkeep with a history

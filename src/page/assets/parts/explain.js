@@ -181,14 +181,14 @@ function Hints({ hints }) {
  * The explanation. `below` is between the entries and the cards. If it is pending, another time was
  * chosen, and the answer about it has not arrived yet.
  */
-function View({ answer, at, isPending, below }) {
+function View({ answer, at, isPending, below, historySince }) {
   const { ip, match, entries, node, services, problems, hints, complete, meta } = answer;
   return html`<article class="explain" aria-busy=${isPending}>
     ${isPending && html`<p class="quiet">Searching the chosen time …</p>`}
     <p class="unseen" role="status">${meta.at && `${ip} as of ${dateTime(meta.at)}${meta.complete ? "" : ": the answer is not certain"}`}</p>
     ${meta.at && html`<${AsOf} ip=${ip} answer=${answer} />`}
     <${Head} answer=${answer} at=${at} />
-    <${Candidates} ip=${ip} candidates=${meta.candidates} hasMatch=${match !== null} />
+    <${Candidates} ip=${ip} candidates=${meta.candidates} hasMatch=${match !== null} since=${historySince} />
     ${entries.length > 0 && html`<${Ladder} entries=${entries} />`}
     ${below}
     <div class="cards">
@@ -210,7 +210,7 @@ class Explanation {
     this.readNewest = atMostEvery(READ_EVERY_MS, () => this.at || this.request());
     // a phase that changes also begins or ends a gap
     this.stopListening = whenMoved((what) => {
-      if (what !== "cluster" && what !== "synced" && !this.trouble) return;
+      if (what !== "cluster" && what !== "synced" && !this.trouble && !this.timeline.trouble) return;
       // an earlier state does not change, and a refused time is refused again
       if (!this.at) this.readNewest();
       else if (this.trouble && ![400, 404].includes(this.trouble.status)) this.request();
@@ -221,10 +221,14 @@ class Explanation {
 
   /** Shows the explanation at another time, or without `at` the newest one, which is followed. */
   choose(at) {
+    const isBack = Boolean(this.at) && !at;
     this.at = at;
+    this.trouble = null;
     this.stream?.close();
     this.stream = at ? null : this.followEntries();
     this.request();
+    // the entries were not followed while an earlier time was shown
+    if (isBack) this.timeline.read();
   }
 
   /**
@@ -268,7 +272,7 @@ class Explanation {
     const below = html`<section class="card wide times"><h2>versions</h2>
       ${!timeline.isOff && html`<${TimePicker} ip=${ip} at=${shown} />`}
       ${timeline.view(at ? (shown ?? 0) : null, answer?.match)}</section>`;
-    if (answer) return html`<${View} answer=${answer} at=${this.answeredAt} isPending=${this.answeredFor !== at} below=${below} />`;
+    if (answer) return html`<${View} answer=${answer} at=${this.answeredAt} isPending=${this.answeredFor !== at} below=${below} historySince=${timeline.since} />`;
     return html`<article class="explain"><div class="sentence"><h1 class="mono">${ip}</h1>
       <p class=${trouble ? "red" : "quiet"} role=${trouble ? "alert" : "status"}>${trouble ? trouble.message : "Searching …"}</p>
       ${at && html`<p><a href=${hash("explain", [ip])}>back to now</a></p>`}</div>${below}</article>`;

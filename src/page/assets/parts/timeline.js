@@ -130,11 +130,11 @@ function Version({ ip, version, changes, since, isShown }) {
 }
 
 /** The versions that an answer may be about, if its time may mean several. */
-export function Candidates({ ip, candidates, hasMatch }) {
+export function Candidates({ ip, candidates, hasMatch, since }) {
   if (!candidates?.length) return null;
   return html`<section class="card wide candidates"><h2>possible versions</h2>
     <p>It is not known which of these was in effect at this time. ${hasMatch ? "The answer is about the first one." : ""}</p>
-    <ol class="timeline">${candidates.map((version) => html`<${Version} key=${idOf(version)} ip=${ip} version=${version} changes=${[]} />`)}
+    <ol class="timeline">${candidates.map((version) => html`<${Version} key=${idOf(version)} ip=${ip} version=${version} changes=${[]} since=${since} />`)}
       ${candidates.length === 1 && html`<li class="version"><div class="version-words"><p>no entry</p></div></li>`}</ol></section>`;
 }
 
@@ -162,8 +162,16 @@ export class Timeline {
     this.read();
   }
 
-  /** Reads the first page, or the next one. */
-  async request(pageToken) {
+  /**
+   * Reads the first page, or the next one. Requests run one after the other, because each changes
+   * the versions.
+   */
+  request(isNext = false) {
+    this.reading = (this.reading ?? Promise.resolve()).then(() => this.load(isNext ? this.next : undefined));
+    return this.reading;
+  }
+
+  async load(pageToken) {
     // a page token belongs to its limit
     if (pageToken === undefined) this.limit = Math.min(READ_AGAIN_MAX, Math.max(PAGE, this.versions?.length ?? 0));
     try {
@@ -182,7 +190,7 @@ export class Timeline {
     } catch (error) {
       if (this.stop.signal.aborted) return;
       // a page token from before a restart is invalid: start again from the first page
-      if (pageToken !== undefined && error.status === 400) return this.request();
+      if (pageToken !== undefined && error.status === 400) return this.load();
       this.trouble = error;
     }
     this.draw();
@@ -214,7 +222,7 @@ export class Timeline {
   /** Draws the timeline for an answer: `at` is its time in ms, or null if it is the newest one. */
   view(at, match) {
     const { ip, trouble, since } = this;
-    if (this.isOff) return html`<p class="quiet">There are no earlier versions: ${trouble.message}.</p>`;
+    if (this.isOff) return html`<p class="quiet">${trouble.message}.</p>`;
     if (!this.versions) return html`<p class=${trouble ? "red" : "quiet"}>${trouble ? trouble.message : "Searching …"}</p>`;
     const { rows, versions } = this;
     return html`${trouble && html`<p class="red">${trouble.message}</p>`}
@@ -227,7 +235,7 @@ export class Timeline {
             : html`<${Gap} key=${periods[0].id} periods=${periods} />`,
         )}
       </ol>
-      ${this.next && html`<p><button type="button" onClick=${() => this.request(this.next)}>older versions</button></p>`}
+      ${this.next && html`<p><button type="button" onClick=${() => this.request(true)}>older versions</button></p>`}
       <p class="quiet">${plural(versions.length, "version")}${this.next ? ", and there may be older ones" : ""}.
         ${since ? html` The history begins at <${Time} time=${since} />.` : " The history has no changes yet."}</p>`;
   }
