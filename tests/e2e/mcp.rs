@@ -164,8 +164,7 @@ async fn errors_are_answers_with_advice() {
 
     let mut without = Assistant::start("http://127.0.0.1:1").await;
     let error = without.error("lookup", json!({"ips": ["10.1.2.40"]})).await;
-    let expected =
-        "no meshkeep at 127.0.0.1:1 (connection refused): ask the user to check how this server is started, and that meshkeep runs";
+    let expected = "no meshkeep at 127.0.0.1:1 (connection refused): ask the user to check the options of meshkeep and of this MCP server, and that meshkeep runs";
     assert_eq!(error, expected);
     assert_eq!(without.end().await.0, Some(0));
 }

@@ -136,9 +136,9 @@ fn a_comparison_that_stops_early_names_the_last_key() {
 fn comparing_nothing_is_an_error() {
     let (here, there) = (mirror("a", 0..0, &[]), mirror("a", 0..0, &[]));
     let against = |cluster| exit_code_and_error(&run(&here.url, &["verify", cluster, "--against", &there.url]));
-    let unknown = "error: neither of the two has a cluster pariss: there are paris,tokyo";
+    let unknown = "error: neither the meshkeep of --server nor the meshkeep of --against has a cluster pariss: there are paris,tokyo";
     assert_eq!(against("pariss"), (Some(1), unknown.to_owned()));
-    let empty = "error: nothing was compared: neither of the two has an entry of tokyo";
+    let empty = "error: nothing was compared: neither the meshkeep of --server nor the meshkeep of --against has an entry of tokyo";
     assert_eq!(against("tokyo"), (Some(1), empty.to_owned()));
 
     let empty = ScriptedServer::start(|_| list(&[]));
@@ -246,7 +246,7 @@ fn a_lookup_of_the_past_says_what_is_not_known() {
             "meta": {"position": "v1.a.1", "at": "2026-01-01T00:30:00Z", "complete": false, "gaps": [gap]}})
     });
     let output = run(&server.url, &["lookup", "10.1.0.9", "--at", "2026-01-01T00:30:00Z"]);
-    let notes = "note: the answer may be wrong, because meshkeep did not observe everything at that time\n\
+    let notes = "note: the answer may be wrong, because meshkeep did not observe everything at that time, or lost changes since then\n\
                  note: the ipcache data of cluster tokyo was not observed from 2026-01-01T00:00:00Z to now\n\
                  note: tokyo had an entry for 10.1.0.9/32 too";
     assert_eq!(exit_code_and_error(&output), (Some(0), notes.to_owned()));
@@ -267,7 +267,7 @@ fn a_list_of_the_past_is_read_whole_and_names_what_is_not_known() {
             Some(_) => json!({"items": [identity(70_002, "2026-01-01T00:29:30Z")], "meta": meta(false, json!([answer_gap]))}),
         }
     });
-    let notes = "note: the answer may be wrong, because meshkeep did not observe everything at that time\n\
+    let notes = "note: the answer may be wrong, because meshkeep did not observe everything at that time, or lost changes since then\n\
                  note: the identity data of cluster paris was not observed from 2026-01-01T00:00:00Z to now";
     for (format, expected) in [
         ("table", "ID     CLUSTER  LABELS  AGE\n70001  paris    a=b     10m\n70002  paris    a=b     30s\n"),
@@ -308,7 +308,9 @@ fn a_lookup_of_many_addresses_resolves_its_time_once_and_names_all_gaps() {
     let output = run(&server.url, &arguments);
     let not_observed =
         |cluster: &str| format!("\nnote: the ipcache data of cluster {cluster} was not observed from 2026-01-01T00:00:00Z to now");
-    let notes = "none found\nnote: the answer may be wrong, because meshkeep did not observe everything at that time".to_owned();
+    let notes =
+        "none found\nnote: the answer may be wrong, because meshkeep did not observe everything at that time, or lost changes since then"
+            .to_owned();
     let notes = notes + &["paris", "rome", "tokyo"].map(not_observed).concat();
     assert_eq!(exit_code_and_error(&output), (Some(0), notes));
     let times: Vec<String> = server.requests.lock().unwrap().iter().map(|request| parameter(request, "at").unwrap().to_owned()).collect();

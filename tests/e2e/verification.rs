@@ -409,7 +409,7 @@ async fn the_command_compares_with_a_reflected_etcd() {
     client.put("cilium/cluster-config/c02", "{}", None).await.unwrap();
     client.put("cilium/cache/nodes/v1/c02/n1", "{}", None).await.unwrap();
     let mut rows: Vec<(String, &str)> = vec![
-        (cached(&nodes[0]), "only in the first meshkeep"),
+        (cached(&nodes[0]), "only in the meshkeep of --server"),
         (cached(&nodes[1]), "the value"),
         ("cilium/cache/nodes/v1/c01/zz-unknown".into(), "only in the etcd of --against-etcd"),
     ];
@@ -424,5 +424,9 @@ async fn the_command_compares_with_a_reflected_etcd() {
     let (code, output, _) = verify(&mirroring, &["-o", "json"]);
     assert_eq!((code, items(&output)), (Some(1), expected(&rows)["items"].clone()));
     let (code, _, error) = verify(&mirroring, &["nowhere"]);
-    assert!(code == Some(1) && error.contains("neither of the two has a cluster nowhere: there are c01,c02"), "{error}");
+    assert!(
+        code == Some(1)
+            && error.contains("neither the meshkeep of --server nor the etcd of --against-etcd has a cluster nowhere: there are c01,c02"),
+        "{error}"
+    );
 }

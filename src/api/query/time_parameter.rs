@@ -35,7 +35,7 @@ pub(crate) fn age_of_past() -> Problem {
 
 /// Returns the problem for a question about the past without a history.
 pub(crate) fn without_history() -> Problem {
-    Problem::new(ProblemCode::NotFound, "meshkeep keeps no history, because it runs with --history off")
+    Problem::new(ProblemCode::NotFound, "meshkeep keeps no history: start it without --history off")
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ const FOR_USERS: [&str; 2] = [" --", "`meshkeep "];
 const SEPARATORS: [&str; 3] = [": ", "; ", " ("];
 
 /// Advice in place of one that only the user can follow.
-const ASK_USER: &str = "ask the user to check how this server is started, and that meshkeep runs";
+const ASK_USER: &str = "ask the user to check the options of meshkeep and of this MCP server, and that meshkeep runs";
 
 /// Returns the message of an error for an assistant.
 pub(super) fn for_assistant(message: &str) -> String {
@@ -26,8 +26,12 @@ pub(super) fn for_assistant(message: &str) -> String {
     let names_option = message.starts_with("--").then_some(0);
     let Some(advice) = names_option.into_iter().chain(FOR_USERS.iter().filter_map(|part| message.find(part))).min() else { return message };
     let fact = SEPARATORS.iter().filter_map(|separator| message[..advice].rfind(separator)).max();
-    // a message about the value of an option begins with the option
-    let fact = fact.map_or("the connection options of this server cannot be used", |end| &message[..end]);
+    let fact = match fact {
+        Some(end) => &message[..end],
+        // a message about the value of an option begins with the option
+        None if message.starts_with("--") => "the connection options of this server cannot be used",
+        None => &message,
+    };
     format!("{fact}: {ASK_USER}")
 }
 
@@ -47,6 +51,7 @@ mod tests {
                 "the certificate of https://a is not trusted: no trusted authority signed it; give the certificate of its authority with --ca-file",
                 "the certificate of https://a is not trusted: no trusted authority signed it",
             ),
+            ("meshkeep keeps no history: start it without --history off", "meshkeep keeps no history"),
             ("--token-file /t: No such file or directory", "the connection options of this server cannot be used"),
         ] {
             assert_eq!(for_assistant(message), format!("{fact}: {ASK_USER}"));

@@ -59,8 +59,12 @@ fn ladder(explanation: &Explanation) -> String {
         }
         None => {
             let is_rejected = explanation.hints.iter().any(|hint| hint.kind == HintKind::Rejected && hint.node.is_none());
-            let why = if is_rejected { "no usable entry covers it: a value was rejected" } else { "no entry of any cluster covers it" };
-            let _ = writeln!(out, "{} -> {}", explanation.ip, coloured(why, Colour::Yellow));
+            let why = match &explanation.meta.past.at {
+                Some(at) => format!("no entry that meshkeep knows of covered it at {at}"),
+                None if is_rejected => "no usable entry covers it: a value was rejected".to_owned(),
+                None => "no entry of any cluster covers it".to_owned(),
+            };
+            let _ = writeln!(out, "{} -> {}", explanation.ip, coloured(&why, Colour::Yellow));
         }
     }
     if !explanation.entries.is_empty() {

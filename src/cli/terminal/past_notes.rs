@@ -53,7 +53,7 @@ impl PastSummary {
 fn past_gaps(complete: Option<bool>, gaps: &[UnknownPeriod]) -> String {
     let mut notes = String::new();
     if complete == Some(false) {
-        notes += "note: the answer may be wrong, because meshkeep did not observe everything at that time\n";
+        notes += "note: the answer may be wrong, because meshkeep did not observe everything at that time, or lost changes since then\n";
     }
     notes.extend(gaps.iter().map(describe_gap));
     notes
@@ -92,7 +92,7 @@ pub(in crate::cli) fn describe_gap(gap: &UnknownPeriod) -> String {
     let (from, to) = (gap.from.as_deref().unwrap_or("the beginning"), gap.to.as_deref().unwrap_or("now"));
     let what = match (&gap.cluster, &gap.kind) {
         (Some(cluster), Some(kind)) => format!("the {kind} data of cluster {cluster} was not observed"),
-        _ => "the history has no changes".to_owned(),
+        _ => "meshkeep lost the changes".to_owned(),
     };
     one_line(&format!("note: {what} from {from} to {to}")) + "\n"
 }
@@ -114,7 +114,7 @@ mod tests {
         let meta = json!({"position": "v1.a.1", "complete": false,
             "gaps": [{"cluster": "paris", "kind": "ipcache", "from": "2026-01-01T00:01:40Z"}],
             "candidates": [version(70_001, json!({"firstSeenAt": "2026-01-01T00:00:00Z"}), between)]});
-        let expected = "note: the answer may be wrong, because meshkeep did not observe everything at that time
+        let expected = "note: the answer may be wrong, because meshkeep did not observe everything at that time, or lost changes since then
 note: the ipcache data of cluster paris was not observed from 2026-01-01T00:01:40Z to now
 note: it may be the version of cilium/cache/ip/v1/paris/10.1.4.1 that began before 2026-01-01T00:00:00Z and ended between \
                         2026-01-01T00:01:40Z and 2026-01-01T00:03:20Z

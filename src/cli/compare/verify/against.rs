@@ -182,7 +182,7 @@ pub(super) async fn compare(
 ) -> Result<ExitStatus, Failure> {
     let copies = [&MeshCopy::Meshkeep(here), there];
     let ids = [copies[0].etcd_cluster_ids().await?, there.etcd_cluster_ids().await?];
-    check_names(&ids, clusters)?;
+    check_names(&ids, clusters, there.name())?;
     let same_etcd = clusters_of_one_etcd(&ids);
     let readers = copies.map(|copy| copy.entries(clusters));
     let mut pairs = EntryPairs { readers, next: [None, None], has_entries: false, other_name: there.name() };
@@ -208,7 +208,10 @@ pub(super) async fn compare(
     if !pairs.has_entries {
         let names: Vec<String> = clusters.iter().map(|(_, name)| (*name).to_owned()).collect();
         let of_clusters = if names.is_empty() { String::new() } else { format!(" of {}", list_names(&names, false)) };
-        return Err(Failure::new(format!("nothing was compared: neither of the two has an entry{of_clusters}")));
+        return Err(Failure::new(format!(
+            "nothing was compared: neither the meshkeep of --server nor {} has an entry{of_clusters}",
+            there.name()
+        )));
     }
     let is_equal = confirmed.is_empty();
     let differences = confirmed.into_iter().map(|(key, difference)| serde_json::to_value(MirrorDifference { key, difference }));
@@ -249,7 +252,7 @@ async fn compare_again(
 /// Describes how two entries of a key differ. Revisions are compared only within one etcd.
 fn describe([here, there]: [Option<&Entry>; 2], other_name: &str, same_etcd: &BTreeSet<String>) -> Option<String> {
     match (here, there) {
-        (Some(_), None) => Some("only in the first meshkeep".to_owned()),
+        (Some(_), None) => Some("only in the meshkeep of --server".to_owned()),
         (None, Some(_)) => Some(format!("only in {other_name}")),
         (Some(one), Some(other)) if one.value != other.value => Some("the value".to_owned()),
         (Some(one), Some(other)) if one.source_revision != other.source_revision && same_etcd.contains(&one.cluster) => {
@@ -264,12 +267,12 @@ fn describe([here, there]: [Option<&Entry>; 2], other_name: &str, same_etcd: &BT
 type EtcdClusterIds = BTreeMap<String, Option<String>>;
 
 /// Fails if neither copy has a cluster that the user names.
-fn check_names(ids: &[EtcdClusterIds; 2], clusters: &[(&str, &str)]) -> Result<(), Failure> {
+fn check_names(ids: &[EtcdClusterIds; 2], clusters: &[(&str, &str)], other_name: &str) -> Result<(), Failure> {
     let Some((_, missing)) = clusters.iter().find(|(_, name)| ids.iter().all(|ids| !ids.contains_key(*name))) else { return Ok(()) };
     let names: BTreeSet<&String> = ids.iter().flat_map(BTreeMap::keys).collect();
     let names: Vec<String> = names.into_iter().cloned().collect();
     let existing = if names.is_empty() { "they have none".to_owned() } else { format!("there are {}", list_names(&names, false)) };
-    Err(Failure::new(format!("neither of the two has a cluster {missing}: {existing}")))
+    Err(Failure::new(format!("neither the meshkeep of --server nor {other_name} has a cluster {missing}: {existing}")))
 }
 
 /// Returns the clusters that both meshkeeps read from the same etcd.

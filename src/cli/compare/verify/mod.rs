@@ -37,8 +37,8 @@ pub(in crate::cli) struct VerifyOptions {
     /// certificates
     #[arg(long, value_name = "URL", conflicts_with = "values")]
     against: Option<String>,
-    /// Compare with the keys below cilium/cache in the etcd of this client file instead, into which
-    /// `meshkeep reflect` or a KVStoreMesh writes
+    /// Compare with the copy below cilium/cache of another etcd, into which `meshkeep reflect` or a
+    /// KVStoreMesh writes. FILE is its client file in Cilium's format
     #[arg(long, value_name = "FILE", conflicts_with_all = ["values", "against", "timeout"])]
     against_etcd: Option<PathBuf>,
     /// Maximum time to wait for the results of the clusters; exit code 1 if one of them is missing
