@@ -162,8 +162,8 @@ pub(crate) struct PastMeta {
     pub(crate) gaps: Vec<UnknownPeriod>,
     /// Only with `at=` and for single objects and lookups, if meshkeep observed the answer's object
     /// before and after that time, but not which version was current: the versions that it may have
-    /// had. The answer is about the first one. A version that ended may have ended before that
-    /// time.
+    /// had. A single object is the first one. A lookup or an explanation is about the first one,
+    /// unless its `match` is null. A version that ended may have ended before that time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false, no_recursion)]
     pub(crate) candidates: Vec<EntryVersion>,

@@ -226,6 +226,6 @@ impl ListBuilder {
 
 /// Returns the problem for a list of the past that takes too long to read.
 fn too_much_history() -> Problem {
-    let advice = "choose a later time, or select by identity, by namespace and pod, or by cluster, namespace and name";
+    let advice = "choose a later time, or give cluster= and name=, for objects with a namespace also namespace=; for ipcache give identity=, or namespace= and pod=";
     Problem::bad_parameter("at", format!("too much has changed since then for this list: {advice}"))
 }

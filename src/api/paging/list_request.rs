@@ -106,9 +106,15 @@ impl ListRequest {
     pub(crate) fn warnings(&self) -> Vec<String> {
         let summary = self.reading.summary();
         let unknown = self.filter.clusters.iter().filter(|cluster| summary.cluster(cluster).is_none());
+        // a cluster may have existed at an earlier time
+        let unknown = unknown.filter(|_| self.past.is_none());
         let of_clusters = unknown.map(|cluster| format!("cluster: there is no cluster {cluster}, /v1/clusters lists all clusters"));
         let has_no_node = self.filter.hosts.as_ref().is_some_and(Vec::is_empty);
-        let of_node = has_no_node.then(|| "node: there is no node of that name, /v1/nodes lists all nodes".to_owned());
+        let without_node = match self.past {
+            Some(_) => "node: meshkeep knows of no node of that name at that time, /v1/nodes?at=TIME lists the nodes of that time",
+            None => "node: there is no node of that name, /v1/nodes lists all nodes",
+        };
+        let of_node = has_no_node.then(|| without_node.to_owned());
         of_clusters.chain(of_node).collect()
     }
 
