@@ -72,14 +72,19 @@ pub struct RowFilter(pub Vec<(Kind, Vec<FieldTest>)>);
 type ColumnTests<'a> = Vec<(Vec<usize>, &'a TextTest)>;
 
 impl Chunk {
+    /// Returns false if no row matches a filter of ipcache entries. Computes a Bloom filter at the
+    /// first use, which pays off for chunks that are asked several times.
+    #[must_use]
+    pub fn may_have_match(&self, filter: &RowFilter) -> bool {
+        let packed = &self.0;
+        let of_entries = filter.0.iter().find(|(kind, tests)| *kind == Kind::Ip && tests.iter().any(FieldTest::is_exact));
+        !of_entries.is_some_and(|(_, tests)| packed.text_filter.get_or_init(|| packed.filter_of_texts()).excludes(tests))
+    }
+
     /// Returns the rows that may match a filter, in order.
     #[must_use]
     pub fn rows_matching(&self, filter: &RowFilter) -> Vec<usize> {
         let packed = &self.0;
-        let of_entries = filter.0.iter().find(|(kind, _)| *kind == Kind::Ip);
-        if of_entries.is_some_and(|(_, tests)| packed.text_filter.get_or_init(|| packed.filter_of_texts()).excludes(tests)) {
-            return Vec::new();
-        }
         let (mut rows, mut by_template, mut tested) = (Vec::new(), Vec::new(), None);
         for group in &packed.groups {
             let kind = group.kind.listed_as();
@@ -327,6 +332,14 @@ impl TextFilter {
             (Some(_), _) => false,
         };
         tests.iter().any(|FieldTest { fields, test }| fields.iter().all(|field| is_excluded(field, test)))
+    }
+}
+
+impl FieldTest {
+    /// Returns whether a Bloom filter can exclude rows by the test.
+    fn is_exact(&self) -> bool {
+        let is_exact = matches!(self.test, TextTest::Equals(_) | TextTest::IsAddress(_));
+        is_exact && self.fields.iter().all(|field| field.ip_index().is_some())
     }
 }
 

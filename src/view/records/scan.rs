@@ -74,7 +74,7 @@ impl<'a> RecordScan<'a> {
         self.current = self.chunks.next().map(|(id, chunk)| {
             let delta = self.chunk_map.delta(*id);
             let rows = self.filter.map(|filter| {
-                let mut rows = chunk.rows_matching(filter);
+                let mut rows = if chunk.may_have_match(filter) { chunk.rows_matching(filter) } else { Vec::new() };
                 rows.extend(delta.changed_rows().map(|(row, _)| row));
                 rows.sort_unstable();
                 rows.dedup();
