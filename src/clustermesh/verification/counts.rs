@@ -42,7 +42,7 @@ impl Verifier<'_> {
         let ranges: Vec<_> = kinds.iter().map(|kind| self.range_of(*kind)).collect();
         let counts = self.source.connection.count_many(&ranges).await?;
         // an answer without keys has its header
-        self.unpaced_bytes += KEY_OVERHEAD_BYTES * counts.len() as u64;
+        self.state.unpaced_bytes += KEY_OVERHEAD_BYTES * counts.len() as u64;
         let mut outcome = Ok(());
         for (kind, (count, revision)) in kinds.into_iter().zip(counts) {
             match self.verify_count(kind, count, revision).await {
@@ -63,7 +63,7 @@ impl Verifier<'_> {
             CountComparison::NotJudged => return Ok(()),
             // a list did not help: the rounds go on comparing the keys
             CountComparison::Differs { .. } if self.state.repairs[kind.index()].is_waiting(Instant::now()) => return Ok(()),
-            CountComparison::Differs { .. } if !self.permits_recount() => return Ok(()),
+            CountComparison::Differs { .. } if !self.permits_recount(kind) => return Ok(()),
             CountComparison::Differs { surplus } => surplus,
         };
         if let Some(comparison) = self.compare_kind(kind, false, ComparisonExtent::FirstDifference).await? {
@@ -73,11 +73,12 @@ impl Verifier<'_> {
         Ok(())
     }
 
-    /// Returns whether the rate permits to read all keys of another kind.
-    fn permits_recount(&mut self) -> bool {
+    /// Returns whether the rate permits to read all keys of a kind.
+    fn permits_recount(&mut self, kind: Kind) -> bool {
         let (bytes, now) = (self.take_unpaced_bytes(), Instant::now());
         self.state.round.delay_ranges(bytes, now);
-        self.state.round.permits_recount(now)
+        let keys = self.mirror_count(kind).map_or(0, |mirror| mirror.keys.unsigned_abs());
+        self.state.round.permits_recount(keys * KEY_OVERHEAD_BYTES, now)
     }
 
     /// Compares the source's count of a kind with the mirror's.
@@ -98,7 +99,7 @@ impl Verifier<'_> {
             return Ok(mirror.compare(count, explained));
         }
         let (from, end) = self.range_of(kind);
-        self.unpaced_bytes += KEY_OVERHEAD_BYTES;
+        self.state.unpaced_bytes += KEY_OVERHEAD_BYTES;
         match self.source.connection.count_at(&from, &end, Some(mirror.revision)).await {
             Ok((count, _)) => Ok(mirror.compare(count, explained)),
             // the next comparison is of a newer revision

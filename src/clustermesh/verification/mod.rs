@@ -48,6 +48,8 @@ pub(super) struct VerificationState {
     round: Round,
     /// Limit for the repairs of each kind, in the order of [`Kind::ALL`].
     repairs: [RepairLimiter; Kind::ALL.len()],
+    /// Bytes of the source's answers that no pause follows yet.
+    unpaced_bytes: u64,
 }
 
 /// Verification of one cluster over one connection.
@@ -65,8 +67,6 @@ pub(super) struct Verifier<'a> {
     state: &'a mut VerificationState,
     /// Number of the newest request of a client that was answered.
     answered: u64,
-    /// Bytes of the source's answers that no pause follows yet.
-    unpaced_bytes: u64,
 }
 
 /// Part of a kind that a comparison covers at once.
@@ -92,7 +92,11 @@ impl VerificationState {
     pub(super) fn new(timing: &ClusterTiming) -> Self {
         let ClusterTiming { verify_interval, verify_round, verify_values_interval, .. } = *timing;
         let intervals = RoundIntervals { interval: verify_interval, round: verify_round, values_interval: verify_values_interval };
-        Self { round: Round::new(intervals, Instant::now()), repairs: Kind::ALL.map(|_| RepairLimiter::new(verify_interval)) }
+        Self {
+            round: Round::new(intervals, Instant::now()),
+            repairs: Kind::ALL.map(|_| RepairLimiter::new(verify_interval)),
+            unpaced_bytes: 0,
+        }
     }
 }
 
@@ -106,7 +110,7 @@ impl<'a> Verifier<'a> {
         state: &'a mut VerificationState,
     ) -> Self {
         let answered = context.reporter.answered_request();
-        Self { cluster, source, context, scopes, publications, explained: [0; Kind::ALL.len()], state, answered, unpaced_bytes: 0 }
+        Self { cluster, source, context, scopes, publications, explained: [0; Kind::ALL.len()], state, answered }
     }
 
     /// Runs until the source answers with another history than before. Other errors only delay the
@@ -118,6 +122,9 @@ impl<'a> Verifier<'a> {
         let mut tick = interval_at(first.into(), interval);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         self.state.round.resume(&self.source.info, self.source.connection.newest_revision(), first);
+        // a connection may have ended while keys were read
+        let bytes = self.take_unpaced_bytes();
+        self.state.round.delay_ranges(bytes, Instant::now());
         loop {
             let result = tokio::select! {
                 _ = tick.tick() => self.compare_counts().await,
@@ -134,7 +141,6 @@ impl<'a> Verifier<'a> {
                 Err(error) if ends_history(&error) => return Err(error.into()),
                 Err(error) => {
                     tracing::debug!(cluster = %self.cluster, %error, "the verification of cluster {} is delayed: {error}", self.cluster);
-                    self.state.round.next_range = self.state.round.next_range.max(Instant::now() + interval);
                 }
             }
         }
@@ -169,7 +175,7 @@ impl<'a> Verifier<'a> {
 
     /// Returns the bytes of the answers since the last call, which a pause must follow.
     fn take_unpaced_bytes(&mut self) -> u64 {
-        std::mem::take(&mut self.unpaced_bytes)
+        std::mem::take(&mut self.state.unpaced_bytes)
     }
 
     /// Answers a request of a client: compares all keys of all kinds at once. Kinds that the

@@ -136,7 +136,7 @@ impl Verifier<'_> {
     /// Reads a range of the source. If the source has more keys than fit, the answer ends earlier.
     async fn read_source(&mut self, bounds: &Bounds) -> Result<RangeRead, KvstoreError> {
         let read = self.request_range(bounds).await?;
-        self.unpaced_bytes += read.bytes;
+        self.state.unpaced_bytes += read.bytes;
         Ok(read)
     }
 

@@ -179,10 +179,12 @@ impl Round {
         self.next_range = self.next_range.max(self.paced_until);
     }
 
-    /// Returns whether the rate permits to read all keys of a kind whose count differs. Answers of
-    /// more than an interval must be paced first.
-    pub(super) fn permits_recount(&self, now: Instant) -> bool {
-        self.paced_until <= now + self.intervals.interval
+    /// Returns whether the rate permits to read all keys of a kind whose count differs, which need
+    /// about so many bytes. Answers of more than an interval must be paced first, unless the kind
+    /// is small.
+    pub(super) fn permits_recount(&self, bytes: u64, now: Instant) -> bool {
+        let is_small = pause_after(bytes) <= self.intervals.interval / ATTEMPTS_PER_INTERVAL;
+        is_small || self.paced_until <= now + self.intervals.interval
     }
 
     /// Adds the pause after answers with so many bytes. Returns its end.
@@ -356,9 +358,11 @@ mod tests {
         // counts in the pause after a range
         round.delay_ranges(40_000, now + second);
         assert_eq!(round.next_range, now + 32 * second);
-        assert!(round.permits_recount(now));
+        let large = 1_000_000;
+        assert!(round.permits_recount(large, now));
         round.delay_ranges(40 * BYTES_PER_SECOND_MAX, now);
-        assert!(!round.permits_recount(now) && round.permits_recount(now + 12 * second));
+        assert!(!round.permits_recount(large, now) && round.permits_recount(large, now + 12 * second));
+        assert!(round.permits_recount(20_000, now), "a small kind need not wait");
         // a client had all keys compared
         round.delay_ranges(1 << 40, now);
         assert_eq!(round.next_range, now + ROUND);
