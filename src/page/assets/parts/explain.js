@@ -207,13 +207,13 @@ class Explanation {
     this.ip = ip;
     this.draw = draw;
     this.timeline = new Timeline(ip, draw);
-    this.readNewest = atMostEvery(READ_EVERY_MS, () => this.at || this.request());
+    // an earlier state does not change
+    this.readNewest = atMostEvery(READ_EVERY_MS, () => (this.at && !this.trouble) || this.request());
     // a phase that changes also begins or ends a gap
     this.stopListening = whenMoved((what) => {
       if (what !== "cluster" && what !== "synced" && !this.trouble && !this.timeline.trouble) return;
-      // an earlier state does not change, and a refused time is refused again
-      if (!this.at) this.readNewest();
-      else if (this.trouble && ![400, 404].includes(this.trouble.status)) this.request();
+      // a refused time is refused again
+      if (!this.at || ![400, 404].includes(this.trouble?.status)) this.readNewest();
       this.timeline.read();
     });
     this.choose(at);
