@@ -102,7 +102,11 @@ impl PastReading {
     /// thread that may block.
     #[must_use]
     pub fn mirror_at(&self, time: SystemTime) -> Option<PastMirror> {
-        self.history.sequence_at(time).map(|at| PastMirror { past: self.clone(), time, at })
+        // the history may already have changes that the reading lacks
+        let head = self.reading.position().sequence;
+        let at = self.history.sequence_at(time)?;
+        let at = SequenceAt { sequence: at.sequence.min(head), latest: at.latest.min(head) };
+        Some(PastMirror { past: self.clone(), time, at })
     }
 
     /// Returns the mirror at a time whose sequence is known.

@@ -148,6 +148,26 @@ async fn a_list_of_the_past_ignores_changes_after_its_snapshot() {
     assert_eq!(fixture.json(&uri).await["meta"]["complete"], true);
 }
 
+/// The history may have a change that is not published yet. All pages of a list are about the time
+/// before it.
+#[tokio::test]
+async fn all_pages_of_a_list_of_the_past_are_about_one_moment() {
+    let fixture = ApiFixture::with_history(commands());
+    let uri = format!("/v1/ipcache?at={}", text(90));
+    let expected = items(&fixture, &uri).await;
+    let last = expected.iter().rfind(|item| item["podName"].is_string()).unwrap();
+    let (cluster, prefix) = (last["cluster"].as_str().unwrap(), last["prefix"].as_str().unwrap());
+    let last = key(Kind::Ip, cluster, prefix.split('/').next().unwrap());
+    fixture.delete_in_history(&last, at(80));
+    let page = fixture.json(&format!("{uri}&limit=1")).await;
+    let mut paged = page["items"].as_array().unwrap().clone();
+    fixture.change(Change::Delete { key: last }).await;
+    let next = fixture.json(&format!("{uri}&limit=100&pageToken={}", page["nextPageToken"].as_str().unwrap())).await;
+    paged.extend(next["items"].as_array().unwrap().clone());
+    let prefixes = |items: &[Value]| items.iter().map(|item| item["prefix"].clone()).collect::<Vec<_>>();
+    assert_eq!(prefixes(&paged), prefixes(&expected));
+}
+
 /// With more ended versions than a list keeps at a time, it reads the history several times.
 #[tokio::test]
 async fn a_page_ends_where_its_time_ends_while_the_history_is_read_again() {
