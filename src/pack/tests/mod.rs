@@ -2,6 +2,7 @@
 
 mod edit;
 mod fold;
+mod text_filter;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
