@@ -71,8 +71,7 @@ fn cluster_counts() -> Vec<u32> {
     sized(vec![3, data::clusters()], vec![data::clusters()])
 }
 
-pub(super) fn run(programs: &[Program]) -> Outcome<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+pub(super) fn run(runtime: &Runtime, programs: &[Program]) -> Outcome<()> {
     let home = tempfile::Builder::new().prefix("meshkeep-bench-").tempdir()?;
     let (_etcd, url, etcd) = runtime.block_on(start_etcd(home.path()))?;
     let (count, _) = runtime.block_on(source::fill(&etcd, sized(1_000_000, 3_000)))?;
@@ -91,13 +90,13 @@ pub(super) fn run(programs: &[Program]) -> Outcome<()> {
     }
     // wait until the memory of the first lists is released and their last changes are folded
     std::thread::sleep(sized(Duration::from_secs(20), Duration::ZERO));
-    measure_idle(&beds, &runtime, &etcd)?.print("idle, ms of CPU time a second", programs);
+    measure_idle(&beds, runtime, &etcd)?.print("idle, ms of CPU time a second", programs);
     let mut tables: Vec<(u32, Table)> = cluster_counts().into_iter().map(|clusters| (clusters, Table::new())).collect();
     let mut bytes = Table::new();
     for round in 0..rounds() {
         for row in rows() {
             for bed in &beds {
-                let micros = measure(bed, &row, &runtime)?;
+                let micros = measure(bed, &row, runtime)?;
                 for (_, table) in tables.iter_mut().filter(|(clusters, _)| *clusters == bed.clusters) {
                     table.add(row.name, bed.program, micros);
                 }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use etcd_client::Client;
 use meshkeep::internals::model::{EntryKey, Kind};
+use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use super::{Program, Table, create_directory, rounds};
@@ -28,8 +29,7 @@ enum Step {
     Delete,
 }
 
-pub(super) fn run(programs: &[Program]) -> Outcome<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+pub(super) fn run(runtime: &Runtime, programs: &[Program]) -> Outcome<()> {
     runtime.block_on(measure(programs))
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use tokio::runtime::Runtime;
+
 use super::{Program, Table, create_directory, rounds};
 use crate::processes::{Outcome, add_cluster, start_etcd, start_meshkeep_program, until};
 use crate::sync::source;
@@ -15,8 +17,7 @@ fn sample_times() -> [Duration; 2] {
     sized([Duration::from_secs(20), Duration::from_secs(60)], [Duration::from_millis(100), Duration::from_millis(200)])
 }
 
-pub(super) fn run(programs: &[Program]) -> Outcome<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+pub(super) fn run(runtime: &Runtime, programs: &[Program]) -> Outcome<()> {
     runtime.block_on(measure(programs))
 }
 

@@ -15,11 +15,13 @@ mod first;
 
 use std::path::{Path, PathBuf};
 
+use tokio::runtime::Runtime;
+
 use crate::processes::Outcome;
 use crate::view::data::sized;
 
 /// A figure of this bench.
-type Figure = fn(&[Program]) -> Outcome<()>;
+type Figure = fn(&Runtime, &[Program]) -> Outcome<()>;
 
 const FIGURES: [(&str, Figure); 3] = [("answers", answers::run), ("changes", changes::run), ("first", first::run)];
 
@@ -37,10 +39,11 @@ pub(crate) fn run(names: &[String]) -> Outcome<()> {
     let before = std::env::var_os("MESHKEEP_BENCH_BEFORE").map(|path| Program { name: "before", path: path.into() });
     let after = Program { name: "after", path: env!("CARGO_BIN_EXE_meshkeep").into() };
     let programs: Vec<Program> = before.into_iter().chain([after]).collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     for (name, figure) in FIGURES {
         if names.is_empty() || names.iter().any(|wanted| wanted == name) {
             println!("== {name}");
-            figure(&programs)?;
+            figure(&runtime, &programs)?;
         }
     }
     Ok(())
