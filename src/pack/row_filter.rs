@@ -72,8 +72,8 @@ pub struct RowFilter(pub Vec<(Kind, Vec<FieldTest>)>);
 type ColumnTests<'a> = Vec<(Vec<usize>, &'a TextTest)>;
 
 impl Chunk {
-    /// Returns false if no row matches a filter of ipcache entries. Computes a Bloom filter at the
-    /// first use, which pays off for chunks that are asked several times.
+    /// Returns `false` only if no row matches a filter. Computes a Bloom filter at the first use.
+    /// Use it only for chunks that are filtered several times.
     #[must_use]
     pub fn may_have_match(&self, filter: &RowFilter) -> bool {
         let packed = &self.0;

@@ -179,15 +179,15 @@ impl Round {
         self.next_range = self.next_range.max(self.paced_until);
     }
 
-    /// Returns whether the rate permits to read all keys of a kind whose count differs, which need
-    /// about so many bytes. Answers of more than an interval must be paced first, unless the kind
-    /// is small.
+    /// Returns whether the rate permits to read all keys of a kind whose count differs. `bytes` is
+    /// the approximate length of the answers. While earlier answers still need a pause of more than
+    /// an interval, only a small kind may be read.
     pub(super) fn permits_recount(&self, bytes: u64, now: Instant) -> bool {
         let is_small = pause_after(bytes) <= self.intervals.interval / ATTEMPTS_PER_INTERVAL;
         is_small || self.paced_until <= now + self.intervals.interval
     }
 
-    /// Adds the pause after answers with so many bytes. Returns its end.
+    /// Adds the pause after answers of this length. Returns its end.
     fn pace(&mut self, bytes: u64, now: Instant) -> Instant {
         self.paced_until = self.paced_until.max(now) + pause_after(bytes);
         self.paced_until
@@ -218,7 +218,7 @@ impl Round {
     }
 }
 
-/// Returns the pause after answers with so many bytes.
+/// Returns the pause after answers of this length.
 const fn pause_after(bytes: u64) -> Duration {
     Duration::from_millis(bytes.saturating_mul(1_000) / BYTES_PER_SECOND_MAX)
 }
