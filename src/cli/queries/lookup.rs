@@ -15,7 +15,7 @@ use crate::cli::terminal::output::{TableColumn, TableShape, age_of, number, pars
 use crate::cli::terminal::past_notes::{PastSummary, describe_candidates, past_notes};
 use crate::dto::findings::Explanation;
 use crate::dto::lookup::{LookupAnswer, LookupItem, LookupRequest};
-use crate::dto::meta::{ListMeta, PastMeta};
+use crate::dto::meta::ListMeta;
 use crate::dto::objects::IpcacheEntry;
 
 /// Maximum number of addresses per request (the API's limit).
@@ -153,8 +153,8 @@ pub(in crate::cli) async fn run(options: &LookupOptions, server: &ServerOptions)
         let at = past.at().or(options.at.as_deref()).map(|at| ("at", at.to_owned()));
         let query: Vec<(&str, &str)> = at.iter().map(|(name, at)| (*name, at.as_str())).collect();
         let answer = client.post("/v1/ipcache/lookup", &query, &LookupRequest { ips: batch.to_vec() }).await?;
-        let ListMeta { past: PastMeta { at, complete, gaps, .. }, .. } = parse_answer(&answer["meta"])?;
-        past.add(at, complete, gaps);
+        let meta: ListMeta = parse_answer(&answer["meta"])?;
+        past.add(meta.past);
         all.extend(items(answer));
     }
     let found: Result<Vec<bool>, Failure> = all.iter().map(is_found::<LookupItem>).collect();

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::output::{labels, one_line};
 use crate::dto::lookup::LookupItem;
-use crate::dto::meta::{ItemMeta, UnknownPeriod};
+use crate::dto::meta::{ItemMeta, PastMeta, UnknownPeriod};
 use crate::dto::objects::last_change::LastChange;
 use crate::dto::streamed::{EntryVersion, StreamedObject};
 
@@ -16,37 +16,31 @@ pub(in crate::cli) fn past_notes(meta: &ItemMeta) -> String {
 
 /// Time of an answer in several parts about an earlier time, and what these parts do not know.
 #[derive(Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(in crate::cli) struct PastSummary {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    complete: Option<bool>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    gaps: Vec<UnknownPeriod>,
-}
+pub(in crate::cli) struct PastSummary(PastMeta);
 
 impl PastSummary {
-    /// Adds the members of one part's `meta`.
-    pub(in crate::cli) fn add(&mut self, at: Option<String>, complete: Option<bool>, gaps: Vec<UnknownPeriod>) {
-        self.at = self.at.take().or(at);
-        self.complete = [self.complete, complete].into_iter().flatten().min();
-        for gap in gaps {
+    /// Adds the members of one part's `meta`. Its candidates are those of single objects, which
+    /// parts do not have.
+    pub(in crate::cli) fn add(&mut self, part: PastMeta) {
+        let PastMeta { at, complete, gaps, .. } = &mut self.0;
+        *at = at.take().or(part.at);
+        *complete = [*complete, part.complete].into_iter().flatten().min();
+        for gap in part.gaps {
             // the parts have many gaps in common
-            if !self.gaps.contains(&gap) {
-                self.gaps.push(gap);
+            if !gaps.contains(&gap) {
+                gaps.push(gap);
             }
         }
     }
 
     /// Returns the time that the answer describes; `None` for the newest data.
     pub(in crate::cli) fn at(&self) -> Option<&str> {
-        self.at.as_deref()
+        self.0.at.as_deref()
     }
 
     /// Returns a line for each reason why the answer may be wrong.
     pub(in crate::cli) fn notes(&self) -> String {
-        past_gaps(self.complete, &self.gaps)
+        past_gaps(self.0.complete, &self.0.gaps)
     }
 }
 

@@ -8,7 +8,7 @@ use super::ApiClient;
 use crate::cli::failure::Failure;
 use crate::cli::terminal::past_notes::PastSummary;
 use crate::cli::terminal::route_commands::name_commands;
-use crate::dto::meta::UnknownPeriod;
+use crate::dto::meta::PastMeta;
 
 /// Maximum bytes of all pages of a list: twice the JSON of the largest mesh (docs/operate/run.md:
 /// 3,000,000 keys of some 0.7 KB).
@@ -42,10 +42,8 @@ pub(in crate::cli) struct ListMembers {
 #[derive(Deserialize)]
 struct PageMeta {
     position: String,
-    at: Option<String>,
-    complete: Option<bool>,
-    #[serde(default)]
-    gaps: Vec<UnknownPeriod>,
+    #[serde(flatten)]
+    past: PastMeta,
 }
 
 /// All items of a list, and its other members.
@@ -141,7 +139,7 @@ impl ApiClient {
                 warnings.iter().for_each(|warning| crate::cli::print_warning(&name_commands(warning)));
             }
             position = Some(meta.position);
-            past.add(meta.at, meta.complete, meta.gaps);
+            past.add(meta.past);
         }
         items.truncate(count_max);
         Ok(WholeList { items, position: position.unwrap_or_default(), past })
