@@ -79,20 +79,28 @@ fn node_ip(node: &Node) -> Option<IpAddr> {
     })
 }
 
+/// Returns the puts of the entries derived from a node. Other records have none.
+pub(super) fn derived_puts(node: &Record) -> impl Iterator<Item = DecodedPut> {
+    let entries = node.object.as_deref().and_then(Object::as_node).map(derive_entries).unwrap_or_default();
+    let source = SourceStamp { mod_revision: node.source.mod_revision, ..SourceStamp::default() };
+    let to_put = move |entry: IpEntry| DecodedPut {
+        key: EntryKey::of_node_ip(&node.key, entry.prefix),
+        value: wire::derived_value(&entry).into(),
+        decoded: Ok(Arc::new(Object::Ip(entry))),
+        source,
+    };
+    entries.into_iter().map(to_put)
+}
+
 impl View {
     /// Updates the entries derived from a node. Adds new ones before it deletes old ones, as an
     /// agent does, so that the node always has an address.
     pub(in crate::view) fn update_derived(&mut self, node: &Record, now: SystemTime, change_set: &mut ChangeSet) {
-        let entries = node.object.as_deref().and_then(Object::as_node).map(derive_entries).unwrap_or_default();
         let mut outdated: BTreeSet<EntryKey> = self.derived_keys(&node.key).into_iter().collect();
-        for entry in entries {
-            let key = EntryKey::of_node_ip(&node.key, entry.prefix);
-            outdated.remove(&key);
-            let (value, source) =
-                (wire::derived_value(&entry), SourceStamp { mod_revision: node.source.mod_revision, ..SourceStamp::default() });
-            let old = self.records.locate(&key);
-            if old.as_ref().is_none_or(|old| !old.has_value(&value)) {
-                let put = DecodedPut { key, value: value.into(), decoded: Ok(Arc::new(Object::Ip(entry))), source };
+        for put in derived_puts(node) {
+            outdated.remove(&put.key);
+            let old = self.records.locate(&put.key);
+            if old.as_ref().is_none_or(|old| !old.has_value(&put.value)) {
                 self.put_changed(put, old, now, change_set);
             }
         }

@@ -244,6 +244,35 @@ fn each_event_of_a_node_is_announced_with_its_derived_entries() {
     assert_eq!(scenario.view.records_from(&EntryKey::lowest()).count(), 0);
 }
 
+/// The nodes of a list are packed together with their derived entries, unless such entries exist.
+#[test]
+fn nodes_of_a_list_have_the_same_derived_entries_as_single_nodes() {
+    let values = ["a", "a-2", "b"].map(|name| {
+        let pod_cidr = r#","IPv4AllocCIDR":{"IP":"10.1.2.0","Mask":"////AA=="}"#;
+        (node_key(name), node(name, &[("InternalIP", "172.18.0.2"), ("CiliumInternalIP", "10.1.2.10")], pod_cidr))
+    });
+    for outdated in [None, Some((1, "172.18.0.1")), Some((2, "172.18.0.9"))] {
+        let (mut single, mut listed) = (NodeScenario::new(), NodeScenario::new());
+        listed.view = listed.view.with_packed_puts_min(3);
+        let outdated_key = outdated
+            .map(|(index, ip): (usize, &str)| EntryKey::of_node_ip(&values[index].0, ObjectPrefix::of_host(ip.parse::<IpAddr>().unwrap())));
+        for scenario in [&mut single, &mut listed] {
+            outdated_key.iter().for_each(|key| drop(scenario.put(key, b"{}")));
+        }
+        let announced_singly: Vec<String> = values.iter().flat_map(|(key, value)| single.put(key, value)).collect();
+        let put = |(key, value): &(EntryKey, Vec<u8>)| {
+            listed.revision += 1;
+            let source = SourceStamp { mod_revision: Revision(listed.revision), lease: LeaseId(9), held: false };
+            Change::Put { key: key.clone(), value: value.as_slice().into(), decoded: decoded(key, value), source }
+        };
+        let changes = values.iter().map(put).collect();
+        let announced_together = listed.apply(Command::Apply { scope: node_scope(), changes, cursor: None });
+        assert_eq!(announced_together, announced_singly, "{outdated:?}");
+        assert_eq!((listed.entries(), listed.entries().len()), (single.entries(), 9), "{outdated:?}");
+        assert_eq!(listed.view.unpacked_count() == 0, outdated.is_none(), "{outdated:?}");
+    }
+}
+
 #[test]
 fn a_lookup_lists_announced_entries_first_and_newer_ones_before_older() {
     let mut scenario = NodeScenario::new();
