@@ -10,6 +10,7 @@ use super::backends::BackendIndex;
 use super::pod_cidrs::PodCidrs;
 use super::slice_bytes::SliceBytes;
 use super::{Finding, FindingIndex};
+use crate::commit::LatestChange;
 use crate::handle::{Follower, NewestChanges, Reading};
 use crate::model::{EntryKey, Kind};
 
@@ -150,6 +151,10 @@ impl FindingIndex {
         let NewestChanges { changes, up_to } = follower.newest_changes(&reading, PIECE_KEYS).ok()?;
         let mut check_now = BTreeSet::new();
         for (_, changed) in changes {
+            let references = match &changed {
+                LatestChange::Live(live) => new.references_of(live),
+                LatestChange::Deleted(..) => None,
+            };
             let key = &changed.into_key();
             if matches!(key.kind, Kind::Cluster | Kind::Problem | Kind::Notice) {
                 continue;
@@ -161,11 +166,11 @@ impl FindingIndex {
             if key.kind == Kind::ServiceExport {
                 to_check.insert(Finding::ExportConflict(key.name.clone()));
             }
-            let (old, new) = (old.references(key), new.references(key));
-            if old != new {
-                check_now.extend(Self::added_or_deleted_prefix(key, old.as_ref(), new.as_ref()).map(Finding::DuplicateAddress));
-                to_check.extend(self.affected_findings(key, old.as_ref(), new.as_ref()));
-                self.replace(key, old.as_ref(), new.as_ref());
+            let before = old.references(key);
+            if before != references {
+                check_now.extend(Self::added_or_deleted_prefix(key, before.as_ref(), references.as_ref()).map(Finding::DuplicateAddress));
+                to_check.extend(self.affected_findings(key, before.as_ref(), references.as_ref()));
+                self.replace(key, before.as_ref(), references.as_ref());
             }
         }
         // these depend only on the newest state
