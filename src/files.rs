@@ -32,8 +32,9 @@ pub(crate) fn read_argument(path: &Path, max: u64) -> io::Result<Vec<u8>> {
 
 /// Returns the certificates of the system's store that a TLS client can use. With any other one, a
 /// client could not be created at all. Blocks on files.
-pub(crate) fn system_certificates() -> Vec<CertificateDer<'static>> {
-    usable_certificates(rustls_native_certs::load_native_certs().certs)
+pub(crate) fn system_certificates() -> Vec<reqwest::Certificate> {
+    let usable = usable_certificates(rustls_native_certs::load_native_certs().certs);
+    usable.iter().filter_map(|certificate| reqwest::Certificate::from_der(certificate).ok()).collect()
 }
 
 fn usable_certificates(certificates: Vec<CertificateDer<'static>>) -> Vec<CertificateDer<'static>> {

@@ -15,7 +15,7 @@ use opentelemetry_otlp::{Compression, SpanExporter, WithExportConfig as _, WithH
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SdkTracerProvider};
 use reqwest::redirect::Policy;
-use reqwest::{Certificate, Client, Url};
+use reqwest::{Client, ClientBuilder, Url};
 use tokio::runtime::Handle;
 use tracing::Subscriber;
 use tracing_subscriber::Layer;
@@ -122,9 +122,7 @@ impl OtlpClient {
         let mut builder = Client::builder().connect_timeout(CONNECT_TIME_MAX).timeout(REQUEST_TIME_MAX);
         builder = builder.redirect(Policy::none()).no_proxy();
         if url.scheme() == "https" {
-            for certificate in system_certificates().iter().filter_map(|certificate| Certificate::from_der(certificate).ok()) {
-                builder = builder.add_root_certificate(certificate);
-            }
+            builder = system_certificates().into_iter().fold(builder, ClientBuilder::add_root_certificate);
         }
         let client = builder.build().map_err(|error| error_text(&error.without_url()))?;
         Ok(Self { client, url, shown: endpoint.shown(), runtime: runtime.clone(), is_failing: AtomicBool::new(false) })

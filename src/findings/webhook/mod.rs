@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use reqwest::header::{CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
 use reqwest::redirect::Policy;
-use reqwest::{Certificate, Client, Response, StatusCode, Url};
+use reqwest::{Client, ClientBuilder, Response, StatusCode, Url};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -121,9 +121,7 @@ impl WebhookSender {
         let mut builder = Client::builder().connect_timeout(CONNECT_TIMEOUT).timeout(RESPONSE_TIMEOUT).pool_max_idle_per_host(0);
         builder = builder.redirect(Policy::none()).no_proxy();
         if parsed.scheme() == "https" {
-            for certificate in system_certificates().iter().filter_map(|certificate| Certificate::from_der(certificate).ok()) {
-                builder = builder.add_root_certificate(certificate);
-            }
+            builder = system_certificates().into_iter().fold(builder, ClientBuilder::add_root_certificate);
         }
         let client = builder.build().map_err(|error| unusable(error_text(error)))?;
         Ok(Self { client, url: parsed, shown, format })

@@ -18,8 +18,7 @@ const KEY_FLAG: &str = "--client-key";
 
 /// Returns the certificates to trust: the system's, and those of `--ca-file`.
 pub(super) fn authorities(ca_file: Option<&Path>) -> Result<Vec<Certificate>, Failure> {
-    let mut trusted: Vec<Certificate> =
-        system_certificates().iter().filter_map(|certificate| Certificate::from_der(certificate).ok()).collect();
+    let mut trusted = system_certificates();
     if let Some(path) = ca_file {
         let bytes = read("--ca-file", path)?;
         let from_file = Certificate::from_pem_bundle(&bytes).map_err(|error| unusable("--ca-file", path, &error))?;
