@@ -100,15 +100,26 @@ install_cargo_tool() {
   echo "$2" >"$TOOLS/bin/.$1"
 }
 
-# Installs Helm and its unit tests in target/tools/helm, built from the Go module proxy (scripts/helm),
-# which takes about four minutes, once for each checkout.
-install_helm() {
-  local go bin=$TOOLS/helm
-  [ "$bin/helm" -nt scripts/helm/go.sum ] && return
-  say "building helm and helm-unittest"
-  go=$(go_for scripts/helm)
+# Builds programs from the Go module proxy in target/tools/NAME, with the module in scripts/NAME, once
+# for each checkout and version of the module: build_go_programs NAME PACKAGE...
+build_go_programs() {
+  local go name=$1 bin=$TOOLS/$1
+  [ "$bin/.built" -nt "scripts/$name/go.sum" ] && return
+  say "building $name"
+  go=$(go_for "scripts/$name")
   mkdir -p "$bin"
-  (cd scripts/helm && GOTOOLCHAIN=local CGO_ENABLED=0 "$go" build -trimpath -ldflags "-s -w" -o "$bin/" \
-    helm.sh/helm/v3/cmd/helm github.com/helm-unittest/helm-unittest/cmd/helm-unittest)
-  touch "$bin/helm"
+  (cd "scripts/$name" && GOTOOLCHAIN=local CGO_ENABLED=0 "$go" build -trimpath -ldflags "-s -w" -o "$bin/" "${@:2}")
+  touch "$bin/.built"
 }
+
+# Installs Helm and its unit tests in target/tools/helm, which takes about four minutes.
+install_helm() { build_go_programs helm tool; }
+
+# Prints a TCP port of this machine that no program uses at the moment.
+free_port() {
+  local port
+  while port=$((20000 + RANDOM % 12000)); ! port_is_free "$port"; do :; done
+  echo "$port"
+}
+
+port_is_free() { ! (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
