@@ -101,14 +101,15 @@ install_cargo_tool() {
 }
 
 # Builds programs from the Go module proxy in target/tools/NAME, with the module in scripts/NAME, once
-# for each checkout and version of the module: build_go_programs NAME PACKAGE...
+# for each checkout and version of the module: build_go_programs NAME PACKAGE... LDFLAGS has more
+# options of the linker.
 build_go_programs() {
   local go name=$1 bin=$TOOLS/$1
   [ "$bin/.built" -nt "scripts/$name/go.sum" ] && return
   say "building $name"
   go=$(go_for "scripts/$name")
   mkdir -p "$bin"
-  (cd "scripts/$name" && GOTOOLCHAIN=local CGO_ENABLED=0 "$go" build -trimpath -ldflags "-s -w" -o "$bin/" "${@:2}")
+  (cd "scripts/$name" && GOTOOLCHAIN=local CGO_ENABLED=0 "$go" build -trimpath -ldflags "-s -w ${LDFLAGS:-}" -o "$bin/" "${@:2}")
   touch "$bin/.built"
 }
 
