@@ -93,6 +93,11 @@ attack *what:
 chart *options:
     scripts/chart {{ options }}
 
+# try the chart and the mirror with Kubernetes' API server and a clustermesh-apiserver: values,
+# kustomize, upgrades, resize, sidecar or mirror
+cluster-trial *parts:
+    scripts/cluster-trial {{ parts }}
+
 # write the Grafana dashboard from the panels in scripts/dashboard
 dashboard:
     scripts/dashboard
