@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
 use super::generated_clients::read_all;
-use crate::harness::etcd::{Etcd, etcd_binaries};
+use crate::harness::etcd::{Etcd, all_etcd_binaries, etcd_binaries};
 use crate::harness::eventually;
 use crate::harness::mesh::put_leased;
 use crate::harness::meshkeep::{Home, Meshkeep, http};
@@ -92,7 +92,7 @@ async fn wait_until_settled(meshkeep: &Meshkeep) {
 
 #[tokio::test]
 async fn the_samples_in_state_form_are_served_value_for_value() {
-    for binary in etcd_binaries() {
+    for binary in all_etcd_binaries() {
         let (_etcds, _home, meshkeep) = in_state_form(&binary, &[]).await;
         assert_eq!(meshkeep.get("/v1/rejected").await["items"], json!([]));
     }
@@ -100,7 +100,7 @@ async fn the_samples_in_state_form_are_served_value_for_value() {
 
 #[tokio::test]
 async fn the_samples_in_cache_form_are_served_value_for_value() {
-    for binary in etcd_binaries() {
+    for binary in all_etcd_binaries() {
         let etcd = load(&binary, "local-kvstoremesh-etcd").await;
         let mut home = Home::new();
         for (name, _) in CLUSTERS {

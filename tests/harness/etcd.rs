@@ -1,8 +1,8 @@
 //! Real etcd servers for tests. Each has its own loopback ports and its own directory, and ends
 //! when it is dropped.
 //!
-//! `ETCD_BIN` names the binary (default: `etcd` on the path). `ETCD35_BIN` and `ETCD37_BIN` name
-//! two more (default: `target/tools/etcd-3.5/etcd` and `target/tools/etcd-3.7/etcd`).
+//! `ETCD_BIN` names the binary (default: `etcd` on the path). `ETCD35_BIN`, `ETCD36_BIN` and
+//! `ETCD37_BIN` name further ones (default: `target/tools/etcd-3.5/etcd` and so on).
 
 mod members;
 mod users;
@@ -84,10 +84,20 @@ pub(crate) struct Etcd {
     user: Option<(String, String)>,
 }
 
-/// Returns every available etcd binary: the default one and, if they exist, 3.5 and 3.7.
+/// Returns the etcd binaries of most tests: the default one and, if they exist, 3.5 and 3.7.
 pub(crate) fn etcd_binaries() -> Vec<PathBuf> {
-    let others = [("ETCD35_BIN", "etcd-3.5"), ("ETCD37_BIN", "etcd-3.7")].into_iter().filter_map(|(variable, directory)| {
-        let default_path = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools").join(directory).join("etcd");
+    binaries_of(&["3.5", "3.7"])
+}
+
+/// Returns every available etcd binary: the default one and, if they exist, 3.5, 3.6 and 3.7.
+pub(crate) fn all_etcd_binaries() -> Vec<PathBuf> {
+    binaries_of(&["3.5", "3.6", "3.7"])
+}
+
+fn binaries_of(versions: &[&str]) -> Vec<PathBuf> {
+    let others = versions.iter().filter_map(|version| {
+        let default_path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("target/tools/etcd-{version}/etcd"));
+        let variable = format!("ETCD{}_BIN", version.replace('.', ""));
         std::env::var_os(variable).map(PathBuf::from).or_else(|| default_path.exists().then_some(default_path))
     });
     std::iter::once(default_binary()).chain(others).collect()

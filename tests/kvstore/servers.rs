@@ -1,11 +1,11 @@
 //! Tests of the harness: a server starts, keeps its data across a restart, and loses its data in a
 //! wipe.
 
-use crate::harness::etcd::{Etcd, Tls, etcd_binaries};
+use crate::harness::etcd::{Etcd, Tls, all_etcd_binaries};
 
 #[tokio::test]
 async fn a_test_server_keeps_its_data_until_it_is_wiped() {
-    for binary in etcd_binaries() {
+    for binary in all_etcd_binaries() {
         for tls in [Tls::None, Tls::Server, Tls::Mutual] {
             let mut etcd = Etcd::builder().binary(&binary).tls(tls).start().await;
             assert_eq!(etcd.put_many((0..300).map(|i| (format!("cilium/{i}"), "x"))).await, 4);
