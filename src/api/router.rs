@@ -114,7 +114,7 @@ fn lookup_routes() -> RouteTable {
         .documented(Answer::json(AllClusters(&[Ip, Identity, Node])), routes!(ipcache::lookup_ip, ipcache::batch::lookup_ips))
         .documented(Answer::json(AllClusters(&[Ip, Node])), routes!(ipcache::get_ipcache_entry))
         .documented(Answer::json(Explanation), routes!(ipcache::explain::explain_ip))
-        .documented(Answer::json(TagBasis::None), routes!(objects::history::list_versions))
+        .documented(Answer::list(TagBasis::None), routes!(objects::history::list_versions))
         .documented(Answer::json(AllClusters(&Kind::ALL)), routes!(prometheus::list_prometheus_targets))
         .documented(Answer::list(Findings), routes!(problems::list_problems))
         .documented(Answer::list(Listed(&Kind::ALL)), routes!(entries::list_entries))

@@ -36,6 +36,15 @@ const LINES_DESCRIPTION: &str =
 /// Example of a list as NDJSON.
 const LINES_EXAMPLE: &str = "{\"name\":\"worker-1\",\"cluster\":\"paris\"}\n{\"meta\":{\"position\":\"v1.00000000deadbeef.42\"}}\n";
 
+/// Example of a list of versions as NDJSON, whose last line has its gaps.
+const VERSION_LINES_EXAMPLE: &str = concat!(
+    r#"{"kind":"node","key":"cilium/cache/nodes/v1/paris/worker-1","from":{"firstSeenAt":"2026-11-26T14:03:00Z"}}"#,
+    "\n",
+    r#"{"complete":false,"gaps":[{"cluster":"paris","kind":"node","from":"2026-11-26T15:00:00Z"}],"since":"2026-11-26T14:03:00Z","#,
+    r#""meta":{"position":"v1.00000000deadbeef.42"}}"#,
+    "\n"
+);
+
 /// Converts wildcards in paths to plain parameters, and completes every operation below `/v1`.
 pub(super) fn complete(paths: &mut Value, properties: &RouteProperties) {
     let Value::Object(routes) = paths else { return };
@@ -61,7 +70,8 @@ fn complete_operation(path: &str, properties: AnswerProperties, operation: &mut 
         add_tag(operation);
     }
     if properties.media_types.contains(&MediaType::Lines) {
-        describe_lines(operation, properties.media_types.contains(&MediaType::Json));
+        let example = if path == "/v1/history" { VERSION_LINES_EXAMPLE } else { LINES_EXAMPLE };
+        describe_lines(operation, properties.media_types.contains(&MediaType::Json).then_some(example));
     }
     let Some(responses) = operation["responses"].as_object_mut() else { return };
     let mut errors = COMMON_ERRORS.to_vec();
@@ -90,11 +100,12 @@ fn complete_operation(path: &str, properties: AnswerProperties, operation: &mut 
 }
 
 /// Describes NDJSON, which lists and the change stream also answer with. It is not a second media
-/// type of the answer: generators would then return either type, or request the wrong one.
-fn describe_lines(operation: &mut Value, is_list: bool) {
+/// type of the answer: generators would then return either type, or request the wrong one. Lists have
+/// an example.
+fn describe_lines(operation: &mut Value, example: Option<&str>) {
     operation["x-ndjson"] = json!({ "mediaType": MediaType::Lines.as_str() });
-    if is_list {
-        operation["x-ndjson"]["example"] = json!(LINES_EXAMPLE);
+    if let Some(example) = example {
+        operation["x-ndjson"]["example"] = json!(example);
         let description = operation["description"].as_str().map_or_else(String::new, |text| format!("{text}\n"));
         operation["description"] = json!(description + LINES_DESCRIPTION);
     }

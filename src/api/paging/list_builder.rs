@@ -9,6 +9,7 @@ use std::ops::ControlFlow;
 
 use serde::Serialize;
 
+use super::lines::LineBuilder;
 use super::list_request::{ListRequest, ListSnapshot, PAGE_BYTES_MAX};
 use super::one_line::append_line;
 use crate::admission::ScanLimits;
@@ -148,6 +149,18 @@ impl PageBuffer {
         self.count
     }
 
+    /// Removes the lines built so far and returns them.
+    pub(crate) fn take_lines(&mut self) -> Vec<u8> {
+        let mut lines = std::mem::take(&mut self.bytes);
+        lines.shrink_to_fit();
+        lines
+    }
+
+    /// Returns whether no lines have been built since the last call of [`Self::take_lines`].
+    pub(crate) const fn has_no_lines(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
     /// Returns the whole page, or the last lines. `tail` is an object with at least one member.
     pub(crate) fn finish(mut self, tail: &impl Serialize) -> Result<Vec<u8>, serde_json::Error> {
         if self.media_type == MediaType::Lines {
@@ -178,26 +191,6 @@ impl ListBuilder {
         Ok(Self { listing, meta, complete, rows, page, spent: ScanUsage::default() })
     }
 
-    /// Adds lines for one slice. Breaks when no more lines follow.
-    pub(crate) fn add_lines(&mut self, slice: &mut WorkSlice) -> ControlFlow<Result<Option<String>, Problem>> {
-        match (self.rows)(&mut self.page, slice) {
-            // the buffer for lines is full: these lines are sent, and the next slice continues
-            SliceOutcome::Ended(Some(_)) if self.page.count < self.page.limit => ControlFlow::Continue(()),
-            SliceOutcome::Ended(next) => ControlFlow::Break(Ok(next)),
-            // the memory may be free once these lines are sent
-            SliceOutcome::NoMemory(..) if !self.page.bytes.is_empty() => ControlFlow::Continue(()),
-            SliceOutcome::NoMemory(start, error) => ControlFlow::Break(Err(Problem::no_memory(&start, error))),
-            SliceOutcome::Paused(_) | SliceOutcome::ReadingHistory => ControlFlow::Continue(()),
-        }
-    }
-
-    /// Removes the lines built so far and returns them.
-    pub(crate) fn take_lines(&mut self) -> Vec<u8> {
-        let mut lines = std::mem::take(&mut self.page.bytes);
-        lines.shrink_to_fit();
-        lines
-    }
-
     /// Fills a page for one slice. Breaks once it is full or no item is left.
     pub(crate) fn advance(&mut self, limits: ScanLimits, slice: &mut WorkSlice) -> ControlFlow<Result<Option<String>, Problem>> {
         match (self.rows)(&mut self.page, slice) {
@@ -216,11 +209,35 @@ impl ListBuilder {
     }
 
     /// Returns the whole page, or the last lines.
-    pub(crate) fn finish(mut self, next: Option<String>) -> Result<Vec<u8>, Problem> {
+    pub(crate) fn finish_page(mut self, next: Option<String>) -> Result<Vec<u8>, Problem> {
         self.meta.add_lost_periods(&self.page.lost_periods);
         let (complete, next_page_token, warnings) = (self.complete, self.listing.token(next), self.listing.warnings());
         let tail = PageTail { complete, next_page_token, warnings, meta: &self.meta };
         self.page.finish(&tail).map_err(|error| Problem::internal(format!("a list cannot be written: {error}")))
+    }
+}
+
+impl LineBuilder for ListBuilder {
+    type Start = String;
+
+    fn add_lines(&mut self, slice: &mut WorkSlice) -> ControlFlow<Result<Option<String>, Problem>> {
+        match (self.rows)(&mut self.page, slice) {
+            // the buffer for lines is full: these lines are sent, and the next slice continues
+            SliceOutcome::Ended(Some(_)) if self.page.count < self.page.limit => ControlFlow::Continue(()),
+            SliceOutcome::Ended(next) => ControlFlow::Break(Ok(next)),
+            // the memory may be free once these lines are sent
+            SliceOutcome::NoMemory(..) if !self.page.has_no_lines() => ControlFlow::Continue(()),
+            SliceOutcome::NoMemory(start, error) => ControlFlow::Break(Err(Problem::no_memory(&start, error))),
+            SliceOutcome::Paused(_) | SliceOutcome::ReadingHistory => ControlFlow::Continue(()),
+        }
+    }
+
+    fn take_lines(&mut self) -> Vec<u8> {
+        self.page.take_lines()
+    }
+
+    fn finish(self, next: Option<String>) -> Result<Vec<u8>, Problem> {
+        self.finish_page(next)
     }
 }
 

@@ -71,7 +71,7 @@ impl ListRequest {
     /// thread that may block.
     pub(crate) fn new<Q: ListQuery>(snapshot: ListSnapshot, query: &Parameters<Q>) -> Result<Self, Problem> {
         let ListParameters { limit, page_token, meta_options, at } = query.values.common()?;
-        let limit = if limit.is_none() && query.media_type == MediaType::Lines { usize::MAX } else { checked_limit(limit)? };
+        let limit = list_limit(limit, query.media_type)?;
         let (reading, past, past_memory) = match snapshot {
             ListSnapshot::Current(reading) => (reading, None, None),
             ListSnapshot::Past(past, memory) => (past.reading.clone(), Some(past), Some(memory)),
@@ -194,6 +194,11 @@ pub(crate) fn checked_limit(limit: Option<u32>) -> Result<usize, Problem> {
         return Err(Problem::bad_parameter("limit", format!("{limit} is not between 1 and {LIMIT_MAX}")));
     }
     Ok(usize::try_from(limit).unwrap_or(usize::MAX))
+}
+
+/// Returns the maximum number of items of a list. For NDJSON without `limit`, there is none.
+pub(crate) fn list_limit(limit: Option<u32>, media_type: MediaType) -> Result<usize, Problem> {
+    if limit.is_none() && media_type == MediaType::Lines { Ok(usize::MAX) } else { checked_limit(limit) }
 }
 
 /// Returns the token of the page that begins with a key or text. It has at most 512 characters,

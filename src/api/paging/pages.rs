@@ -73,7 +73,7 @@ where
         }
         let Some(mut page) = builder.take() else { return ControlFlow::Continue(()) };
         match page.advance(limits, slice) {
-            ControlFlow::Break(next) => ControlFlow::Break(next.and_then(|next| page.finish(next))),
+            ControlFlow::Break(next) => ControlFlow::Break(next.and_then(|next| page.finish_page(next))),
             ControlFlow::Continue(()) => {
                 builder = Some(page);
                 ControlFlow::Continue(())

@@ -147,7 +147,7 @@ impl VersionScan {
             VersionStart::Current(key) => self.scan_current(&key, slice, accept_in_memory),
             VersionStart::Ended(up_to) => self.scan_ended(up_to, slice, count_max, accept_in_memory),
         };
-        if let ScanEnd::PageFull(start) | ScanEnd::Paused(start) = &end {
+        if let ScanEnd::PageFull(start) | ScanEnd::Paused(start) | ScanEnd::OverBudget(start, _) = &end {
             self.start = start.clone();
         }
         match (end, over_budget) {

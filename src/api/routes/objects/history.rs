@@ -5,27 +5,35 @@ use std::ops::ControlFlow;
 
 use axum::extract::State;
 use axum::response::Response;
+use serde::Serialize;
 
 use crate::admission::Scanner;
+use crate::api::paging::lines::{self, LineBuilder};
 use crate::api::paging::list_builder::PageBuffer;
-use crate::api::paging::list_request::{checked_limit, decode_token, encode_token, invalid_token};
+use crate::api::paging::list_request::{decode_token, encode_token, invalid_token, list_limit};
 use crate::api::paging::pages::respond_with_slices;
 use crate::api::problem::Problem;
 use crate::api::query::{HistoryQuery, Parameters};
 use crate::api::render::answer_properties::MediaType;
 use crate::api::routes::{cluster_in_path, past_reading};
 use crate::api::state::ApiState;
+use crate::dto::meta::UnknownPeriod;
 use crate::dto::problem::ProblemDocument;
 use crate::dto::streamed::{EntryVersion, VersionList};
 use crate::handle::{PastReading, ScanEnd, ScanUsage, SliceLimit, VersionScan, VersionSelection, VersionStart, WorkSlice};
 use crate::model::{EntryKey, Kind, Position, Sequence};
+
+/// Number of versions that one slice of an NDJSON list reads from the history: about as many as fit
+/// into the buffer for lines.
+const LINES_PER_SLICE: usize = 1_000;
 
 /// Versions of an address, a key, an identity, a pod or a node, newest first.
 ///
 /// The current versions, and the versions that changes ended, as far back as the history reaches
 /// (`--history-max-age`, `--history-max-bytes`). `ip`: every ipcache entry that covers the address.
 /// `identity`: the identity and the ipcache entries that name it. `gaps` has the periods in which
-/// meshkeep did not see changes when they happened.
+/// meshkeep did not see changes when they happened. In NDJSON, the last line also has `complete`,
+/// `gaps` and `since`, and `meta` has only `position`.
 #[utoipa::path(get, path = "/v1/history", operation_id = "listVersions", tag = "history", params(HistoryQuery),
     responses(
         (status = 200, description = "A page of versions.", body = VersionList),
@@ -36,24 +44,29 @@ pub(crate) async fn list_versions(
     query: Parameters<HistoryQuery>,
     scanner: Scanner,
 ) -> Result<Response, Problem> {
-    let limit = checked_limit(query.values.limit)?;
+    let (media_type, limit) = (query.media_type, list_limit(query.values.limit, query.media_type)?);
     let selection = query.values.selection()?;
     let past = past_reading(&state.handle).await?;
     let start = query.values.start(&query.fingerprint, past.reading.position())?;
-    let mut builder = Some(VersionPageBuilder {
+    let list = VersionListBuilder {
         scan: past.scan_versions(selection, start),
         past,
-        page: PageBuffer::new(MediaType::Json, limit, None),
+        media_type,
+        page: PageBuffer::new(media_type, limit, None),
         limit,
         oldest: None,
         time_max: scanner.limits().page,
         spent: ScanUsage::default(),
         fingerprint: query.fingerprint,
-    });
+    };
+    if media_type == MediaType::Lines {
+        return lines::respond(scanner, move || Ok(list)).await;
+    }
+    let mut builder = Some(list);
     respond_with_slices(&scanner, move |slice| {
         let Some(mut page) = builder.take() else { return ControlFlow::Continue(()) };
         match page.advance(slice) {
-            ControlFlow::Break(next) => ControlFlow::Break(next.and_then(|next| page.finish(next.as_ref()))),
+            ControlFlow::Break(next) => ControlFlow::Break(next.and_then(|next| page.finish_page(next.as_ref()))),
             ControlFlow::Continue(()) => {
                 builder = Some(page);
                 ControlFlow::Continue(())
@@ -63,34 +76,59 @@ pub(crate) async fn list_versions(
     .await
 }
 
-/// A page of versions in progress.
-struct VersionPageBuilder {
+/// A list of versions in progress: a page, or NDJSON.
+struct VersionListBuilder {
     past: PastReading,
     scan: VersionScan,
+    media_type: MediaType,
     page: PageBuffer,
     limit: usize,
     /// Lowest sequence with which a version of the page began.
     oldest: Option<Sequence>,
-    /// Limit of all slices together.
+    /// Limit of all slices of a page together.
     time_max: SliceLimit,
     spent: ScanUsage,
     fingerprint: String,
 }
 
-impl VersionPageBuilder {
-    /// Adds versions for one slice. Breaks with the start of the next page once the page is full or
-    /// no version is left.
-    fn advance(&mut self, slice: &mut WorkSlice) -> ControlFlow<Result<Option<VersionStart>, Problem>> {
-        let Self { past, scan, page, limit, oldest, .. } = self;
-        let free = limit.saturating_sub(page.count());
-        let end = scan.advance(slice, free, |version| {
+/// Last line of a list of versions.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct LastLine {
+    complete: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    gaps: Vec<UnknownPeriod>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_page_token: Option<String>,
+    meta: LastLineMeta,
+}
+
+/// `meta` of the last line. Only the last line of a list has this member.
+#[derive(Debug, Serialize)]
+struct LastLineMeta {
+    position: String,
+}
+
+impl VersionListBuilder {
+    /// Adds up to `count_max` versions in one slice.
+    fn add_versions(&mut self, slice: &mut WorkSlice, count_max: usize) -> ScanEnd<VersionStart> {
+        let Self { past, scan, page, oldest, .. } = self;
+        scan.advance(slice, count_max, |version| {
             let is_added = page.push(&EntryVersion::new(past, version));
             if is_added {
                 let first = version.record.last_sequence;
                 *oldest = Some(oldest.map_or(first, |oldest| oldest.min(first)));
             }
             is_added
-        });
+        })
+    }
+
+    /// Fills a page for one slice. Breaks with the start of the next page once the page is full or
+    /// no version is left.
+    fn advance(&mut self, slice: &mut WorkSlice) -> ControlFlow<Result<Option<VersionStart>, Problem>> {
+        let end = self.add_versions(slice, self.limit.saturating_sub(self.page.count()));
         self.spent += slice.usage();
         ControlFlow::Break(match end {
             ScanEnd::Complete => Ok(None),
@@ -102,11 +140,44 @@ impl VersionPageBuilder {
         })
     }
 
-    /// Returns the page, which is followed by the page with this start.
-    fn finish(self, next: Option<&VersionStart>) -> Result<Vec<u8>, Problem> {
+    /// Returns the page or the last lines, which are followed by the page with this start.
+    fn finish_page(self, next: Option<&VersionStart>) -> Result<Vec<u8>, Problem> {
         let token = next.map(|start| encode_token(self.past.reading.position(), &self.fingerprint, &start_text(start)));
         let tail = VersionList::without_items(&self.past, &self.scan, self.oldest.filter(|_| next.is_some()), token);
-        self.page.finish(&tail).map_err(|error| Problem::internal(format!("an answer cannot be written: {error}")))
+        let bytes = if self.media_type == MediaType::Lines { self.page.finish(&LastLine::from(tail)) } else { self.page.finish(&tail) };
+        bytes.map_err(|error| Problem::internal(format!("an answer cannot be written: {error}")))
+    }
+}
+
+impl LineBuilder for VersionListBuilder {
+    type Start = VersionStart;
+
+    fn add_lines(&mut self, slice: &mut WorkSlice) -> ControlFlow<Result<Option<VersionStart>, Problem>> {
+        let free = self.limit.saturating_sub(self.page.count());
+        match self.add_versions(slice, free.min(LINES_PER_SLICE)) {
+            ScanEnd::Complete => ControlFlow::Break(Ok(None)),
+            ScanEnd::PageFull(start) if self.page.count() >= self.limit => ControlFlow::Break(Ok(Some(start))),
+            ScanEnd::OverBudget(start, error) if self.page.has_no_lines() => {
+                ControlFlow::Break(Err(Problem::no_memory(&start_text(&start), error)))
+            }
+            // these lines are sent, and the next slice continues
+            ScanEnd::PageFull(_) | ScanEnd::Paused(_) | ScanEnd::OverBudget(..) => ControlFlow::Continue(()),
+        }
+    }
+
+    fn take_lines(&mut self) -> Vec<u8> {
+        self.page.take_lines()
+    }
+
+    fn finish(self, next: Option<VersionStart>) -> Result<Vec<u8>, Problem> {
+        self.finish_page(next.as_ref())
+    }
+}
+
+impl From<VersionList> for LastLine {
+    fn from(list: VersionList) -> Self {
+        let VersionList { items: _, complete, gaps, since, next_page_token, position } = list;
+        Self { complete, gaps, since, next_page_token, meta: LastLineMeta { position } }
     }
 }
 

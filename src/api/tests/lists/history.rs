@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use axum::http::StatusCode;
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
 use crate::api::paging::list_request::PAGE_BYTES_MAX;
 use crate::api::tests::fixture::{ApiFixture, TestResponse, cluster, identity, key, node, pod, put};
 use crate::api::tests::lists::decoded::slice;
+use crate::api::tests::lists::lines::{lines, next, open};
 use crate::api::tests::lists::pages::{SHORT, walk};
 use crate::commit::DecodedBudget;
 use crate::dto::text::rfc3339;
@@ -146,6 +148,55 @@ async fn pages_lose_no_version_and_repeat_none() {
     }
 }
 
+/// Returns the versions and the last line of a list as NDJSON.
+async fn ndjson(fixture: &ApiFixture, uri: &str) -> (Vec<Value>, Value) {
+    let (items, last) = lines(fixture, uri).await;
+    assert!(last["complete"].is_boolean() && last["position"].is_null(), "{last}");
+    (items, last)
+}
+
+#[tokio::test]
+async fn ndjson_has_all_versions_and_the_gaps_in_the_last_line() {
+    for fixture in [ApiFixture::with_history(commands()), ApiFixture::with_history(commands()).with_scan_limits(SHORT)] {
+        for query in [&*format!("key={KEY}"), "ip=10.1.2.40", "identity=70003", "pod=shop/cart-0", "cluster=paris", "pod=shop/nobody"] {
+            let uri = format!("/v1/history?{query}");
+            let pages = walk(&fixture, &format!("{uri}&limit=10000")).await;
+            let (items, last) = ndjson(&fixture, &uri).await;
+            assert_eq!(items, all_versions(&pages), "{query}");
+            let position = fixture.json("/v1/nodes").await["meta"]["position"].clone();
+            assert_eq!(last, json!({"complete": true, "since": text(0), "meta": {"position": position}}), "{query}");
+        }
+        // `limit=` ends the list, and a page or another list can follow
+        let whole = ndjson(&fixture, "/v1/history?identity=70003").await.0;
+        for limit in [1, CURRENT_COUNT, CURRENT_COUNT + 1] {
+            let uri = format!("/v1/history?identity=70003&limit={limit}");
+            let (first, last) = ndjson(&fixture, &uri).await;
+            assert_eq!(first, whole[..limit], "{limit}");
+            let Some(token) = last["nextPageToken"].as_str() else {
+                assert_eq!(limit, whole.len());
+                continue;
+            };
+            let rest = ndjson(&fixture, &format!("/v1/history?identity=70003&pageToken={token}")).await.0;
+            assert_eq!(rest, whole[limit..], "{limit}");
+            assert_eq!(fixture.json(&format!("{uri}&pageToken={token}")).await["items"][0], whole[limit], "{limit}");
+        }
+    }
+}
+
+/// Many more versions than the buffer for lines holds.
+#[tokio::test]
+async fn ndjson_of_long_histories_has_each_version_once() {
+    let version =
+        |number: u32| put(key(Kind::Ip, "paris", "10.1.2.40"), pod("10.1.2.40", 70_000 + number, "172.18.1.2"), i64::from(number) + 2);
+    let changes = (0..6_000).map(|number| (at(10 + u64::from(number)), apply(version(number))));
+    let fixture = ApiFixture::with_history(first_list("paris", 0).into_iter().chain(changes));
+    let (items, last) = ndjson(&fixture, &format!("/v1/history?key={KEY}")).await;
+    let starts: Vec<&Value> = items.iter().map(|item| &item["from"]["changedAt"]).collect();
+    let expected: Vec<Value> = (0..6_000).rev().map(|number| json!(text(10 + number))).collect();
+    assert_eq!((starts.len(), last["complete"].as_bool()), (6_000, Some(true)), "{last}");
+    assert!(starts.into_iter().eq(&expected), "a version is missing, twice or not in order");
+}
+
 #[tokio::test]
 async fn a_change_between_two_pages_hides_no_version() {
     let fixture = ApiFixture::with_history(commands());
@@ -211,4 +262,18 @@ async fn a_version_without_memory_is_refused_or_ends_the_page() {
     assert_eq!(first["items"].as_array().unwrap().len(), 1, "{first}");
     let second = fixture.get(&format!("{uri}&pageToken={}", first["nextPageToken"].as_str().unwrap())).await;
     assert_eq!((second.status, second.json()["code"].as_str()), (StatusCode::SERVICE_UNAVAILABLE, Some("memoryLimitReached")));
+}
+
+/// The answer already has its status when the memory is missing: the connection is aborted, and the
+/// last line is missing.
+#[tokio::test]
+async fn ndjson_without_memory_for_a_version_has_no_last_line() {
+    let large = |count, seconds| (at(seconds), apply(slice("paris", "a", count, i64::try_from(seconds).unwrap())));
+    let commands = first_list("paris", 0).into_iter().chain([large(90_000, 10), large(1, 20)]);
+    let fixture = ApiFixture::with_history(commands).with_decoded_budget(DecodedBudget::new(512 << 10));
+    let uri = "/v1/history?key=cilium/cache/endpointslices/v1/paris/shop/a";
+    let mut body = open(&fixture, uri).await.into_body();
+    let first: Value = serde_json::from_slice(&next(&mut body).await.unwrap()).unwrap();
+    assert_eq!((&first["from"]["changedAt"], &first["meta"]), (&json!(text(20)), &Value::Null), "{first}");
+    assert!(body.frame().await.unwrap().is_err() && body.frame().await.is_none());
 }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::history::{apply, at, commands, first_list, text};
+use super::lines::lines;
 use crate::api::tests::fixture::{ApiFixture, cluster, key, pod, put};
 use crate::model::*;
 
@@ -69,6 +70,18 @@ async fn a_gap_before_the_oldest_version_belongs_to_the_last_page() {
     // on the last page, also those that are older than every version
     let of_new = fixture.json("/v1/history?key=cilium/cache/ip/v1/paris/10.1.9.10").await;
     assert_eq!((of_new["items"].as_array().unwrap().len(), coverage(&of_new)), (1, (false, outage)), "{of_new}");
+}
+
+#[tokio::test]
+async fn the_last_line_of_ndjson_has_the_gaps() {
+    let fixture = ApiFixture::with_history(commands().into_iter().chain(outage(100, 200)));
+    let outage = (false, vec![gap("paris", "ipcache", (Some(100), Some(200)))]);
+    for query in [UNKNOWN, "/v1/history?ip=10.1.2.40"] {
+        assert_eq!(coverage(&lines(&fixture, query).await.1), outage, "{query}");
+    }
+    end_connection(&fixture, 400);
+    let (_, last) = lines(&fixture, UNKNOWN).await;
+    assert_eq!(coverage(&last).1[0], gap("paris", "ipcache", (Some(400), None)), "{last}");
 }
 
 #[tokio::test]

@@ -42,7 +42,7 @@ fn request(uri: &str) -> Request<Body> {
     Request::get(uri).header("accept", "application/x-ndjson").body(Body::empty()).unwrap()
 }
 
-async fn open(fixture: &ApiFixture, uri: &str) -> Response<Body> {
+pub(super) async fn open(fixture: &ApiFixture, uri: &str) -> Response<Body> {
     let response = fixture.router.clone().oneshot(request(uri)).await.unwrap();
     assert_eq!(response.status().as_u16(), 200, "{uri}");
     assert_eq!(response.headers()["content-type"], "application/x-ndjson");
@@ -59,11 +59,11 @@ fn read(bytes: &[u8]) -> (Vec<Value>, Value) {
     (lines, last)
 }
 
-async fn lines(fixture: &ApiFixture, uri: &str) -> (Vec<Value>, Value) {
+pub(super) async fn lines(fixture: &ApiFixture, uri: &str) -> (Vec<Value>, Value) {
     read(&open(fixture, uri).await.into_body().collect().await.unwrap().to_bytes())
 }
 
-async fn next(body: &mut Body) -> Option<Vec<u8>> {
+pub(super) async fn next(body: &mut Body) -> Option<Vec<u8>> {
     Some(body.frame().await?.unwrap().into_data().unwrap().to_vec())
 }
 
