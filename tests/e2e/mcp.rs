@@ -115,6 +115,8 @@ async fn each_tool_answers_with_the_json_of_the_api() {
         (&json!("paris-worker-2"), &json!("wins")),
         "{explained}"
     );
+    let earlier = assistant.json("explain", json!({"ip": "10.1.2.40", "at": "0s"})).await;
+    assert!(earlier["node"]["name"] == "paris-worker-2" && earlier["meta"]["at"].is_string(), "{earlier}");
     let versions = assistant.json("history", json!({"subject": "pod/shop/db-0", "limit": 1})).await;
     assert_eq!(versions["items"][0]["object"]["podName"], "db-0", "{versions}");
     let problems = assistant.json("problems", json!({"clusters": ["paris"], "severity": "critical"})).await;
@@ -144,6 +146,7 @@ async fn errors_are_answers_with_advice() {
     for (tool, arguments, expected) in [
         ("lookup", json!({"ips": ["nonsense"]}), "ip: \"nonsense\" is not an IP address"),
         ("lookup", json!({"ip": "10.1.2.40"}), "the arguments of lookup cannot be used: unknown field `ip`, expected `ips` or `at`"),
+        ("explain", json!({"ip": "10.1.2.40", "at": "nonsense"}), "at: \"nonsense\" is not a time"),
         ("explain", json!({}), "the arguments of explain cannot be used: missing field `ip`"),
         ("problems", json!({"severity": "nonsense"}), "severity: use critical, warning or info"),
         ("history", json!({"subject": "10.1.2.40", "limit": 0}), "limit: 0 is not between 1 and 10000"),

@@ -49,6 +49,9 @@ struct LookupArguments {
 struct ExplainArguments {
     /// An IPv4 or IPv6 address, or a CIDR.
     ip: String,
+    /// Time of an earlier state: RFC 3339, or a duration before now such as 10m.
+    #[serde(default)]
+    at: Option<String>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -151,7 +154,7 @@ impl ToolKind {
                 "Look up addresses: for each, the ipcache entry that a Cilium agent would use (longest prefix), with its cluster, identity, labels, pod and node. With at, the entry at an earlier time."
             }
             Self::Explain => {
-                "Explain an address or a CIDR: every entry that covers it, which one wins and why, the identity, node and services behind it, its problems, and possible reasons for a missing entry."
+                "Explain an address or a CIDR: every entry that covers it, which one wins and why, the identity, node and services behind it, its problems, and possible reasons for a missing entry. With at, the entries, the identity and the node at an earlier time."
             }
             Self::History => {
                 "List the versions of an address, a pod, an identity, a node, a cluster or a key, newest first: who had an address before, and since when. gaps names the periods that meshkeep did not observe."
@@ -197,8 +200,9 @@ impl ToolKind {
         match self {
             Self::Lookup => lookup(client, self.parse(arguments)?).await,
             Self::Explain => {
-                let ExplainArguments { ip } = self.parse(arguments)?;
-                client.get(&format!("/v1/explain/{}", encoded(&ip)), &[]).await
+                let ExplainArguments { ip, at } = self.parse(arguments)?;
+                let at: Vec<(&str, &str)> = at.iter().map(|at| ("at", at.as_str())).collect();
+                client.get(&format!("/v1/explain/{}", encoded(&ip)), &at).await
             }
             Self::History => history(client, self.parse(arguments)?).await,
             Self::Problems => problems(client, self.parse(arguments)?).await,
@@ -282,6 +286,8 @@ mod tests {
         assert_eq!(lookup["required"], json!(["ips"]));
         assert_eq!(lookup["properties"]["ips"]["minItems"], 1);
         assert_eq!(lookup["properties"]["at"]["type"], "string");
+        let explain = schema(ToolKind::Explain);
+        assert_eq!((&explain["required"], &explain["properties"]["at"]["type"]), (&json!(["ip"]), &json!("string")));
         let problems = schema(ToolKind::Problems);
         assert_eq!(problems["required"], Value::Null);
         assert_eq!(problems["properties"]["severity"]["enum"], json!(["critical", "warning", "info"]));
@@ -298,6 +304,6 @@ mod tests {
     fn an_unknown_argument_is_refused() {
         let arguments = json!({"ip": "10.1.2.40", "cluster": "paris"}).as_object().unwrap().clone();
         let error = ToolKind::Explain.parse::<ExplainArguments>(arguments).unwrap_err();
-        assert_eq!(error.to_string(), "the arguments of explain cannot be used: unknown field `cluster`, expected `ip`");
+        assert_eq!(error.to_string(), "the arguments of explain cannot be used: unknown field `cluster`, expected `ip` or `at`");
     }
 }
