@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
 
 use super::comparison::{MirrorKey, MirrorRange, SourceKey, SourceRange, digest};
 use super::kind_comparison::KindComparison;
@@ -17,6 +20,12 @@ const RANGE_ENTRIES: usize = 1_024;
 
 /// Number of later revisions at which a difference must still exist.
 const CONFIRMATIONS: usize = 2;
+
+/// Minimum time for which a difference must exist.
+///
+/// Older releases of etcd 3.4 and 3.5 can report the progress of a watch before it sends earlier events
+/// (etcd#15220). An idle server sends them within 100 ms, a busy one takes some seconds.
+const DIFFERENCE_AGE_MIN: Duration = Duration::from_secs(5);
 
 /// Maximum time that a confirmation waits for the mirror, as a part of the interval between two
 /// comparisons of the counts: half an interval, in which etcd is asked for progress three times.
@@ -67,11 +76,11 @@ impl Verifier<'_> {
         Ok(if comparison.start.is_some() { ComparisonStep::Continues } else { ComparisonStep::Complete })
     }
 
-    /// Returns the keys of a range that differ at this read and at two later ones. `None` if this
-    /// cannot be judged, because the kind was listed meanwhile or the mirror stays behind the
-    /// reads.
+    /// Returns the keys of a range that differ at this read and at two later ones, for at least
+    /// [`DIFFERENCE_AGE_MIN`]. `None` if this cannot be judged, because the kind was listed
+    /// meanwhile or the mirror stays behind the reads.
     async fn differing_keys(&mut self, kind: Kind, bounds: &Bounds, first: RangeRead) -> Result<Option<Vec<String>>, KvstoreError> {
-        let watch = self.progress(kind).current();
+        let (watch, oldest_sample) = (self.progress(kind).current(), Instant::now() + DIFFERENCE_AGE_MIN);
         let mut confirmed: Option<BTreeSet<String>> = None;
         let mut before = first.keys;
         match self.sample_mirror(bounds).await {
@@ -79,7 +88,10 @@ impl Verifier<'_> {
             Some(_) if watch.watching => {}
             Some(_) | None => return Ok(None),
         }
-        for _ in 0..CONFIRMATIONS {
+        for confirmation in 1..=CONFIRMATIONS {
+            if confirmation == CONFIRMATIONS {
+                sleep_until(oldest_sample).await;
+            }
             if !self.mirror_reaches(kind, before.revision).await {
                 return Ok(None);
             }
