@@ -51,7 +51,7 @@ struct WatchState {
     paused: watch::Sender<bool>,
     /// Number of transactions that were forwarded.
     transactions: AtomicU64,
-    /// Part of the keys whose reads are refused. Transactions are forwarded nevertheless.
+    /// Part of the keys whose reads are refused, also in transactions.
     refused: Mutex<Option<String>>,
 }
 
@@ -86,7 +86,8 @@ impl LossyWatches {
         let counted = Arc::clone(&state);
         let others = axum::Router::new().fallback(move |request: axum::extract::Request| {
             counted.transactions.fetch_add(u64::from(request.uri().path().ends_with("/Txn")), Ordering::Relaxed);
-            let refused = counted.refused.lock().unwrap().clone().filter(|_| request.uri().path().ends_with("/Range"));
+            let is_read = ["/Range", "/Txn"].iter().any(|call| request.uri().path().ends_with(call));
+            let refused = counted.refused.lock().unwrap().clone().filter(|_| is_read);
             forward_unless(refused, channel.clone(), request)
         });
         let routes = Routes::from(others).add_service(PbWatchServer::new(Service(Arc::clone(&state))));
@@ -117,7 +118,8 @@ impl LossyWatches {
         self.state.paused.send_replace(paused);
     }
 
-    /// Refuses the reads of keys that contain this text, or no read any more.
+    /// Refuses the reads of keys that contain this text, also if they are only a part of a
+    /// transaction, or no read any more.
     pub(crate) fn refuse_reads(&self, part: Option<&str>) {
         *self.state.refused.lock().unwrap() = part.map(str::to_owned);
     }
@@ -178,7 +180,7 @@ async fn forward_unless(refused: Option<String>, channel: Channel, request: axum
     let (head, body) = request.into_parts();
     let bytes = axum::body::to_bytes(body, 1 << 20).await.unwrap();
     if bytes.windows(refused.len()).any(|part| part == refused.as_bytes()) {
-        return Status::internal("this read is refused").into_http();
+        return Status::permission_denied("this read is refused").into_http();
     }
     forward(channel, axum::extract::Request::from_parts(head, Body::from(bytes))).await
 }

@@ -35,8 +35,9 @@ impl MirrorCount {
 }
 
 impl Verifier<'_> {
-    /// Compares the counts of all kinds. If a kind's count differs, compares all of its keys. If
-    /// that fails, the other kinds are compared nevertheless. Returns the first error.
+    /// Compares the counts of all kinds. If a kind's count differs, compares all of its keys. If a
+    /// kind cannot be counted or compared, the other kinds are compared nevertheless. Returns the
+    /// first error.
     pub(super) async fn compare_counts(&mut self) -> Result<(), KvstoreError> {
         let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| self.mirror_count(*kind).is_some()).collect();
         let ranges: Vec<_> = kinds.iter().map(|kind| self.range_of(*kind)).collect();
@@ -44,8 +45,12 @@ impl Verifier<'_> {
         // an answer without keys has its header
         self.state.unpaced_bytes += KEY_OVERHEAD_BYTES * counts.len() as u64;
         let mut outcome = Ok(());
-        for (kind, (count, revision)) in kinds.into_iter().zip(counts) {
-            match self.verify_count(kind, count, revision).await {
+        for (kind, count) in kinds.into_iter().zip(counts) {
+            let result = match count {
+                Ok((count, revision)) => self.verify_count(kind, count, revision).await,
+                Err(error) => Err(error),
+            };
+            match result {
                 Err(error) if ends_history(&error) => return Err(error),
                 result => outcome = outcome.and(result),
             }

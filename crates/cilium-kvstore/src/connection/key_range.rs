@@ -23,12 +23,12 @@ pub struct KeyRange {
 
 impl Connection {
     /// Counts the keys of several ranges `[from, end)` in one read-only transaction. Returns each
-    /// count with its revision. For a server that refuses `Txn`, each range is counted with its own
-    /// request.
+    /// count with its revision. If the server refuses the transaction, perhaps because of only one
+    /// range, each range is counted with its own request and has its own result.
     ///
     /// # Errors
-    /// [`KvstoreError`].
-    pub async fn count_many(&self, ranges: &[(Vec<u8>, Vec<u8>)]) -> Result<Vec<(u64, Revision)>, KvstoreError> {
+    /// [`KvstoreError`] if a request fails for another reason than a refusal.
+    pub async fn count_many(&self, ranges: &[(Vec<u8>, Vec<u8>)]) -> Result<Vec<Result<(u64, Revision), KvstoreError>>, KvstoreError> {
         if ranges.is_empty() {
             return Ok(Vec::new());
         }
@@ -36,14 +36,19 @@ impl Connection {
         if self.shared.transactions.load(Ordering::Relaxed) {
             match self.count_in_transaction(ranges).await {
                 Err(error) if error.is_unimplemented_or_denied() => {}
-                result => return result,
+                result => return Ok(result?.into_iter().map(Ok).collect()),
             }
         }
         let mut counts = Vec::with_capacity(ranges.len());
         for (from, end) in ranges {
-            counts.push(self.count_at(from, end, None).await?);
+            match self.count_at(from, end, None).await {
+                Err(error) if !error.is_unimplemented_or_denied() => return Err(error),
+                result => counts.push(result),
+            }
         }
-        self.shared.transactions.store(false, Ordering::Relaxed);
+        if counts.iter().any(Result::is_ok) {
+            self.shared.transactions.store(false, Ordering::Relaxed);
+        }
         Ok(counts)
     }
 
