@@ -71,9 +71,10 @@ impl Verifier<'_> {
             CountComparison::Differs { .. } if !self.permits_recount(kind) => return Ok(()),
             CountComparison::Differs { surplus } => surplus,
         };
-        if let Some(comparison) = self.compare_kind(kind, false, ComparisonExtent::FirstDifference).await? {
+        match self.compare_kind(kind, false, ComparisonExtent::FirstDifference).await? {
             // the list that follows a difference makes the counts equal
-            self.explained[kind.index()] = if comparison.is_equal() { surplus } else { 0 };
+            Some(comparison) => self.explained[kind.index()] = if comparison.is_equal() { surplus } else { 0 },
+            None => self.state.round.record_unsettled_recount(self.state.unpaced_bytes),
         }
         Ok(())
     }

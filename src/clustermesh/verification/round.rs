@@ -45,6 +45,9 @@ pub(super) struct Round {
     pub(super) next_range: Instant,
     /// Time until which the answers so far use up [`BYTES_PER_SECOND_MAX`].
     paced_until: Instant,
+    /// Bytes that recounts without a result have read, less those that ranges of rounds have read
+    /// since.
+    recount_lead: u64,
     /// Source of the progress; `None` before the first connection.
     source: Option<SourceInfo>,
     /// Newest revision of the source that the verification has seen.
@@ -82,6 +85,7 @@ impl Round {
             unfinished: Vec::new(),
             next_range: now,
             paced_until: now,
+            recount_lead: 0,
             source: None,
             last_revision: Revision(0),
             values_kind: Kind::ALL[0],
@@ -127,13 +131,13 @@ impl Round {
     /// Records a range of the current kind that is not the last one. All answers about it had
     /// `bytes`, including those that confirmed a difference.
     pub(super) fn record_range(&mut self, comparison: KindComparison, bytes: u64, now: Instant) {
-        let due = self.pace(bytes, now);
+        let due = self.pace_round(bytes, now);
         (self.current.comparison, self.current.due, self.next_range) = (comparison, due, due);
     }
 
     /// Records the last range of the current kind, and moves on to the next one.
     pub(super) fn complete_kind(&mut self, bytes: u64, now: Instant) {
-        self.next_range = self.pace(bytes, now);
+        self.next_range = self.pace_round(bytes, now);
         let completed = self.start_next(now);
         if completed.comparison.with_values {
             self.values_compared = now;
@@ -145,7 +149,7 @@ impl Round {
     /// after the others, or in the next round if this one is over. The answers about it had
     /// `bytes`.
     pub(super) fn delay_kind(&mut self, bytes: u64, now: Instant) {
-        self.next_range = self.pace(bytes, now).max(now + self.intervals.interval / ATTEMPTS_PER_INTERVAL);
+        self.next_range = self.pace_round(bytes, now).max(now + self.intervals.interval / ATTEMPTS_PER_INTERVAL);
         let delayed = self.current.clone();
         if now < self.started + self.intervals.round {
             self.remaining.push_back(delayed);
@@ -179,12 +183,25 @@ impl Round {
         self.next_range = self.next_range.max(self.paced_until);
     }
 
+    /// Records the length of the answers of a recount that had no result.
+    pub(super) fn record_unsettled_recount(&mut self, bytes: u64) {
+        self.recount_lead += bytes;
+    }
+
     /// Returns whether the rate permits to read all keys of a kind whose count differs. `bytes` is
-    /// the approximate length of the answers. While earlier answers still need a pause of more than
-    /// an interval, only a small kind may be read.
+    /// the approximate length of the answers. Only a small kind may be read while earlier answers
+    /// still need a pause of more than an interval, and after a recount without a result until the
+    /// rounds have read as much: recounts would otherwise use up the rate for as long as a kind
+    /// does not settle.
     pub(super) fn permits_recount(&self, bytes: u64, now: Instant) -> bool {
         let is_small = pause_after(bytes) <= self.intervals.interval / ATTEMPTS_PER_INTERVAL;
-        is_small || self.paced_until <= now + self.intervals.interval
+        is_small || (self.recount_lead == 0 && self.paced_until <= now + self.intervals.interval)
+    }
+
+    /// Adds the pause after answers about a range of the round. Returns its end.
+    fn pace_round(&mut self, bytes: u64, now: Instant) -> Instant {
+        self.recount_lead = self.recount_lead.saturating_sub(bytes);
+        self.pace(bytes, now)
     }
 
     /// Adds the pause after answers of this length. Returns its end.
@@ -366,6 +383,21 @@ mod tests {
         // a client had all keys compared
         round.delay_ranges(1 << 40, now);
         assert_eq!(round.next_range, now + ROUND);
+    }
+
+    #[test]
+    fn recounts_without_a_result_leave_half_of_the_rate_to_the_rounds() {
+        let (now, large) = (Instant::now(), 1_000_000);
+        let mut round = round(now);
+        round.record_unsettled_recount(large);
+        round.delay_ranges(large, now);
+        let now = round.next_range;
+        assert!(!round.permits_recount(large, now) && round.permits_recount(20_000, now));
+        round.record_range(after_range(20), 400_000, now);
+        let now = round.next_range;
+        assert!(!round.permits_recount(large, now));
+        round.complete_kind(600_000, now);
+        assert!(round.permits_recount(large, round.next_range));
     }
 
     /// The kinds keep their order, and those that must wait follow in the order of their delays.
