@@ -47,6 +47,11 @@ impl Failure {
         Self { text: text.into(), code: EXIT_UNAVAILABLE }
     }
 
+    /// Puts a context in front of the text. The exit code stays the same.
+    pub(super) fn in_context(self, context: impl Display) -> Self {
+        Self { text: format!("{context}: {}", self.text), code: self.code }
+    }
+
     /// Returns whether the server or the store was not available, so that a retry may help.
     pub(super) fn is_unavailable(&self) -> bool {
         self.code == EXIT_UNAVAILABLE

@@ -18,13 +18,16 @@ use crate::dto::status::Cluster;
 use crate::files::{SMALL_FILE_BYTES_MAX, read_argument};
 use crate::model::{ClusterName, EntryKey, Kind, redacted_path};
 use crate::runtime::client_options;
-use cilium_kvstore::{KeyValue, PagedList, Session, SessionOptions};
+use cilium_kvstore::{KeyValue, KvstoreError, PagedList, Session, SessionOptions};
 
 /// Maximum time to wait for a connection.
 const CONNECTION_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Prefix of the cluster configs in the etcd. The rest of each key is the name of a cluster.
 const CONFIG_PREFIX: &str = "cilium/cluster-config/";
+
+/// Option that names the etcd.
+const OPTION: &str = "--against-etcd";
 
 /// An etcd with copies of clusters below `cilium/cache`.
 pub(super) struct EtcdCopy {
@@ -42,11 +45,11 @@ impl EtcdCopy {
         let parsed = ClientFile::parse(&bytes).or_fail(format!("--against-etcd {}", redacted_path(file)))?;
         let options = SessionOptions { client: client_options(&KvstoreOptions::with(&[])), ..SessionOptions::default() };
         let session = Session::start(parsed.config, options, CancellationToken::new());
-        connected(&session, CONNECTION_WAIT_MAX).await?;
+        connected(&session, CONNECTION_WAIT_MAX).await.map_err(|error| error.in_context(OPTION))?;
         let clusters: Vec<Cluster> = client.list_as("/v1/clusters", &[]).await?;
         let mut known: BTreeSet<String> = clusters.into_iter().map(|cluster| cluster.name).collect();
-        let mut pages = session.list_pages(CONFIG_PREFIX.as_bytes()).await.map_err(|error| failure(&error))?;
-        while let Some(page) = pages.next_page().await.map_err(|error| failure(&error))? {
+        let mut pages = session.list_pages(CONFIG_PREFIX.as_bytes()).await.map_err(|error| option_failure(&error))?;
+        while let Some(page) = pages.next_page().await.map_err(|error| option_failure(&error))? {
             let keys = page.key_values.iter().filter_map(|config| std::str::from_utf8(&config.key).ok());
             known.extend(keys.filter_map(|key| key.strip_prefix(CONFIG_PREFIX)).map(str::to_owned));
         }
@@ -70,7 +73,7 @@ impl EtcdCopy {
 
     /// Returns the entry of a key.
     pub(super) async fn entry(&self, key: &str) -> Result<Option<Entry>, Failure> {
-        let found = self.session.get(key.as_bytes()).await.map_err(|error| failure(&error))?;
+        let found = self.session.get(key.as_bytes()).await.map_err(|error| option_failure(&error))?;
         Ok(found.as_ref().map(entry_of))
     }
 }
@@ -88,15 +91,21 @@ impl EtcdEntries<'_> {
     pub(super) async fn next_page(&mut self) -> Result<Option<Vec<Entry>>, Failure> {
         loop {
             if let Some(pages) = &mut self.pages
-                && let Some(page) = pages.next_page().await.map_err(|error| failure(&error))?
+                && let Some(page) = pages.next_page().await.map_err(|error| option_failure(&error))?
             {
                 return Ok(Some(page.key_values.iter().map(entry_of).collect()));
             }
             let Some(prefix) = self.prefixes.pop() else { return Ok(None) };
             let pages = self.session.list_pages(prefix.to_string().as_bytes()).await;
-            self.pages = Some(pages.map_err(|error| failure(&error))?);
+            self.pages = Some(pages.map_err(|error| option_failure(&error))?);
         }
     }
+}
+
+/// Converts an error of the etcd. The command also reads from a meshkeep, so the text names the
+/// option.
+fn option_failure(error: &KvstoreError) -> Failure {
+    failure(error).in_context(OPTION)
 }
 
 /// Converts a key of the etcd. Its cluster and its revisions are not compared.
@@ -109,5 +118,16 @@ fn entry_of(found: &KeyValue) -> Entry {
         version: 0,
         source_revision: None,
         cluster: String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_etcd_names_the_option() {
+        let error = KvstoreError::Malformed { reason: "a negative count".into() };
+        assert_eq!(option_failure(&error).to_string(), format!("--against-etcd: {error}"));
     }
 }
