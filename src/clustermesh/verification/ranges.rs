@@ -23,8 +23,8 @@ const CONFIRMATIONS: usize = 2;
 
 /// Minimum time for which a difference must exist.
 ///
-/// Older releases of etcd 3.4 and 3.5 can report the progress of a watch before it sends earlier events
-/// (etcd#15220). An idle server sends them within 100 ms, a busy one takes some seconds.
+/// Older releases of etcd 3.4 and 3.5 can report the progress of a watch before they send earlier
+/// events (etcd#15220). An idle server sends them within 100 ms, a busy one takes some seconds.
 const DIFFERENCE_AGE_MIN: Duration = Duration::from_secs(5);
 
 /// Maximum time that a confirmation waits for the mirror, as a part of the interval between two
