@@ -1,8 +1,10 @@
 //! The verification of the mirror against its source: each error of a watch is found, reported with
 //! its key and repaired, and a source that merely changes causes no report.
 
+mod churn;
+
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -13,7 +15,7 @@ use crate::harness::lossy_watch::{LossyWatches, WatchError};
 use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, Shape, publish, put_leased, source_key};
 use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::read_only::ReadOnlyServer;
-use crate::harness::scene::{Remote, Scene, wait_until_served};
+use crate::harness::scene::{Remote, wait_until_served};
 use crate::harness::truth::Truth;
 use crate::harness::{eventually, eventually_within};
 
@@ -310,44 +312,6 @@ async fn a_source_without_transactions_is_verified() {
         eventually("the counts of all kinds", counted).await;
         assert_eq!(diverged(&meshkeep).await, None);
     }
-}
-
-/// Changes without a pause, compactions and reconnects cause no report. (`chaos` does the same with
-/// restarts and wiped etcds.)
-#[tokio::test]
-async fn a_changing_source_causes_no_report() {
-    let seconds = std::env::var("MESHKEEP_VERIFY_SECONDS").map_or(15, |text| text.parse().unwrap());
-    let binary = etcd_binaries().remove(0);
-    let mut scene = Scene::without_meshkeep(&binary, 1, 2, EVERY_KIND).await;
-    scene.home = scene.home.with_flags(&QUICK).with_flags(&[QUICK_ROUND, "--backoff-min=50ms", "--backoff-max=200ms"]);
-    scene.start_meshkeep().await;
-    let started = Instant::now();
-    let mut turn = 0;
-    while started.elapsed() < Duration::from_secs(seconds) {
-        turn += 1;
-        let Scene { remotes, random, .. } = &mut scene;
-        for remote in remotes {
-            let change = |cluster: &mut MeshCluster| {
-                cluster.change_one_percent(random);
-                cluster.delete_one_percent(random);
-                cluster.add_endpoints(10);
-            };
-            remote.change(change).await;
-            if turn % 20 == 7 {
-                remote.proxy.cut().await;
-                remote.proxy.restore().await;
-            }
-            if turn % 9 == 4 {
-                let revision = remote.etcd.put("compaction", "").await;
-                remote.etcd.compact(revision).await;
-            }
-        }
-    }
-    scene.wait_until_settled("the changes").await;
-    for name in scene.names() {
-        wait_for_two_rounds(scene.meshkeep(), &name).await;
-    }
-    assert_eq!(diverged(scene.meshkeep()).await, None, "{}", scene.meshkeep().log());
 }
 
 /// The command compares at once, also the values, and two meshkeeps with each other. It blocks its

@@ -12,6 +12,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
 use super::etcd::Etcd;
+use super::eventually;
 use super::values::ValueGenerator;
 
 /// Parts of keys that name the kind, below `cilium/state/` and `cilium/cache/`.
@@ -175,6 +176,16 @@ impl MeshCluster {
         self.next_endpoint += count;
     }
 
+    /// Creates the objects again that another state of the cluster has and this one lacks.
+    pub(crate) fn restore_missing(&mut self, other: &Self) {
+        for (key, object) in &other.objects {
+            if !self.objects.contains_key(key) {
+                self.objects.insert(key.clone(), *object);
+                self.entries.insert(key.clone(), other.entries[key].clone());
+            }
+        }
+    }
+
     /// Returns the keys of one kind (`nodes/v1` and so on).
     pub(crate) fn keys_of(&self, base: &str) -> Vec<String> {
         let prefix = format!("cilium/cache/{base}/");
@@ -218,23 +229,33 @@ pub(crate) fn source_key(form: Form, cluster: &str, cache_key: &str) -> String {
 
 /// Puts keys in the given order, each attached to a lease as Cilium does.
 pub(crate) async fn put_leased(etcd: &Etcd, entries: impl IntoIterator<Item = (String, Vec<u8>)>) {
-    let mut client = etcd.client().await;
+    let client = etcd.client().await;
     let entries: Vec<(String, Vec<u8>)> = entries.into_iter().collect();
     for leased in entries.chunks(KEYS_PER_LEASE) {
-        let lease = client.lease_grant(LEASE_TTL_S, None).await.unwrap().id();
+        let lease = retrying(async || client.clone().lease_grant(LEASE_TTL_S, None).await).await.id();
         for chunk in leased.chunks(KEYS_PER_TRANSACTION) {
             let options = || Some(PutOptions::new().with_lease(lease));
             let operations: Vec<TxnOp> = chunk.iter().map(|(key, value)| TxnOp::put(key.as_str(), value.clone(), options())).collect();
-            client.txn(Txn::new().and_then(operations)).await.unwrap();
+            retrying(async || client.clone().txn(Txn::new().and_then(operations.clone())).await).await;
         }
     }
 }
 
-async fn delete_many(client: &mut Client, keys: impl IntoIterator<Item = String>) {
+/// Repeats a write while the server is not available: an etcd of several members may be without a
+/// leader.
+async fn retrying<T>(write: impl AsyncFn() -> Result<T, etcd_client::Error>) -> T {
+    let attempt = async || match write().await {
+        Err(etcd_client::Error::GRpcStatus(status)) if status.code() == tonic::Code::Unavailable => None,
+        result => Some(result.unwrap()),
+    };
+    eventually("a write that succeeds", attempt).await
+}
+
+async fn delete_many(client: &Client, keys: impl IntoIterator<Item = String>) {
     let keys: Vec<String> = keys.into_iter().collect();
     for chunk in keys.chunks(KEYS_PER_TRANSACTION) {
         let operations: Vec<TxnOp> = chunk.iter().map(|key| TxnOp::delete(key.as_str(), None)).collect();
-        client.txn(Txn::new().and_then(operations)).await.unwrap();
+        retrying(async || client.clone().txn(Txn::new().and_then(operations.clone())).await).await;
     }
 }
 
@@ -291,5 +312,5 @@ pub(crate) async fn rewrite(etcd: &Etcd, form: Form, before: &MeshCluster, after
     let changed = after.entries.iter().filter(|(key, value)| before.entries.get(*key) != Some(*value));
     put_leased(etcd, changed.map(|(key, value)| (source_key(form, name, key), value.clone()))).await;
     let deleted = before.entries.keys().filter(|key| !after.entries.contains_key(*key));
-    delete_many(&mut etcd.client().await, deleted.map(|key| source_key(form, name, key))).await;
+    delete_many(&etcd.client().await, deleted.map(|key| source_key(form, name, key))).await;
 }
