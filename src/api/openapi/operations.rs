@@ -100,8 +100,8 @@ fn complete_operation(path: &str, properties: AnswerProperties, operation: &mut 
 }
 
 /// Describes NDJSON, which lists and the change stream also answer with. It is not a second media
-/// type of the answer: generators would then return either type, or request the wrong one. Lists have
-/// an example.
+/// type of the answer: generators would then return either type, or request the wrong one. Lists
+/// have an example.
 fn describe_lines(operation: &mut Value, example: Option<&str>) {
     operation["x-ndjson"] = json!({ "mediaType": MediaType::Lines.as_str() });
     if let Some(example) = example {
