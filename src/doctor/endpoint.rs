@@ -15,12 +15,12 @@ const MESH_DOMAIN: &str = "mesh.cilium.io";
 const CLOCK_SKEW_SECONDS_MAX: i64 = 5;
 
 /// etcd bugs that affect a mirror: the first patch releases of etcd 3.4 and 3.5 without the bug,
-/// its effect and its issue. A 0 means that no release of 3.4 is reported.
+/// its effect and its issue.
 const BUGS: [(u64, u64, &str, &str); 4] = [
     (36, 18, "a watch that starts at a compacted delete gets no events", "etcd#18089"),
     (31, 13, "a watch can lose events while its stream is starved", "etcd#17529"),
     (38, 22, "a watch from a future revision gets old events", "etcd#20221"),
-    (0, 8, "a progress notification can arrive before earlier events", "etcd#15220"),
+    (25, 8, "a progress notification can arrive before earlier events", "etcd#15220"),
 ];
 
 /// Runs the checks up to `/version`. Stops at the first check that fails.
@@ -166,6 +166,7 @@ mod tests {
     fn known_bugs_depend_on_the_release() {
         let issues = |version| known_bugs(version).map(|(_, issue, fixed_in)| format!("{issue} {fixed_in}")).collect::<Vec<_>>();
         assert_eq!(issues("3.5.1"), ["etcd#18089 3.5.18", "etcd#17529 3.5.13", "etcd#20221 3.5.22", "etcd#15220 3.5.8"]);
+        assert_eq!(issues("3.4.24"), ["etcd#18089 3.4.36", "etcd#17529 3.4.31", "etcd#20221 3.4.38", "etcd#15220 3.4.25"]);
         assert_eq!(issues("3.4.37"), ["etcd#20221 3.4.38"]);
         assert_eq!(issues("3.5.21-rc.0"), ["etcd#20221 3.5.22"]);
         for newer in ["3.5.22", "3.6.0", "3.7.3", "4.0.0", "nonsense", ""] {
