@@ -65,7 +65,7 @@ impl View {
         });
         let keys =
             || nodes.clone().flat_map(|(key, node)| derive_entries(node).into_iter().map(|entry| EntryKey::of_node_ip(key, entry.prefix)));
-        let (Some((first, _)), Some((last, _)), Some(highest)) = (nodes.clone().next(), nodes.clone().last(), keys().max()) else {
+        let (Some((first, _)), Some((last, _)), Some(highest)) = (nodes.clone().next(), nodes.clone().next_back(), keys().max()) else {
             return false;
         };
         keys().count() >= self.packed_puts_min.unwrap_or(PACKED_PUTS_MIN)
