@@ -94,7 +94,7 @@ chart *options:
     scripts/chart {{ options }}
 
 # try the chart and the mirror with Kubernetes' API server and a clustermesh-apiserver: values,
-# kustomize, upgrades, resize, sidecar or mirror
+# archive, kustomize, upgrades, sidecar or mirror
 cluster-trial *parts:
     scripts/cluster-trial {{ parts }}
 
