@@ -103,6 +103,8 @@ async fn anonymous_connections_do_not_lock_out_clients_with_a_token() {
     }
     let meshkeep = home.start().await;
     let server: SocketAddr = meshkeep.url().trim_start_matches("http://").parse().unwrap();
+    let is_ready = || async { ask(server, "/readyz").await.starts_with("HTTP/1.1 200 ").then_some(()) };
+    eventually("the store to be loaded", is_ready).await;
     let open_count = Arc::new(AtomicUsize::new(0));
     let mut clients = JoinSet::new();
     for number in 0..count {
