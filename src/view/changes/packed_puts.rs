@@ -1,8 +1,8 @@
 //! Puts of many new keys at once, as the first list of a kind has them.
 //!
 //! Their records are packed at once, and so are the entries that are derived from nodes. Otherwise
-//! each record would be inserted into the overlay and packed later, and the store would pack it once
-//! more (`just bench sync cold`).
+//! each record would be inserted into the overlay and packed later, and the store would pack it
+//! once more (`just bench sync cold`).
 
 use std::sync::Arc;
 use std::time::SystemTime;
