@@ -58,3 +58,8 @@ pub(crate) async fn next_second() -> Timestamp {
     tokio::time::sleep(next.duration_since(now).unsigned_abs()).await;
     next
 }
+
+/// Returns the number in an environment variable, or `None` without the variable.
+pub(crate) fn number_in_environment(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{variable} must be a number")))
+}

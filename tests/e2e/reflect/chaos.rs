@@ -18,11 +18,11 @@ use super::contents::{contents, expected, wait_for_contents};
 use super::events::{CHAOS_EVENTS, ChaosEvent};
 use super::history::{AllowedDeviations, Mark, SourceContents, events_since};
 use crate::harness::etcd::{Etcd, EtcdMembers, etcd_binaries};
-use crate::harness::eventually;
 use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, SMALL};
 use crate::harness::meshkeep::{Home, Meshkeep};
 use crate::harness::proxy::Proxy;
 use crate::harness::scene::Remote;
+use crate::harness::{eventually, number_in_environment};
 
 /// Number of members of the target.
 const MEMBERS: usize = 3;
@@ -253,14 +253,10 @@ pub(super) async fn problems(meshkeep: &Meshkeep) -> usize {
     meshkeep.get("/v1/problems?kind=targetUnwritable").await["items"].as_array().unwrap().len()
 }
 
-fn number_of(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{variable} must be a number")))
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_target_is_right_during_and_after_every_event() {
-    let seed = number_of("MESHKEEP_REFLECT_CHAOS_SEED").unwrap_or(28);
-    let run_time = number_of("MESHKEEP_REFLECT_CHAOS_SECONDS").map(Duration::from_secs);
+    let seed = number_in_environment("MESHKEEP_REFLECT_CHAOS_SEED").unwrap_or(28);
+    let run_time = number_in_environment("MESHKEEP_REFLECT_CHAOS_SECONDS").map(Duration::from_secs);
     let started = Instant::now();
     let mut mesh = ChaosMesh::start(seed).await;
     let mut done: BTreeMap<ChaosEvent, u32> = BTreeMap::new();

@@ -18,7 +18,7 @@ use crate::harness::etcd::{Etcd, EtcdMembers, etcd_binaries};
 use crate::harness::mesh::{EVERY_KIND, Form, MeshCluster, publish, rewrite, source_key};
 use crate::harness::scene::{Remote, Scene, wait_until_served};
 use crate::harness::truth::Truth;
-use crate::harness::{eventually, eventually_within};
+use crate::harness::{eventually, eventually_within, number_in_environment};
 
 /// Number of members of the etcd whose leader changes.
 const MEMBERS: usize = 3;
@@ -298,14 +298,10 @@ fn change_cluster(cluster: &mut MeshCluster, initial: &MeshCluster, turn: u32, r
     addresses.choose_multiple(random, surplus).for_each(|key| cluster.delete(key));
 }
 
-fn number_of(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{variable} must be a number")))
-}
-
 #[tokio::test]
 async fn a_changing_mesh_causes_no_report() {
-    let seed = number_of("MESHKEEP_VERIFICATION_SEED").unwrap_or(17);
-    let run_time = number_of("MESHKEEP_VERIFICATION_SECONDS").map(Duration::from_secs);
+    let seed = number_in_environment("MESHKEEP_VERIFICATION_SEED").unwrap_or(17);
+    let run_time = number_in_environment("MESHKEEP_VERIFICATION_SECONDS").map(Duration::from_secs);
     let mut mesh = ChurnMesh::start(seed).await;
     mesh.check("the start").await;
     let started = Instant::now();
