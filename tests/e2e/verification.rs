@@ -25,6 +25,9 @@ const QUICK: [&str; 2] = ["--verify-interval=1500ms", "--progress-interval=300ms
 /// Interval between two rounds in which all keys are compared.
 const QUICK_ROUND: &str = "--verify-round=3s";
 
+/// Minimum time for which a difference must exist before it is reported.
+const DIFFERENCE_AGE_MIN: Duration = Duration::from_secs(5);
+
 /// Maximum time until a difference is found: some rounds on a busy machine.
 const FIND_TIME_MAX: Duration = Duration::from_secs(90);
 
@@ -82,6 +85,8 @@ impl LossyCluster {
         let names_all = |finding: &Value| expected.iter().all(|key| finding["detail"].as_str().is_some_and(|detail| detail.contains(key)));
         let reported = || async { diverged(&self.meshkeep).await.filter(names_all) };
         let finding = eventually_within(FIND_TIME_MAX, &format!("a report of {expected:?}"), reported).await;
+        let age = self.watches.error_age_max();
+        assert!(age >= DIFFERENCE_AGE_MIN, "a difference was reported after {age:?}");
         assert_eq!(finding["count"], expected.len(), "{finding}");
         assert_eq!(finding["severity"], "critical");
         self.wait_until_exact("the repair").await;

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use etcd_client::proto::{PbEvent, PbKeyValue, PbWatchRequest, PbWatchRequestUnion, PbWatchResponse, PbWatchServer, PbWatchService};
@@ -46,6 +47,8 @@ pub(crate) struct LossyWatches {
 struct WatchState {
     url: String,
     error: Mutex<Option<WatchError>>,
+    /// Time of the last call of [`LossyWatches::make_error`].
+    error_requested: Mutex<Option<Instant>>,
     counts: Mutex<WatchCounts>,
     /// True while the watches send nothing at all.
     paused: watch::Sender<bool>,
@@ -105,6 +108,7 @@ impl LossyWatches {
 
     /// Lets the watches make this error once.
     pub(crate) fn make_error(&self, error: WatchError) {
+        *self.state.error_requested.lock().unwrap() = Some(Instant::now());
         if error == WatchError::Freeze {
             let mut counts = self.state.counts.lock().unwrap();
             counts.frozen = counts.created;
@@ -132,6 +136,11 @@ impl LossyWatches {
     /// Returns whether the error was made.
     pub(crate) fn error_was_made(&self) -> bool {
         self.state.error.lock().unwrap().is_none()
+    }
+
+    /// Returns the time since an error was requested. The error itself is younger.
+    pub(crate) fn error_age_max(&self) -> Duration {
+        self.state.error_requested.lock().unwrap().expect("make_error must be called first").elapsed()
     }
 }
 

@@ -80,7 +80,7 @@ impl Verifier<'_> {
     /// [`DIFFERENCE_AGE_MIN`]. `None` if this cannot be judged, because the kind was listed
     /// meanwhile or the mirror stays behind the reads.
     async fn differing_keys(&mut self, kind: Kind, bounds: &Bounds, first: RangeRead) -> Result<Option<Vec<String>>, KvstoreError> {
-        let (watch, oldest_sample) = (self.progress(kind).current(), Instant::now() + DIFFERENCE_AGE_MIN);
+        let (watch, last_read_from) = (self.progress(kind).current(), Instant::now() + DIFFERENCE_AGE_MIN);
         let mut confirmed: Option<BTreeSet<String>> = None;
         let mut before = first.keys;
         match self.sample_mirror(bounds).await {
@@ -90,7 +90,7 @@ impl Verifier<'_> {
         }
         for confirmation in 1..=CONFIRMATIONS {
             if confirmation == CONFIRMATIONS {
-                sleep_until(oldest_sample).await;
+                sleep_until(last_read_from).await;
             }
             if !self.mirror_reaches(kind, before.revision).await {
                 return Ok(None);
