@@ -41,8 +41,8 @@ pub(super) struct EtcdCopy {
 impl EtcdCopy {
     /// Connects to the etcd of a client file. Without names, all known clusters are compared.
     pub(super) async fn connect(client: &ApiClient, file: &Path, names: &[String]) -> Result<Self, Failure> {
-        let bytes = read_argument(file, SMALL_FILE_BYTES_MAX).or_fail(format!("cannot read --against-etcd {}", redacted_path(file)))?;
-        let parsed = ClientFile::parse(&bytes).or_fail(format!("--against-etcd {}", redacted_path(file)))?;
+        let bytes = read_argument(file, SMALL_FILE_BYTES_MAX).or_fail(format!("cannot read {OPTION} {}", redacted_path(file)))?;
+        let parsed = ClientFile::parse(&bytes).or_fail(format!("{OPTION} {}", redacted_path(file)))?;
         let options = SessionOptions { client: client_options(&KvstoreOptions::with(&[])), ..SessionOptions::default() };
         let session = Session::start(parsed.config, options, CancellationToken::new());
         connected(&session, CONNECTION_WAIT_MAX).await.map_err(|error| error.in_context(OPTION))?;
